@@ -1,0 +1,90 @@
+"""From a loose config tree to frozen dataclasses: unknown keys and wrong types die here, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from bert_jax.errors import UserError
+
+T = TypeVar("T")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A phrase that names the valid choice closest to ``name``, then all of them."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}valid: {', '.join(valid)}"
+
+
+def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """``table[name]``, or an error that lists what is there."""
+    if name not in table:
+        raise UserError(f"unknown {kind} {name!r}; {nearest(str(name), table)}")
+    return table[name]
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
+    """Make the frozen dataclass ``cls`` from a config sub-tree called ``where``.
+
+    Nested dataclass fields take nested mappings. Lists become tuples. Integers are accepted for floats; nothing
+    else is converted. Raises ``UserError`` naming every unknown key with the nearest valid one, every missing
+    required key, and every value of a wrong type.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    problems = [f"unknown key {where}.{key}; {nearest(str(key), fields)}" for key in mapping if key not in fields]
+    values = {}
+    for name, field in fields.items():
+        if name in mapping:
+            try:
+                values[name] = _convert(mapping[name], hints[name], f"{where}.{name}")
+            except UserError as error:
+                problems.append(str(error))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            problems.append(f"missing key {where}.{name}")
+    if problems:
+        raise UserError("; ".join(problems))
+    return cls(**values)
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        [hint] = [a for a in arguments if a is not type(None)]
+        return _convert(value, hint, where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise UserError(f"{where} is {value!r}; allowed: {', '.join(map(repr, arguments))}")
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return build(hint, value, where)  # type: ignore[arg-type]
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise UserError(f"{where} is {value}; a finite number is needed")
+        return float(value)
+    if hint is Any or (origin in (dict, Mapping) and isinstance(value, Mapping)):
+        return value
+    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise UserError(f"{where} is {value!r}; expected {getattr(hint, '__name__', hint)}")
+
+
+def differences(old: Any, new: Any, where: str = "config") -> list[str]:
+    """Leaves of two nested plain structures that differ, as ``name: old -> new``."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = dict.fromkeys([*old, *new])
+        return [d for k in keys for d in differences(old.get(k), new.get(k), f"{where}.{k}")]
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
+        return [d for i, (o, n) in enumerate(zip(old, new, strict=True)) for d in differences(o, n, f"{where}[{i}]")]
+    return [] if old == new else [f"{where}: {old!r} -> {new!r}"]

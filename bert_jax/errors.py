@@ -1,0 +1,8 @@
+"""The one exception that a user is meant to read."""
+
+
+class UserError(Exception):
+    """Bad input, found early. The message is one line: what was found, what is allowed, what to do.
+
+    Commands print it as ``error: <message>`` and exit with code 2, without a traceback.
+    """

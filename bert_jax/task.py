@@ -1,0 +1,88 @@
+"""THE contract. A pretraining objective and a fine-tuning task are the same thing: a ``Task``.
+
+A Task owns both ends of the batch: the host side that writes the features and the device side that reads them. One
+loop, one step, one checkpoint format and one loader serve every Task. Numpy lies left of the mesh, jax right of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from bert_jax.records import Batch, BatchSpec, Sum
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Variables(NamedTuple):
+    """What a model needs to run. ``frozen`` has no optimizer state and is not part of a checkpoint."""
+
+    params: Any
+    frozen: Any
+
+
+class Losses(NamedTuple):
+    """What one (micro-)batch gives: loss terms already scaled, metrics as sums and counts."""
+
+    terms: dict[str, Sum]
+    metrics: dict[str, Sum]
+    carry: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Which rows a training step reads: ``epoch`` and ``rows`` [B], each row a pure function of the two."""
+
+    kind: str  # a key of Task.batch_specs
+    phase: int
+    epochs: np.ndarray  # [B] int64: batches may cross epochs
+    rows: np.ndarray  # [B] int64, index within the epoch
+
+
+class RowSource(Protocol):
+    """Random access to rows. The only loader state is the step number."""
+
+    rows_per_epoch: int
+
+    def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n: a pure function of
+        (corpus fingerprint, seed, phase, epoch, index), whatever the other rows asked for."""
+        ...
+
+
+class Task(Protocol):
+    """An objective or a downstream task."""
+
+    batch_specs: dict[str, BatchSpec]  # kind -> features of a row; each kind is compiled before its first step
+    row_order: Literal["shuffled", "stream"]
+    loss_weights: dict[str, float]  # term -> weight in the total loss
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int) -> RowSource:
+        """Rows of a split. ``eval`` rows are the same at every evaluation."""
+        ...
+
+    def init(self, rng: Any) -> Variables:
+        """Fresh variables, every leaf boxed with its logical axes."""
+        ...
+
+    def init_carry(self, num_rows: int) -> Any:
+        """What a recurrent model keeps from step to step; ``()`` where there is nothing."""
+        ...
+
+    def counts(self, batch: Batch) -> dict[str, Any]:
+        """Number of targets of each loss term, from the batch alone."""
+        ...
+
+    def loss(self, variables: Variables, batch: Batch, scale: dict[str, Any], rng: Any, carry: Any) -> Losses:
+        """Forward pass. ``scale[term]`` is weight / count over the whole global batch; ``terms[term].value * scale``
+        summed over terms and micro-batches is the loss. ``rng`` is a ``models.dropout.RowRng`` or None (no dropout)."""
+        ...
+
+    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, Any]:
+        """Named arrays [B, ...] that prediction, fill-mask and teachers read."""
+        ...
+
+    def finish(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Metrics that need the host, from gathered outputs."""
+        ...

@@ -1,0 +1,38 @@
+"""Strict JAX on eight CPU devices, and the door to optional real data."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import pytest
+from absl import flags
+
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _parsed_flags() -> None:
+    """Grain's worker processes read absl flags, which pytest never parses."""
+    flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _strict_jax() -> None:
+    import jax
+
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def shared_data() -> Callable[[str], Path]:
+    """``shared_data("en_books")`` is that folder of real data; the test is skipped, by name, where it is not there."""
+
+    def find(name: str) -> Path:
+        if not (SHARED / name).exists():
+            pytest.skip(f"needs the data folder ../shared/data/{name}")
+        return SHARED / name
+
+    return find
