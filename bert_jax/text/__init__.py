@@ -1,0 +1,1 @@
+"""Text to token ids: WordPiece, learning a vocabulary, splitting into sentences. No jax here."""
