@@ -1,0 +1,40 @@
+"""A part is found by its file name: adding one means adding one file, and no list has to be kept."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+
+
+def parts(room: str, having: str | None = None) -> dict[str, Path]:
+    """Name and file of every module of ``bert_jax.<room>``, none of which is imported.
+
+    ``having`` keeps the modules that define this class or function, which is what makes a file a part of a kind:
+    ``parts("corpora", having="Source")`` are the sources of documents.
+    """
+    spec = importlib.util.find_spec(f"bert_jax.{room}")
+    assert spec is not None and spec.submodule_search_locations, f"no room {room}"
+    [folder] = map(Path, spec.submodule_search_locations)
+    files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
+    return {name: file for name, file in files.items() if having is None or having in _definitions(file)}
+
+
+def find(room: str, name: str, having: str | None = None) -> ModuleType:
+    """The module ``bert_jax.<room>.<name>``. Raises ``UserError`` that lists what is there, the nearest name first."""
+    known = parts(room, having)
+    if name not in known:
+        kind = f"{having.lower()} in" if having else "part of"
+        raise UserError(f"unknown {kind} bert_jax.{room} {name!r}; {nearest(name, known)}")
+    return importlib.import_module(f"bert_jax.{room}.{name}")
+
+
+def _definitions(file: Path) -> set[str]:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}

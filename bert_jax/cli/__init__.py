@@ -1,0 +1,10 @@
+"""The commands. Every file here but ``main`` is one verb; its first docstring line is what ``bert-jax`` lists.
+
+A verb has two functions:
+
+    add_arguments(parser: argparse.ArgumentParser) -> None
+    run(arguments: argparse.Namespace) -> None
+
+``main.add_config(parser)`` gives it ``--config``; ``arguments.config`` is then the loaded, locked ``ConfigDict`` with all
+``--config.key=value`` applied. Bad input is a ``UserError``. Logic lives in the rooms, not here.
+"""

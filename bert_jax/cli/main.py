@@ -1,0 +1,101 @@
+"""``bert-jax <verb>``: finds the verb's file, reads its flags and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from absl.flags import argparse_flags
+
+import bert_jax
+from bert_jax import catalogue, recipes
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+
+
+class Parser(argparse_flags.ArgumentParser):
+    """A parser whose errors are ``UserError``; it also takes absl's own flags (``--verbosity``, ...)."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0, 2 for bad input, 130 when interrupted; other errors are bugs and keep their traceback."""
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except UserError as error:
+        if os.environ.get("BERT_JAX_TRACEBACK") == "1":
+            traceback.print_exc()
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `bert-jax ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """``--config``, read by ``recipes.load``."""
+    parser.add_argument(
+        "--config",
+        metavar="RECIPE",
+        required=required,
+        help="a recipe's name, or a file FILE[:argument]; --config.key=value changes one value of it",
+    )
+
+
+def verbs() -> dict[str, str]:
+    """Command -> module name: ``fill-mask`` -> ``fill_mask``; a trailing ``_`` avoids a keyword (``import_``)."""
+    return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name != "main"}
+
+
+def usage() -> str:
+    """What ``bert-jax`` alone prints: every verb with its first docstring line."""
+    files = catalogue.parts("cli")
+    texts = {verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()}
+    lines = [f"  {verb:<12}{(text or '').partition(chr(10))[0]}" for verb, text in sorted(texts.items())]
+    recipe_names = ", ".join(recipes.names())
+    return "\n".join(
+        ["usage: bert-jax <verb> [options]   (bert-jax <verb> --help, bert-jax --version)", "", *lines, "", f"recipes: {recipe_names}"]
+    )
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage(), file=sys.stdout if argv else sys.stderr)
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"bert-jax {bert_jax.__version__}")
+        return 0
+    known = verbs()
+    if argv[0] not in known:
+        print(usage(), file=sys.stderr)
+        raise UserError(f"unknown verb {argv[0]!r}; {nearest(argv[0], known)}")
+    module = importlib.import_module(f"bert_jax.cli.{known[argv[0]]}")
+    parser = Parser(prog=f"bert-jax {argv[0]}", description=module.__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    module.add_arguments(parser)
+    module.run(_parse(parser, argv[1:]))
+    return 0
+
+
+def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
+    arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
+    options = [option for option in parser._option_string_actions if option.startswith("--")]
+    for text in unknown:
+        hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
+        raise UserError(f"unexpected argument {text!r}; {hint}")
+    if getattr(arguments, "config", None) is not None:
+        arguments.config = recipes.load(arguments.config, overrides)
+    elif overrides:
+        raise UserError(f"{overrides[0].partition('=')[0]} needs a --config=RECIPE that it changes")
+    return arguments

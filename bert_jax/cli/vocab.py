@@ -1,0 +1,19 @@
+"""Learn a WordPiece vocabulary from the corpus of a recipe."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_jax.cli.main import add_config
+from bert_jax.corpora.prepare import prepare_vocabulary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--output", required=True, help="the vocab.txt to write")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    vocab = prepare_vocabulary(arguments.config, arguments.output)
+    print(f"{len(vocab):,} pieces in {arguments.output}")
+    print(f'next: bert-jax tokenize --vocab={arguments.output} "some text"')

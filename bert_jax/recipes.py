@@ -1,0 +1,202 @@
+"""From ``--config=NAME_OR_FILE[:argument] --config.key=value ...`` to one locked config tree.
+
+A recipe is a Python file with ``get_config([argument])`` that returns a ``ConfigDict``. The recipes of this package are
+also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a working
+directory, is read as plain data. Values are checked here against the type of what they replace; each component then
+checks its own keys (``configuration.build``).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax import files
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+
+OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """The locked config of a recipe, with ``--config.key=value`` overrides applied in order.
+
+    Raises:
+      UserError: no such recipe, a config file that fails, an unknown key or a value of a wrong type.
+    """
+    path, argument = _locate(recipe)
+    config = _read_json(path) if path.endswith(".json") else _run(path, argument)
+    open_groups = {where for where, node in _groups(config, "config") if not node}
+    for override in overrides:
+        match = OVERRIDE.fullmatch(override)
+        assert match, override
+        if match["value"] is None:
+            raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
+        _set(config, re.findall(r"[^.\[\]]+", match["key"]), match["value"], "config", open_groups)
+    return config.lock()
+
+
+def names() -> dict[str, Path]:
+    """The recipes that come with the package: ``pretrain/quickstart`` -> file."""
+    package = Path(__file__).resolve().parent
+    installed, checkout = package / "configs", package.parent / "configs"
+    folder = installed if installed.is_dir() else checkout
+    return {p.relative_to(folder).with_suffix("").as_posix(): p for p in sorted(folder.glob("*/*.py"))}
+
+
+def _locate(recipe: str) -> tuple[str, str | None]:
+    """Path of the file, and the text after the colon."""
+    match = re.fullmatch(r"((?:\w+://)?[^:]*)(?::(.*))?", recipe, re.DOTALL)
+    if not match:
+        raise UserError(f"--config={recipe} is not FILE[:argument] or a recipe's name")
+    path, argument = match.groups()
+    if path.endswith((".py", ".json")) or files.is_remote(path):
+        if not files.as_path(path).is_file():
+            hint = nearest(re.sub(r"^configs/|\.py$", "", path), names())
+            raise UserError(f"no config file {path}; give a file or a recipe's name: {hint}")
+        return path, argument
+    known = names()
+    found = [name for name in known if path in (name, name.rpartition("/")[2])]
+    if len(found) > 1:
+        raise UserError(f"recipe {path!r} is ambiguous; choose one of: {', '.join(found)}")
+    if not found:
+        choices = list(known) if "/" in path else [name.rpartition("/")[2] for name in known]
+        raise UserError(f"unknown recipe {path!r}; {nearest(path, choices)}; or give a file that ends in .py or .json")
+    return str(known[found[0]]), argument
+
+
+def _read_json(path: str) -> ConfigDict:
+    try:
+        value = json.loads(files.as_path(path).read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    return _as_config(value, path)
+
+
+def _run(path: str, argument: str | None) -> ConfigDict:
+    """Execute a config file; whatever it raises becomes one line with the file and the line in it."""
+    module = ModuleType("bert_jax_recipe")
+    module.__file__ = path
+    try:
+        exec(compile(files.as_path(path).read_text(), path, "exec"), module.__dict__)
+        get_config = getattr(module, "get_config", None)
+        if get_config is None:
+            raise UserError(f"{path} has no function get_config()")
+        if argument is not None and not inspect.signature(get_config).parameters:
+            raise UserError(f"{path} takes no argument, found {':' + argument!r}")
+        config = get_config() if argument is None else get_config(argument)
+    except UserError:
+        raise
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from error
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        place = f"{path}:{lines[-1]}" if lines else path
+        raise UserError(f"{place}: {type(error).__name__}: {error}") from error
+    return _as_config(config, path)
+
+
+def _as_config(value: Any, path: str) -> ConfigDict:
+    if not isinstance(value, ConfigDict | dict):
+        raise UserError(f"{path} gives {type(value).__name__}; a ConfigDict is needed")
+    config = ConfigDict(value)
+    config.unlock()
+    return config
+
+
+def _groups(config: ConfigDict, where: str) -> list[tuple[str, ConfigDict]]:
+    nested = [(f"{where}.{key}", value) for key, value in config.items() if isinstance(value, ConfigDict)]
+    return [(where, config)] + [found for name, group in nested for found in _groups(group, name)]
+
+
+def _set(node: Any, keys: list[str], text: str, where: str, open_groups: set[str]) -> Any:
+    """``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place, so that references follow."""
+    if not keys:
+        return parse_value(text, node, where)
+    key, *rest = keys
+    if isinstance(node, tuple | list):
+        if not key.isdigit() or int(key) >= len(node):
+            raise UserError(f"{where} has {len(node)} entries, numbered from 0; found [{key}]")
+        i = int(key)
+        return type(node)([*node[:i], _set(node[i], rest, text, f"{where}[{i}]", open_groups), *node[i + 1 :]])
+    if not isinstance(node, ConfigDict | dict):
+        raise UserError(f"{where} is a value ({node!r}), it has no key {key!r}")
+    if key not in node and where not in open_groups:
+        raise UserError(f"unknown key {where}.{key}; {nearest(key, node)}")
+    old = node.get(key, ConfigDict() if rest else None)
+    new = _set(old, rest, text, f"{where}.{key}", open_groups | ({f"{where}.{key}"} if key not in node else set()))
+    if isinstance(node, ConfigDict):
+        with node.ignore_type():
+            if new is not old or key not in node:
+                node[key] = new
+        return node
+    return {**node, key: new}
+
+
+def parse_value(text: str, old: Any, where: str) -> Any:
+    """``text`` as a value of the type of ``old``, which it replaces.
+
+    An ``old`` of None has no type: any Python literal is taken as such, any other text as text. ``None`` unsets
+    anything but a text; the component that reads the key says whether it may be unset.
+    """
+    value = _literal(text)
+    if isinstance(old, str):
+        return text
+    if value is None:
+        return None
+    if isinstance(old, bool):
+        if text.lower() not in ("true", "false"):
+            raise UserError(f"{where} is {text!r}; expected true or false")
+        return text.lower() == "true"
+    if isinstance(old, int):
+        if type(value) is not int:
+            raise UserError(f"{where} is {text!r}; expected a whole number")
+        return value
+    if isinstance(old, float):
+        return _finite(text, where)
+    if isinstance(old, tuple | list):
+        return _sequence(text, value, old, where)
+    if isinstance(old, ConfigDict | dict):
+        if not isinstance(value, dict):
+            raise UserError(f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\"")
+        return ConfigDict(value)
+    return value
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(text, text)
+
+
+def _finite(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(f"{where} is {text!r}; expected a number") from None
+    if not math.isfinite(value):
+        raise UserError(f"{where} is {text!r}; expected a finite number")
+    return value
+
+
+def _sequence(text: str, value: Any, old: tuple | list, where: str) -> tuple | list:
+    """A tuple such as ``(1,2)`` or ``1,2``; of texts also ``a,b``. Its entries have the type of the old ones."""
+    kinds = {type(entry) for entry in old}
+    if not isinstance(value, tuple | list):
+        value = (value,) if kinds - {str} else tuple(text.split(","))
+    for entry in value:
+        if kinds and type(entry) not in kinds:
+            expected = " or ".join(sorted(kind.__name__ for kind in kinds))
+            raise UserError(f"{where} is {text!r}; expected entries of type {expected}, as in {old!r}")
+    return type(old)(value)
