@@ -1,0 +1,55 @@
+"""How numbers read to a person: the same on the progress line, in the status and in the report."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+
+MISSING = "–"
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite number, and not a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def duration(seconds: float | None) -> str:
+    """``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    whole = max(0, round(seconds))
+    for size, unit, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part:02d} {small}"
+    return f"{whole} s"
+
+
+def count(value: float | None) -> str:
+    """``950``, ``12.3k``, ``4.56M``, ``1.2G``: three significant digits."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.{_decimals(value / size)}f}{unit}"
+    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+
+
+def figure(value: object, digits: int = 3) -> str:
+    """A measured value with fixed decimals, small ones in scientific form, a missing one as a dash."""
+    if not is_number(value):
+        return MISSING
+    number = float(value)  # type: ignore[arg-type]
+    if number and abs(number) < 10.0**-digits:
+        return f"{number:.2e}"
+    return f"{number:,.{digits}f}"
+
+
+def warn(text: str) -> None:
+    """One line on stderr; a closed stderr is no reason to fail."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,75 @@
+"""A local folder that stands for one on an object store, where nothing can be appended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any
+
+from bert_jax import files
+
+PERIOD_SECONDS = 30.0  # stores bill and throttle writes of one object
+
+
+class Mirror:
+    """Uploads the entries ``names`` (files or folders) of ``local`` whole, in the background; never raises."""
+
+    def __init__(self, remote: str | os.PathLike[str], names: tuple[str, ...], warn: Callable[[str], None]):
+        self._remote, self._names, self._warn = files.as_path(remote), names, warn
+        self.local = files.cache_directory() / "logs" / sha256(os.fspath(remote).encode()).hexdigest()[:16]
+        self.local.mkdir(parents=True, exist_ok=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._pending: Future[None] | None = None
+        self._last = time.monotonic()
+        self._uploaded: dict[str, tuple[int, int]] = {}  # name -> size, time of change
+
+    def pull(self, name: str) -> None:
+        """Make the local file the remote one. Local lines that were not uploaded before a kill are kept."""
+        here, there = self.local / name, self._remote / name
+        if not there.exists():
+            here.unlink(missing_ok=True)
+            return
+        data = there.read_bytes()
+        if not (here.exists() and here.read_bytes().startswith(data)):
+            here.write_bytes(data)
+
+    def push_soon(self) -> None:
+        """Upload in the background what has changed, at most once a period."""
+        busy = self._pending is not None and not self._pending.done()
+        if not busy and time.monotonic() - self._last >= PERIOD_SECONDS:
+            self._last = time.monotonic()
+            self._pending = self._thread.submit(self._push)
+
+    def push(self) -> None:
+        """Upload now, and wait."""
+        self._thread.submit(self._push).result()
+
+    def close(self) -> None:
+        """Upload what is left and end the thread."""
+        self.push()
+        self._thread.shutdown()
+
+    def _push(self) -> None:
+        try:
+            found = {name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in self._walk(self.local)}
+            if found.keys() != self._uploaded.keys():
+                for name in {name for name, _ in self._walk(self._remote)} - found.keys():
+                    (self._remote / name).unlink()
+            for name in sorted(name for name in found if found[name] != self._uploaded.get(name)):
+                files.write_bytes(self._remote / name, (self.local / name).read_bytes())
+            self._uploaded = found
+        except Exception as error:  # whatever a store's client raises, training goes on
+            self._warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
+
+    def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
+        """Name relative to ``root``, and path, of every mirrored file below it."""
+        waiting = [(name, root / name) for name in self._names]
+        while waiting:
+            name, path = waiting.pop()
+            if path.is_dir():
+                waiting += [(f"{name}/{entry.name}", entry) for entry in path.iterdir()]
+            elif path.exists():
+                yield name, path

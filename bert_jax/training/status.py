@@ -1,0 +1,212 @@
+"""``status.json``: what a run is doing, for ``bert-jax status`` and whatever watches it from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.training.formats import duration, is_number
+from bert_jax.training.formats import warn as warn_on_stderr
+
+FILE = "status.json"
+RUNNING = ("starting", "compiling", "training", "evaluating", "saving")
+ENDED = ("finished", "failed", "interrupted")
+# State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
+ACCOUNTS = {
+    "starting": "start",
+    "compiling": "compile",
+    "training": "train",
+    "evaluating": "evaluation",
+    "saving": "save",
+}
+HEARTBEAT_SECONDS = 15.0
+SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
+
+
+class StatusFile:
+    """Keeps ``workdir/status.json`` current. A thread writes the heartbeat; only process 0 of a job has one.
+
+    ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, compile, train,
+    input_wait, evaluation, save, and lost (done again after a kill). Nothing here raises on a full or broken disk.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
+        self._path = files.as_path(workdir) / FILE
+        self._every = HEARTBEAT_SECONDS if files.is_remote(workdir) else every_seconds
+        earlier = _load(self._path) or {}
+        self._fields: dict[str, Any] = {
+            "state": "starting",
+            "step": earlier.get("step"),
+            "num_train_steps": earlier.get("num_train_steps"),
+            "eta_seconds": None,
+            "last_step_time": None,
+            "last_save_step": earlier.get("last_save_step"),
+            "last_save_time": earlier.get("last_save_time"),
+            "last_error": None,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": time.time(),
+        }
+        self._goodput = {name: float(value) for name, value in (earlier.get("goodput") or {}).items()}
+        self._counted_until, self._written_at, self._warned = time.monotonic(), -1e9, False
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._write()
+        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
+
+    def update(self, **fields: Any) -> None:
+        """Set fields (``state``, ``step``, ``num_train_steps``, ``eta_seconds``, ...). A change of state is written at
+        once, anything else at most every few seconds."""
+        with self._lock:
+            self._count()
+            changed = fields.get("state", self._fields["state"]) != self._fields["state"]
+            if "step" in fields:
+                fields["last_step_time"] = time.time()
+            self._fields.update(fields)
+            if (changed and self._every < HEARTBEAT_SECONDS) or time.monotonic() - self._written_at >= self._every:
+                self._write()
+
+    @contextlib.contextmanager
+    def during(self, state: str) -> Iterator[None]:
+        """Be in ``state`` (``compiling``, ``evaluating``, ``saving``) for a while, then in the one before."""
+        before = self._fields["state"]
+        self.update(state=state)
+        try:
+            yield
+        finally:
+            self.update(state=before)
+
+    def waited(self, seconds: float) -> None:
+        """So much of the time counted as training was spent waiting for input."""
+        self._move("train", "input_wait", seconds)
+
+    def lost(self, seconds: float) -> None:
+        """So much of the time counted as training, before a restart, has to be done again."""
+        self._move("train", "lost", seconds)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of ``step`` is on disk."""
+        self.update(last_save_step=step, last_save_time=time.time())
+
+    def end(self, state: str, error: str | None = None) -> None:
+        """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``."""
+        with self._lock:
+            self._count()
+            self._ended.set()
+            self._fields.update(state=state, last_error=error, eta_seconds=0.0 if state == "finished" else None)
+            self._write()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            with self._lock:
+                if not self._ended.is_set():
+                    self._count()
+                    self._write()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if account := ACCOUNTS.get(self._fields["state"]):
+            self._goodput[account] = self._goodput.get(account, 0.0) + now - self._counted_until
+        self._counted_until = now
+
+    def _move(self, source: str, target: str, seconds: float) -> None:
+        with self._lock:
+            self._count()
+            seconds = min(seconds, self._goodput.get(source, 0.0))
+            self._goodput[source] = self._goodput.get(source, 0.0) - seconds
+            self._goodput[target] = self._goodput.get(target, 0.0) + seconds
+
+    def _write(self) -> None:
+        goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
+        content = {**self._fields, "heartbeat": time.time(), "goodput": goodput}
+        self._written_at = time.monotonic()
+        try:
+            files.write_text(self._path, json.dumps(content, indent=2) + "\n")
+        except Exception as error:  # a store's client raises what it likes, and training goes on
+            if not self._warned:
+                warn_on_stderr(f"cannot write {self._path}: {error}; training goes on")
+            self._warned = True
+
+
+def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
+    """The status of a run, with ``state`` "stopped" where it claims to run but its process gives no sign of life.
+
+    Adds ``command``, which runs or resumes it, if the workdir's run.json names it.
+
+    Raises:
+      UserError: ``workdir`` holds no run.
+    """
+    status = _load(files.as_path(workdir) / FILE)
+    if status is None:
+        raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
+    run = _load(files.as_path(workdir) / "run.json") or {}
+    if status["state"] in RUNNING and not _alive(status):
+        status["state"] = "stopped"
+    return {**status, "command": run.get("command")}
+
+
+def describe(workdir: str | os.PathLike[str]) -> str:
+    """The status as lines for a person."""
+    status, now = read(workdir), time.time()
+    return "\n".join(f"{label:<9}{text}" for label, text in _lines(status, now) if text)
+
+
+def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
+    state = status["state"]
+    stopped = state == "stopped"
+    where = f" (process {status['pid']} on {status['host']})" if state in RUNNING else ""
+    yield "state", ("stopped without a word (killed?)" if stopped else state) + where
+    if stopped:
+        yield "seen", f"{duration(now - status['heartbeat'])} ago"
+    step, total = status.get("step"), status.get("num_train_steps")
+    if is_number(step):
+        yield "step", f"{step:,}" + (f" of {total:,} ({step / total:.1%})" if total else "")
+    if state in RUNNING and is_number(status.get("eta_seconds")):
+        yield "ETA", duration(status["eta_seconds"])
+    quiet = now - (status.get("last_step_time") or now)
+    if state == "training" and quiet > SILENCE_SECONDS:
+        yield "quiet", f"no step reported for {duration(quiet)}"
+    saved = status.get("last_save_time")
+    yield "saved", f"step {status['last_save_step']:,}, {duration(now - saved)} ago" if saved else "nothing yet"
+    yield "time", goodput_line(status.get("goodput") or {})
+    yield "error", status.get("last_error") or ("none" if state in ENDED else "")
+    if state != "finished" and state not in RUNNING:
+        yield "resume", status["command"] or "run the command that started it again"
+
+
+def goodput_line(goodput: Mapping[str, float]) -> str:
+    """``12 m 05 s: train 80 %, compile 12 %, ...``, the largest first."""
+    total = sum(goodput.values())
+    parts = sorted(goodput.items(), key=lambda item: -item[1])
+    shares = [f"{name.replace('_', ' ')} {seconds / total:.0%}" for name, seconds in parts if seconds > 0.005 * total]
+    return f"{duration(total)}: {', '.join(shares)}" if total else ""
+
+
+def _alive(status: Mapping[str, Any]) -> bool:
+    if time.time() - status["heartbeat"] > SILENCE_SECONDS:
+        return False
+    if status["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(status["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # there, and somebody else's
+        return True
+    return True
+
+
+def _load(path: Any) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
