@@ -7,23 +7,24 @@ files are copied and a marker, ``COMMITTED``, is written last; a folder without 
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob as local_glob
 import hashlib
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.remote import RemotePath
 
-MARKER = "COMMITTED"
-
-
-def as_path(path: str | os.PathLike[str]) -> epath.Path:
-    """A path of any file system; ``~`` is expanded."""
-    return epath.Path(path).expanduser()
+MARKER = "COMMITTED"  # lists what was written, as sha256sum does
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -31,23 +32,39 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return "://" in os.fspath(path)
 
 
+def as_path(path: str | os.PathLike[str]) -> epath.Path:
+    """A path of any file system; ``~`` is expanded."""
+    if is_remote(path):
+        return cast(epath.Path, RemotePath(path))
+    return epath.Path(path).expanduser()
+
+
+def glob(pattern: str) -> list[epath.Path]:
+    """Files that match ``pattern`` (``**`` goes into folders), sorted."""
+    if is_remote(pattern):
+        scheme, _, rest = pattern.partition("://")
+        return [as_path(p) for p in RemotePath(f"{scheme}://").glob(rest) if p.is_file()]
+    matches = local_glob.glob(os.path.expanduser(pattern), recursive=True)
+    return [epath.Path(p) for p in sorted(matches) if os.path.isfile(p)]
+
+
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a whole file or nothing."""
     target = as_path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if is_remote(target):
-        target.write_bytes(data)  # one object is put whole or not at all
-        return
-    temporary = Path(f"{os.fspath(target)}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {target}: {error.strerror or error}; free some space or choose another place") from error
+    with _explained(target):
+        if is_remote(target):
+            target.write_bytes(data)  # one object is put whole or not at all
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(target)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -59,46 +76,80 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty local folder that becomes ``path`` if the block ends well, and vanishes if it does not.
 
+    What a killed process left behind, here or on an object store, is removed first.
+
     Raises:
-      UserError: ``path`` exists and is not empty, or the disk is full.
+      UserError: ``path`` exists and is not empty, cannot be written, or the disk is full.
     """
     target = as_path(path)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
     if is_remote(target):
+        if committed(target):
+            raise UserError(f"{target} exists already; choose another place or remove it")
         temporary = Path(tempfile.mkdtemp(prefix="bert_jax-"))
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(f"{os.fspath(target)}.{os.getpid()}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
+        with _explained(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(target)
+            temporary = _temporary(target)
+            temporary.mkdir()
     try:
-        yield temporary
-        if is_remote(target):
-            upload(temporary, target)
-        else:
-            if target.exists():
-                target.rmdir()
-            os.replace(temporary, target)
-    except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror or error}; free some space or choose another place") from error
+        with _explained(target, only=DISK_TROUBLE):
+            yield temporary
+        with _explained(target):
+            if is_remote(target):
+                upload(temporary, target)
+            else:
+                os.replace(temporary, target)  # an empty folder gives way
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def upload(source: Path, target: epath.Path) -> None:
-    """Copy a local folder to an object store, the marker last."""
+    """Copy a local folder to an object store, the marker last. Leftovers of an earlier try are removed."""
+    if target.exists():
+        target.rmtree()
+    listing = []
     for file in sorted(p for p in source.rglob("*") if p.is_file()):
-        destination = target / file.relative_to(source).as_posix()
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_bytes(file.read_bytes())
-    (target / MARKER).write_text("")
+        name = file.relative_to(source).as_posix()
+        with open(file, "rb") as reader, (target / name).open("wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+        listing.append(f"{sha256(file)}  {name}\n")
+    (target / MARKER).write_text("".join(listing))
 
 
 def committed(path: str | os.PathLike[str]) -> bool:
     """Whether the folder ``path`` was written whole."""
     target = as_path(path)
     return (target / MARKER).exists() if is_remote(target) else target.is_dir()
+
+
+def local_copy(path: str | os.PathLike[str]) -> Path:
+    """``path`` itself if local; else a whole, verified local copy of the remote folder, made once for each content."""
+    if not is_remote(path):
+        return Path(as_path(path))
+    source = as_path(path)
+    if not committed(source):
+        raise UserError(f"{source} has no {MARKER} marker: it is not there or not whole; write it again")
+    listing = (source / MARKER).read_text()
+    target = cache_directory() / "staged" / hashlib.sha256(f"{source}\n{listing}".encode()).hexdigest()[:16]
+    if target.is_dir():
+        return target
+    try:
+        with whole_directory(target) as temporary:
+            for line in listing.splitlines():
+                digest, _, name = line.partition("  ")
+                destination = temporary / name
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                with (source / name).open("rb") as reader, open(destination, "wb") as writer:
+                    shutil.copyfileobj(reader, writer, 1 << 20)
+                if sha256(destination) != digest:
+                    raise UserError(f"{source / name} is damaged: its sha256 is not that of the {MARKER} marker")
+    except UserError:
+        if not target.is_dir():  # else another process was quicker
+            raise
+    return target
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -115,31 +166,37 @@ def cache_directory() -> Path:
     return Path(os.environ.get("BERT_JAX_CACHE") or Path.home() / ".cache" / "bert_jax")
 
 
-def local_copy(path: str | os.PathLike[str]) -> Path:
-    """``path`` itself if local; else a whole local copy of the remote folder, made once."""
-    if not is_remote(path):
-        return Path(as_path(path))
-    source = as_path(path)
-    if not committed(source):
-        raise UserError(f"{source} has no {MARKER} marker: it was not written whole; build it again")
-    stamp = hashlib.sha256(os.fspath(source).encode() + (source / MARKER).read_bytes()).hexdigest()[:16]
-    manifest = source / "manifest.json"
-    if manifest.exists():
-        stamp = hashlib.sha256(stamp.encode() + manifest.read_bytes()).hexdigest()[:16]
-    target = cache_directory() / "staged" / stamp
-    if not target.is_dir():
-        with whole_directory(target) as temporary:
-            for file in _walk(source):
-                destination = temporary / os.fspath(file)[len(os.fspath(source)) + 1 :]
-                destination.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("rb") as reader, open(destination, "wb") as writer:
-                    shutil.copyfileobj(reader, writer)
-    return target
+def _temporary(target: epath.Path) -> Path:
+    return Path(f"{os.fspath(target)}.{socket.gethostname()}.{os.getpid()}.tmp")
 
 
-def _walk(folder: epath.Path) -> Iterator[epath.Path]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry)
-        else:
-            yield entry
+def _sweep(target: epath.Path) -> None:
+    """Remove temporaries that dead processes of this host left beside ``target``."""
+    prefix = f"{target.name}.{socket.gethostname()}."
+    for entry in Path(target.parent).iterdir():
+        process = entry.name.removeprefix(prefix).removesuffix(".tmp")
+        if entry.name == f"{prefix}{process}.tmp" and process.isdigit() and not _runs(int(process)):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return process != os.getpid()  # a temporary of our own is a leftover: a path has one writer at a time
+
+
+@contextlib.contextmanager
+def _explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
+    """Turn an ``OSError`` of writing ``target`` (of the kinds ``only``, if given) into a ``UserError``."""
+    try:
+        yield
+    except OSError as error:
+        if only and error.errno not in only:
+            raise
+        raise UserError(
+            f"cannot write {target}: {error.strerror or error}; free some space or choose another place"
+        ) from error
