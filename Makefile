@@ -1,0 +1,96 @@
+# A fresh machine needs make and Python 3.11 to 3.13, nothing else. `make` alone prints the targets.
+#
+# Everything installed comes from hashed lock files, so an environment is built again only when its lock has changed.
+# PYTHON=python3.12 chooses the interpreter of environments that are not built yet.
+
+WORKDIR ?= runs/quickstart
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# Each candidate is run, because a shim of a version manager may be there and still fail.
+FITS = import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	"$$p" -c '$(FITS)' >/dev/null 2>&1 && { command -v "$$p"; exit; }; done; \
+	echo "error: no Python 3.11, 3.12 or 3.13 with venv runs as $(or $(PYTHON),python3); install one (on Debian: python3 python3-venv), or give PYTHON=/path/to/python3.12" >&2; exit 2
+
+# $(call new_env,FOLDER): an empty environment with the build backend, for the few packages that come as source.
+define new_env
+	@python=$$($(FIND_PYTHON)) && echo "$(1): $$("$$python" --version)" && rm -rf $(1) && "$$python" -m venv $(1)
+	@$(call install,$(1),requirements/build.txt)
+endef
+# $(call install,FOLDER,LOCK): exactly what the lock names; the resolver has nothing left to decide.
+install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --require-hashes -r $(2)
+install_package = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+
+env: .venv/base.stamp  ## build .venv with what training needs
+.venv/base.stamp: requirements.txt requirements/build.txt
+	$(call new_env,.venv)
+	@$(call install,.venv,requirements.txt)
+	@$(call install_package,.venv)
+	@touch $@
+
+.venv/test.stamp: .venv/base.stamp requirements/test.txt
+	@$(call install,.venv,requirements/test.txt)
+	@touch $@
+
+.venv-bench/base.stamp: requirements/bench.txt requirements/build.txt
+	$(call new_env,.venv-bench)
+	@$(call install,.venv-bench,requirements/bench.txt)
+	@$(call install_package,.venv-bench)
+	@touch $@
+
+# The lock has all but torch and the CUDA packages of its default Linux build, which are several GB that no comparison
+# needs. torch comes last, in the build that pip is set up to find (CPU or CUDA), with what that build asks for.
+.venv-parity/base.stamp: requirements/parity.txt requirements/build.txt
+	$(call new_env,.venv-parity)
+	@$(call install,.venv-parity,requirements/parity.txt)
+	@.venv-parity/bin/python -m pip install --quiet --disable-pip-version-check $$(sed -n 's/^ *\(torch==.*\)/\1/p' setup.cfg)
+	@$(call install_package,.venv-parity)
+	@touch $@
+
+pretrain: env  ## pretrain the small BERT on the docstrings of installed packages; WORKDIR=runs/quickstart
+	.venv/bin/bert-jax pretrain --config=configs/pretrain/quickstart.py --workdir=$(WORKDIR)
+
+test: lint  ## lint, types and tests
+	.venv/bin/python -m pytest
+
+lint: .venv/test.stamp  ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+format: .venv/test.stamp  ## let ruff rewrite the files
+	.venv/bin/ruff check --fix-only --quiet .
+	.venv/bin/ruff format .
+
+test-heavy: .venv/test.stamp  ## tests that take minutes
+	.venv/bin/python -m pytest -m heavy
+
+test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
+	.venv-parity/bin/python -m pytest -m parity
+
+bench: .venv-bench/base.stamp  ## measure speed, beside other libraries, in .venv-bench
+	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
+
+# Everything is resolved once, all extras together (Beam holds back protobuf, numpy and pyarrow), and each lock is cut
+# from that, so the locks agree and go into one environment. Universal: each holds for every platform and Python.
+COMPILE = .venv-lock/bin/uv pip compile --quiet setup.cfg --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
+CUT = $(COMPILE) --constraint .venv-lock/everything.txt --generate-hashes
+lock:  ## resolve the newest dependencies into requirements.txt and requirements/*.txt
+	@python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear .venv-lock && .venv-lock/bin/python -m pip install --quiet uv
+	$(COMPILE) --all-extras --output-file .venv-lock/everything.txt
+	$(CUT) --output-file requirements.txt
+	for extra in test tpu gpu bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
+	$(CUT) --extra parity --output-file requirements/parity.txt \
+	  $$(sed -nE 's/^((torch|triton|cuda-|nvidia-)[a-z0-9-]*)==.*/--no-emit-package \1/p' .venv-lock/everything.txt | sort -u)
+	echo setuptools | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
+	rm -rf .venv-lock
+
+clean:  ## remove environments, builds and caches; runs/ stays
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+help:  ## print this
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
+
+.PHONY: env pretrain test lint format test-heavy test-parity bench lock clean help
