@@ -1,4 +1,4 @@
-"""Build the tokenized store of the corpus of a recipe, which must name its vocabulary (config.vocab.path)."""
+"""Build the tokenized store of the corpus of a recipe; config.vocab.path names the vocabulary."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_corpus
+from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 
 
@@ -15,11 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = arguments.config
-    if not config.vocab.path:
+    config = arguments.config.to_dict()
+    vocabulary = config["vocab"]["path"]
+    if not vocabulary:
         raise UserError(
-            "config.vocab.path is not set; learn one with `bert-jax vocab --config=... --output=vocab.txt` "
-            "and add --config.vocab.path=vocab.txt"
+            "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "
+            "then add --config.vocab.path=vocab.txt"
         )
-    manifest = prepare_corpus(config, config.vocab.path, arguments.output)
-    print(json_summary(manifest))
+    prepare_corpus(config, vocabulary, arguments.output)
+    corpus = Corpus(arguments.output)
+    for name in ("train", "heldout"):
+        split = corpus.split(name)
+        print(f"{name}: {split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens")
+    print(f"next: bert-jax pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")

@@ -90,7 +90,8 @@ def _dispatch(argv: list[str]) -> int:
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
-    options = [option for option in parser._option_string_actions if option.startswith("--")]
+    ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own are hidden
+    options = [option for action in ours for option in action.option_strings if option.startswith("--")]
     for text in unknown:
         hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")

@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    vocab = prepare_vocabulary(arguments.config, arguments.output)
+    vocab = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
     print(f"{len(vocab):,} pieces in {arguments.output}")
     print(f'next: bert-jax tokenize --vocab={arguments.output} "some text"')

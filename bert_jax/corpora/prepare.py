@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import catalogue, files
 from bert_jax.configuration import build
 from bert_jax.corpora.build import build as build_corpus
-from bert_jax.errors import UserError
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece, read_vocab
 
@@ -57,7 +56,8 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
         pieces = read_vocab(vocab.path)
     else:
         source = find_source(build(CorpusConfig, config["corpus"], "config.corpus"))
-        pieces = learn_wordpiece(_sentences(source), vocab.size, vocab.lowercase, vocab.min_frequency)
+        sentences = (sentence for document in source.documents() for sentence in document.sentences)
+        pieces = learn_wordpiece(sentences, vocab.size, vocab.lowercase, vocab.min_frequency)
     files.write_text(output, "".join(f"{piece}\n" for piece in pieces))
     return pieces
 
@@ -81,11 +81,3 @@ def prepare_corpus(
         num_workers=corpus.num_workers,
     )
 
-
-def _sentences(source: Any) -> Iterator[str]:
-    empty = True
-    for document in source.documents():
-        empty = empty and not document.sentences
-        yield from document.sentences
-    if empty:
-        raise UserError(f"the corpus has no text: {source.describe()}; check config.corpus.options")
