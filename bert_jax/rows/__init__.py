@@ -1,0 +1,1 @@
+"""Documents -> rows: chunk plan, pairing, masking, loader. Numpy; Grain in ``loader`` alone."""

@@ -1,0 +1,145 @@
+"""Rows -> batches, through Grain. The only state is the step: element k of the dataset is the whole batch of step k.
+
+A host makes its own part of each batch, whose rows depend on (step, row of the batch) alone; so the global batches are the
+same for every number of hosts, workers and threads, and a run may go on with other numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+import grain
+import numpy as np
+from absl import flags
+
+from bert_jax.errors import UserError
+from bert_jax.records import BatchSpec
+from bert_jax.rows.phases import Phases
+from bert_jax.task import RowSource, Step
+
+Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderConfig:
+    """How fast batches come; never which."""
+
+    num_workers: int = 0  # processes that make batches; 0: a thread of this one
+    prefetch_batches: int = 4  # made ahead, by each worker
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 0:
+            raise UserError(f"loader.num_workers is {self.num_workers}; at least 0")
+        if self.prefetch_batches < 1:
+            raise UserError(f"loader.prefetch_batches is {self.prefetch_batches}; at least 1")
+
+
+class Batches:
+    """This host's part of the batch of every step, by random access (a Grain data source)."""
+
+    def __init__(self, sources: Mapping[int, RowSource], phases: Phases, process_index: int, process_count: int):
+        """``sources``: by phase index."""
+        self._sources, self._phases = sources, phases
+        self._process_index, self._process_count = process_index, process_count
+        self._prepared = (-1, -1)
+
+    def __len__(self) -> int:
+        return self._phases.num_steps
+
+    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+        phase = self._phases.locate(number)[0]
+        source = self._sources[phase]
+        step = self._phases.step(number, {phase: source.rows_per_epoch})
+        self._prepare_next_epoch(source, step)
+        rows = len(step.rows) // self._process_count
+        mine = slice(self._process_index * rows, (self._process_index + 1) * rows)
+        return source.rows(step.epochs[mine], step.rows[mine])
+
+    def _prepare_next_epoch(self, source: RowSource, step: Step) -> None:
+        """Have a source that plans ahead begin the next epoch, if the phase comes to it."""
+        upcoming = int(step.epochs[-1]) + 1
+        phase = self._phases.phases[step.phase]
+        needed = upcoming * source.rows_per_epoch < phase.num_steps * phase.batch_size
+        if needed and (step.phase, upcoming) != self._prepared and hasattr(source, "prepare"):
+            self._prepared = (step.phase, upcoming)
+            source.prepare(upcoming)
+
+
+class Loader:
+    """Iterates over (step, this host's part of its batch) from ``start_step`` to the end of the run.
+
+    An error in a worker, and its death, are raised here.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        phases: Phases,
+        start_step: int,
+        specs: Mapping[str, BatchSpec],
+        config: LoaderConfig = LoaderConfig(),
+        *,
+        process_index: int = 0,
+        process_count: int = 1,
+    ):
+        """
+        Args:
+          source: ``Task.source``. With workers, what it returns is pickled.
+          specs: ``Task.batch_specs``; the first batch of each kind is checked against them.
+        """
+        uneven = [phase for phase in phases.phases if phase.batch_size % process_count]
+        if uneven:
+            raise UserError(
+                f"batch_size {uneven[0].batch_size} of phase {uneven[0].kind!r} does not divide among {process_count} hosts; "
+                f"choose a multiple of {process_count}"
+            )
+        first = phases.locate(start_step)[0] if start_step < phases.num_steps else len(phases.phases)
+        sources = {
+            index: source("train", phase.kind, index) for index, phase in enumerate(phases.phases) if index >= first
+        }
+        self._batches = Batches(sources, phases, process_index, process_count)
+        self._phases, self._start_step, self._specs, self._config = phases, start_step, specs, config
+        self.wait_seconds = 0.0  # time that the consumer has waited for batches
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        checked: set[str] = set()
+        batches = iter(self._dataset())
+        try:
+            for step in range(self._start_step, self._phases.num_steps):
+                begin = time.perf_counter()
+                batch = next(batches)
+                self.wait_seconds += time.perf_counter() - begin
+                kind = self._phases.phase_of(step).kind
+                if kind not in checked:
+                    check_batch(batch, self._specs[kind])
+                    checked.add(kind)
+                yield step, batch
+        finally:
+            batches.close()
+
+    def _dataset(self) -> grain.IterDataset:
+        dataset = grain.MapDataset.source(self._batches)[self._start_step :]
+        workers, prefetch = self._config.num_workers, self._config.prefetch_batches
+        if not workers:
+            return dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch))
+        if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only absl.app parses
+            flags.FLAGS.mark_as_parsed()
+        in_worker = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+        options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
+        return dataset.to_iter_dataset(in_worker).mp_prefetch(options)
+
+
+def check_batch(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
+    """Raise ``UserError``, naming every difference, unless ``batch`` has the names, shapes and dtypes of ``spec``."""
+    found = {name: (value.shape[1:], str(value.dtype)) for name, value in batch.items()}
+    wanted = {name: (tuple(feature.shape), feature.dtype) for name, feature in spec.items()}
+    problems = [
+        f"{name} is {found.get(name, 'absent')}, declared {wanted.get(name, 'nowhere')}"
+        for name in {**wanted, **found}
+        if found.get(name) != wanted.get(name)
+    ]
+    if problems:
+        raise UserError(f"the rows do not fit Task.batch_specs: {'; '.join(problems)}")

@@ -1,0 +1,47 @@
+"""Two spans of text -> one row: [CLS] A [SEP] B [SEP]."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_jax.rows.masking import Bools, Ids, TokenFacts
+
+
+class PairRows(NamedTuple):
+    """Rows of pairs before masking."""
+
+    input_ids: Ids  # [n, L]
+    token_type_ids: Ids  # [n, L] 0 up to the first [SEP], then 1; 0 on padding
+    attention_mask: Ids  # [n, L] 1 on tokens
+    is_text: Bools  # [n, L] neither special token nor padding
+    lengths: npt.NDArray[np.int64]  # [n] tokens, special tokens included
+
+
+def lay_out(
+    tokens: Ids, a_lengths: npt.NDArray[np.int64], b_lengths: npt.NDArray[np.int64], max_length: int, facts: TokenFacts
+) -> PairRows:
+    """Lay out pairs as rows of ``max_length``.
+
+    Args:
+      tokens: A and B of each pair one after another, without gaps.
+      a_lengths, b_lengths: [n]; a pair must fit: a + b + 3 <= max_length.
+    """
+    position = np.arange(max_length, dtype=np.int32)  # [L]
+    first_sep = (a_lengths + 1).astype(np.int32)[:, None]  # [n, 1]
+    last_sep = first_sep + (b_lengths + 1).astype(np.int32)[:, None]
+    real = position <= last_sep  # [n, L]
+    second = (position > first_sep) & real
+    is_text = real & (position != first_sep) & (position != last_sep)
+    is_text[:, 0] = False
+
+    input_ids = np.full(is_text.shape, facts.pad, np.int32)
+    input_ids[is_text] = tokens  # row by row, A before B: the order in which they lie in ``tokens``
+    input_ids[:, 0] = facts.cls
+    np.put_along_axis(input_ids, first_sep, facts.sep, axis=1)
+    np.put_along_axis(input_ids, last_sep, facts.sep, axis=1)
+    return PairRows(
+        input_ids, second.astype(np.int32), real.astype(np.int32), is_text, last_sep[:, 0].astype(np.int64) + 1
+    )

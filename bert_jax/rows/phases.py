@@ -1,0 +1,68 @@
+"""The stretches of a run, each with a batch size and a row length of its own."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.task import Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Steps of one shape."""
+
+    num_steps: int
+    batch_size: int  # global rows of a step
+    max_length: int
+    kind: str  # a key of Task.batch_specs
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "batch_size", "max_length"):
+            if getattr(self, name) < 1:
+                raise UserError(f"a phase's {name} is {getattr(self, name)}; at least 1 is needed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """Phases one after another, with one clock of steps."""
+
+    phases: tuple[Phase, ...]
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise UserError("a run needs at least one phase")
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return sum(phase.num_steps for phase in self.phases)
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """Index of the phase that holds ``step``, and the step within it."""
+        if not 0 <= step < self.num_steps:
+            raise UserError(f"step {step} is outside the run; it has steps 0 to {self.num_steps - 1}")
+        ends = list(itertools.accumulate(phase.num_steps for phase in self.phases))
+        index = bisect.bisect_right(ends, step)
+        return index, step - (ends[index] - self.phases[index].num_steps)
+
+    def phase_of(self, step: int) -> Phase:
+        """The phase that holds ``step``."""
+        return self.phases[self.locate(step)[0]]
+
+    def step(self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int]) -> Step:
+        """Which rows ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of the phase's endless sequence of epochs.
+
+        Args:
+          rows_per_epoch: by phase index; only the entry of the step's phase is read.
+        """
+        index, within = self.locate(step)
+        phase = self.phases[index]
+        sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)
+        epochs, rows = np.divmod(sequence, rows_per_epoch[index])
+        return Step(kind=phase.kind, phase=index, epochs=epochs, rows=rows)

@@ -1,0 +1,241 @@
+"""The chunk plan of one epoch: which tokens make which pair, from sentence lengths alone.
+
+It follows the instance builder of BERT (``create_pretraining_data.py``): sentences of a document are appended to a chunk until
+it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target); the chunk is cut in A and B after a
+random sentence; half of the time, and always where a chunk has one sentence, B is replaced by sentences of another document
+and the unused ones are given back; a pair that is too long loses tokens of the longer side, front or back at random.
+
+One deliberate difference: the original fills a random B up to the target, so a short random pair at a document's end is
+longer than a true one there, and falls short of it where the other document ends. Both tell the label without reading.
+Here ten places of other documents are drawn and the one is taken whose whole sentences come nearest to the length of
+the true B. An exact length would leak as well: it would end in mid-sentence, where a true B ends with a sentence. Where the true pair
+reached its target, the random one runs to the sentence that reaches it too, so that truncation treats both alike.
+
+Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_jax.errors import UserError
+from bert_jax.rows import random
+
+VERSION = 1  # a change of what a plan says changes this: cached plans of another version are not read
+SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
+CANDIDATES = 10
+_SENTENCES_AT_ONCE = 1 << 22
+_PAIRS_AT_ONCE = 1 << 15  # few enough for the temporaries to stay in the processor's cache
+
+Ints = npt.NDArray[np.int64]
+
+PAIR = np.dtype(
+    [
+        ("a_start", np.int64),  # offset in the split of the first token of A, after truncation
+        ("b_start", np.int64),
+        ("a_length", np.int32),  # tokens, after truncation
+        ("b_length", np.int32),
+        ("is_random", np.bool_),  # B comes from another document
+    ]
+)
+Pairs = np.ndarray  # of dtype PAIR
+
+
+class Sentences(Protocol):
+    """The part of a corpus split that a plan reads."""
+
+    @property
+    def sentence_offsets(self) -> Ints:
+        """[S + 1] token offset of each sentence; every sentence has a token."""
+        ...
+
+    @property
+    def document_starts(self) -> Ints:
+        """[N + 1] first sentence of each document; every document has a sentence."""
+        ...
+
+
+class _InMemory(NamedTuple):
+    """Plain views of memory-mapped arrays: indexing them is faster."""
+
+    sentence_offsets: Ints
+    document_starts: Ints
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """Consecutive sentences of a document, cut in two. Sentence indices are of the split."""
+
+    start: Ints  # [n]
+    middle: Ints  # [n] first sentence of the second part; equal to ``stop`` where the chunk has one sentence
+    stop: Ints  # [n]
+    document: Ints  # [n]
+    target: Ints  # [n] tokens that the chunk should hold
+    is_random: npt.NDArray[np.bool_]  # [n]
+
+    def __getitem__(self, which: slice | np.ndarray) -> Chunks:
+        return Chunks(*(getattr(self, field.name)[which] for field in dataclasses.fields(self)))
+
+
+def check(split: Sentences, max_length: int, short_row_probability: float) -> None:
+    """Raise ``UserError`` where no pairs can be made."""
+    documents = len(split.document_starts) - 1
+    if documents < 2:
+        raise UserError(
+            f"the split has {documents} document(s); next-sentence prediction draws from another document and needs two: "
+            "add text, or raise heldout_fraction if this is the held-out split"
+        )
+    if max_length < SPECIAL_TOKENS_PER_ROW + 2:
+        raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")
+    if not 0 <= short_row_probability <= 1:
+        raise UserError(f"short_row_probability is {short_row_probability}; allowed: 0 to 1")
+    if (np.diff(split.document_starts) < 1).any():
+        raise UserError("the corpus has a document without sentences; build it again")
+
+
+def make(split: Sentences, key: np.uint64, max_length: int, short_row_probability: float) -> Iterator[Pairs]:
+    """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
+
+    Args:
+      key: of (corpus fingerprint, seed, phase, epoch).
+    """
+    check(split, max_length, short_row_probability)
+    split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
+    room = max_length - SPECIAL_TOKENS_PER_ROW
+    for documents in _groups(split.document_starts):
+        chunks = _chunks(split, key, documents, room, short_row_probability)
+        for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
+            yield _pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], room)
+
+
+def _groups(document_starts: Ints) -> Iterator[Ints]:
+    """Consecutive documents of about ``_SENTENCES_AT_ONCE`` sentences together."""
+    first, documents = 0, len(document_starts) - 1
+    while first < documents:
+        stop = int(np.searchsorted(document_starts, document_starts[first] + _SENTENCES_AT_ONCE, side="right")) - 1
+        stop = max(stop, first + 1)
+        yield np.arange(first, stop)
+        first = stop
+
+
+def _chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, short_row_probability: float) -> Chunks:
+    """All chunks of ``documents``, in order. Each turn of the loop makes the next chunk of every unfinished document."""
+    offsets = split.sentence_offsets
+    start, end = split.document_starts[documents], split.document_starts[documents + 1]
+    short = random.uniform(random.fold(random.fold(key, 0), documents)) < short_row_probability
+    target = np.where(short, 2 + random.integers(random.fold(random.fold(key, 1), documents), room - 1), room)
+    middle_key, coin_key = random.fold(key, 2), random.fold(key, 3)
+    turns = []
+    while start.size:
+        stop = np.minimum(np.searchsorted(offsets, offsets[start] + target), end)
+        count = stop - start
+        middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
+        is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < 0.5)
+        turns.append((start, middle, stop, documents, target, is_random))
+        start = np.where(is_random, middle, stop)  # unused sentences are given back
+        going = np.flatnonzero(start < end)
+        if going.size < start.size:
+            start, end, documents, target = start[going], end[going], documents[going], target[going]
+    columns = [np.concatenate(column) for column in zip(*turns, strict=True)]
+    order = np.argsort(columns[0])
+    return Chunks(*(column[order] for column in columns))
+
+
+def _pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int) -> Pairs:
+    offsets = split.sentence_offsets
+    b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
+    which = np.flatnonzero(chunks.is_random)
+    b_start[which], b_stop[which] = _random_second(split, key, chunks[which])
+    a_start, b_start_token = offsets[chunks.start], offsets[b_start]
+    pairs = np.empty(len(chunks.start), PAIR)
+    pairs["is_random"] = chunks.is_random
+    _truncate(
+        pairs,
+        (a_start, offsets[chunks.middle] - a_start),
+        (b_start_token, offsets[b_stop] - b_start_token),
+        room,
+        random.fold(random.fold(key, 4), chunks.start),
+    )
+    return pairs
+
+
+def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[Ints, Ints]:
+    """First and last + 1 sentence [n] of a second part from another document: the best of ``CANDIDATES`` places [n, C].
+
+    Best is the smallest difference in tokens to the true second part, the first among equals. A place whose
+    document ends before the target, where the true chunk reached it, comes after all others.
+    """
+    offsets, document_starts = split.sentence_offsets, split.document_starts
+    bits = random.fold(random.fold(random.fold(key, 5), chunks.start)[:, None], np.arange(2 * CANDIDATES))
+    document = random.integers(bits[:, :CANDIDATES], len(document_starts) - 2)
+    document += document >= chunks.document[:, None]  # uniform over the others
+    first, end = document_starts[document], document_starts[document + 1]
+    start = first + random.integers(bits[:, CANDIDATES:], end - first)
+
+    begin, middle, stop = offsets[chunks.start], offsets[chunks.middle], offsets[chunks.stop]
+    alone = chunks.middle == chunks.stop
+    reached = alone | (stop - begin >= chunks.target)
+    true_length = stop - middle
+    aim = np.where(reached, np.maximum(begin + chunks.target - middle, 1), true_length)[:, None]
+    last = _reach(offsets, start, end, aim)
+    before, after = offsets[np.maximum(last - 1, start + 1)], offsets[last]
+    nearer_before = ~reached[:, None] & (2 * (offsets[start] + aim) <= before + after)
+    last = np.where(nearer_before, np.maximum(last - 1, start + 1), last)
+
+    length = offsets[last] - offsets[start]
+    short = reached[:, None] & (length < aim)
+    difference = np.where(alone[:, None], 0, np.abs(length - true_length[:, None]))
+    difference = np.where(short, (1 << 40) + aim - length, difference)
+    best = np.argmin(difference, axis=1)[:, None]
+    return np.take_along_axis(start, best, 1)[:, 0], np.take_along_axis(last, best, 1)[:, 0]
+
+
+def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
+    """The least ``stop`` > ``start`` for which sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
+
+    A bisection of its own: it looks only at the ``aim`` sentences after ``start``, where searching the whole corpus
+    would miss the cache at every halving.
+    """
+    wanted = offsets[start] + aim
+    low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
+    for _ in range(int(np.max(high - low, initial=0)).bit_length()):
+        middle = (low + high) >> 1
+        enough = offsets[middle] >= wanted
+        high = np.where(enough, middle, high)
+        low = np.where(enough | (low == high), low, middle + 1)
+    return high
+
+
+def _truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int, keys: random.Bits) -> None:
+    """Fill in starts and lengths: while a pair is too long, drop a token of the longer side (of B if equal), front or
+    back with probability 1/2 each.
+
+    In closed form: the longer side is cut down to the other, then they take turns, B first; the number dropped in front
+    is binomial, counted in random bits.
+    """
+    (a_start, a_length), (b_start, b_length) = a, b
+    excess = np.maximum(a_length + b_length - room, 0)
+    uneven = a_length - b_length
+    turns = np.maximum(excess - np.abs(uneven), 0)
+    from_a = np.minimum(np.maximum(uneven, 0), excess) + turns // 2
+    from_b = excess - from_a
+    pairs["a_start"] = a_start + _binomial(random.fold(keys, 0), from_a)
+    pairs["b_start"] = b_start + _binomial(random.fold(keys, 1), from_b)
+    pairs["a_length"] = a_length - from_a
+    pairs["b_length"] = b_length - from_b
+
+
+def _binomial(keys: random.Bits, trials: Ints) -> Ints:
+    """Heads among ``trials`` [n] fair coins."""
+    heads, active, word = np.zeros_like(trials), np.flatnonzero(trials), 0
+    while active.size:
+        left = np.minimum(trials[active] - 64 * word, 64).astype(np.uint64)
+        heads[active] += np.bitwise_count(random.fold(keys[active], word) >> (np.uint64(64) - left))
+        word += 1
+        active = active[trials[active] > 64 * word]
+    return heads
