@@ -32,7 +32,9 @@ SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
 
 
 class StatusFile:
-    """Keeps ``workdir/status.json`` current. A thread writes the heartbeat; only process 0 of a job has one.
+    """Keeps ``workdir/status.json`` current, from a thread of its own, so that training never waits for a disk.
+
+    Only process 0 of a job has one. What changes is written within ``every_seconds``, the heartbeat every 15 s.
 
     ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, compile, train,
     input_wait, evaluation, save, and lost (done again after a kill). Nothing here raises on a full or broken disk.
@@ -56,23 +58,20 @@ class StatusFile:
             "started": time.time(),
         }
         self._goodput = {name: float(value) for name, value in (earlier.get("goodput") or {}).items()}
-        self._counted_until, self._written_at, self._warned = time.monotonic(), -1e9, False
-        self._lock = threading.RLock()
-        self._ended = threading.Event()
+        self._counted_until, self._warned = time.monotonic(), False
+        self._lock, self._changed, self._ended = threading.RLock(), threading.Event(), threading.Event()
         self._write()
-        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        self._thread.start()
 
     def update(self, **fields: Any) -> None:
-        """Set fields (``state``, ``step``, ``num_train_steps``, ``eta_seconds``, ...). A change of state is written at
-        once, anything else at most every few seconds."""
+        """Set fields: ``state``, ``step``, ``num_train_steps``, ``eta_seconds``, ..."""
         with self._lock:
             self._count()
-            changed = fields.get("state", self._fields["state"]) != self._fields["state"]
             if "step" in fields:
                 fields["last_step_time"] = time.time()
             self._fields.update(fields)
-            if (changed and self._every < HEARTBEAT_SECONDS) or time.monotonic() - self._written_at >= self._every:
-                self._write()
+        self._changed.set()
 
     @contextlib.contextmanager
     def during(self, state: str) -> Iterator[None]:
@@ -98,18 +97,19 @@ class StatusFile:
 
     def end(self, state: str, error: str | None = None) -> None:
         """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``."""
-        with self._lock:
-            self._count()
-            self._ended.set()
-            self._fields.update(state=state, last_error=error, eta_seconds=0.0 if state == "finished" else None)
-            self._write()
+        self._ended.set()
+        self._changed.set()
+        self._thread.join(timeout=30)
+        self.update(state=state, last_error=error, eta_seconds=0.0 if state == "finished" else None)
+        self._write()
 
     def _beat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_SECONDS):
-            with self._lock:
-                if not self._ended.is_set():
-                    self._count()
-                    self._write()
+        while not self._ended.is_set():
+            if self._changed.wait(HEARTBEAT_SECONDS):
+                self._changed.clear()
+            if not self._ended.is_set():
+                self._write()
+            self._ended.wait(self._every)
 
     def _count(self) -> None:
         now = time.monotonic()
@@ -125,9 +125,10 @@ class StatusFile:
             self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
     def _write(self) -> None:
-        goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
-        content = {**self._fields, "heartbeat": time.time(), "goodput": goodput}
-        self._written_at = time.monotonic()
+        with self._lock:
+            self._count()
+            goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
+            content = {**self._fields, "heartbeat": time.time(), "goodput": goodput}
         try:
             files.write_text(self._path, json.dumps(content, indent=2) + "\n")
         except Exception as error:  # a store's client raises what it likes, and training goes on

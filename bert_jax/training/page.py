@@ -1,0 +1,131 @@
+"""The look of the report: one style sheet and a few HTML helpers. Nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+STYLE = """
+:root { color-scheme: light dark;
+  --page: #f6f7f9; --card: #ffffff; --text: #1b2330; --soft: #5b6675; --rule: #e3e7ed; --grid: #edf0f4;
+  --train: #2f6fd6; --eval: #d9631e; --reference: #7b52c4; --good: #1c7f4f; --bad: #b3352b;
+  --a: #2f6fd6; --b: #e39a2d; --c: #2f9e7e; --d: #8a63cf; --e: #d2573f; --f: #8793a3; --g: #c66b9d; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #0f131a; --card: #171d27; --text: #e6eaf1; --soft: #98a4b5; --rule: #2a3342; --grid: #232b38;
+  --train: #6fa4ff; --eval: #ff9f5a; --reference: #b699f5; --good: #5cc894; --bad: #ff8a7d;
+  --a: #6fa4ff; --b: #f0b65a; --c: #5cc8a6; --d: #b699f5; --e: #f58672; --f: #8d99aa; --g: #e79cc4; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--text); -webkit-text-size-adjust: 100%;
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 1.75rem; line-height: 1.2; letter-spacing: -.015em; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; letter-spacing: -.005em; margin: 44px 0 14px; }
+h3 { font-size: .95rem; font-weight: 600; margin: 0; }
+p { margin: .4em 0; } .soft { color: var(--soft); } small, .small { font-size: .85rem; }
+pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .86em; }
+header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14px; }
+.badge { border: 1px solid currentColor; border-radius: 99px; padding: 1px 12px; font-size: .82rem; font-weight: 600; }
+.badge.good { color: var(--good); } .badge.bad { color: var(--bad); } .badge.neutral { color: var(--train); }
+.card { background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: 18px 20px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 14px; margin: 26px 0 0; }
+.tiles .card { padding: 14px 18px 16px; }
+.tiles dt { color: var(--soft); font-size: .85rem; } .tiles dd { margin: 0; }
+.tiles .big { font-size: 1.75rem; font-weight: 650; line-height: 1.25; letter-spacing: -.02em;
+  font-variant-numeric: tabular-nums; }
+.tiles .note { font-size: .82rem; line-height: 1.4; color: var(--soft); } .tiles .note.good { color: var(--good); }
+.tiles .note.bad { color: var(--bad); }
+.charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
+figure { margin: 0; } figcaption { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 2px 16px; }
+.legend { display: flex; gap: 14px; font-size: .82rem; color: var(--soft); }
+.legend i { display: inline-block; width: 16px; height: 3px; border-radius: 2px; margin-right: 6px;
+  vertical-align: middle; }
+svg { display: block; width: 100%; height: auto; margin-top: 8px; overflow: visible; }
+svg text { font-size: 12px; fill: var(--soft); font-variant-numeric: tabular-nums; }
+svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--rule); }
+svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+svg .raw { stroke-width: 1; opacity: .32; } svg .train { stroke: var(--train); } svg .eval { stroke: var(--eval); }
+svg .dot { stroke: none; } svg .dot.train { fill: var(--train); } svg .dot.eval { fill: var(--eval); }
+svg line.reference { stroke: var(--reference); stroke-dasharray: 5 4; stroke-width: 1.2; }
+svg text.reference { fill: var(--reference); paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
+svg .mark line { stroke: var(--soft); stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 1.5; }
+svg .mark text { font-size: 11px; }
+svg .hover rect { fill: transparent; } svg .hover > line { stroke: var(--soft); }
+svg .hover > line, svg .hover circle { opacity: 0; }
+svg .hover:hover > line { opacity: .5; } svg .hover:hover circle { opacity: 1; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 7px 14px 7px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+tr:last-child > td, tr:last-child > th[scope=row] { border-bottom: 0; }
+thead th { color: var(--soft); font-size: .82rem; font-weight: 500; white-space: nowrap; }
+th[scope=row] { font-weight: 500; min-width: 8em; }
+td.n, th.n { text-align: right; white-space: nowrap; padding-right: 10px; }
+td.wrap { overflow-wrap: anywhere; }
+.split { display: flex; height: 14px; border-radius: 7px; overflow: hidden; gap: 2px; margin: 4px 0 12px; }
+.split i { display: block; min-width: 2px; }
+.keys { display: flex; flex-wrap: wrap; gap: 4px 22px; font-size: .9rem; margin: 0; padding: 0; list-style: none; }
+.keys i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 7px; }
+.examples { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
+.examples p { margin: 0 0 10px; }
+mark { background: color-mix(in srgb, var(--train) 18%, transparent); color: inherit; border-radius: 4px;
+  padding: 0 4px; }
+.guess { display: grid; grid-template-columns: minmax(70px, 8em) 1fr 3.6em; gap: 10px; align-items: center;
+  font-size: .9rem; }
+.guess b { font-weight: 500; overflow-wrap: anywhere; } .guess i { display: block; height: 8px; border-radius: 4px;
+  background: var(--train); min-width: 2px; } .guess span { text-align: right; font-variant-numeric: tabular-nums; }
+details { margin-top: 14px; }
+summary { cursor: pointer; font-weight: 600; } details[open] summary { margin-bottom: 10px; }
+pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { margin-top: 14px; }
+.commands > div + div { margin-top: 14px; }
+:focus-visible { outline: 2px solid var(--train); outline-offset: 2px; border-radius: 4px; }
+@media (max-width: 860px) { .charts { grid-template-columns: minmax(0, 1fr); } }
+@media (max-width: 520px) { main { padding: 24px 14px 40px; } .card { padding: 14px; } h1 { font-size: 1.4rem; }
+  .tiles { grid-template-columns: 1fr 1fr; gap: 10px; } .tiles .big { font-size: 1.4rem; }
+  svg text { font-size: 16px; } svg .mark text { font-size: 14px; }
+  .examples { grid-template-columns: minmax(0, 1fr); } }
+@media print { body { background: #fff; } .card { break-inside: avoid; } }
+"""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser loads nothing for this page, whatever it says
+
+
+def page(title: str, body: str) -> str:
+    """A whole HTML document; ``body`` is HTML."""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def section(title: str, body: str) -> str:
+    """A headed part of the page, or nothing if ``body`` is empty."""
+    return f"<section>\n<h2>{escape(title)}</h2>\n{body}\n</section>" if body else ""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> str:
+    """A table of text cells, escaped here; the first cell heads its row, columns from ``numbers_from`` align right."""
+
+    def kind(column: int) -> str:
+        return ' class="n"' if column >= numbers_from else ' class="wrap"'
+
+    titles = "".join(f'<th scope="col"{kind(i)}>{escape(cell)}</th>' for i, cell in enumerate(head))
+    lines = []
+    for first, *rest in rows:
+        cells = "".join(f"<td{kind(i)}>{escape(cell)}</td>" for i, cell in enumerate(rest, start=1))
+        lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+    heading = f"<thead><tr>{titles}</tr></thead>" if head else ""
+    return f'<div class="scroll"><table>{heading}<tbody>\n' + "\n".join(lines) + "\n</tbody></table></div>"
+
+
+def folded(title: str, body: str) -> str:
+    """A part that opens on a click."""
+    return f'<details class="card"><summary>{escape(title)}</summary>\n{body}\n</details>'

@@ -1,0 +1,308 @@
+"""``report.html``: a run on one page that opens anywhere, also with no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.training import run_log, status
+from bert_jax.training.charts import Chart, Series, svg
+from bert_jax.training.formats import MISSING, count, duration, figure, is_number
+from bert_jax.training.loggers.base import Record, flatten, metrics_of
+from bert_jax.training.page import folded, page, section, table
+
+FILE = "report.html"
+SPLITS = {"train": "train", "eval": "held-out"}
+MAX_ROWS = 120  # of each split in the table of numbers
+
+# Metric -> title, decimals. A metric that is not named here is drawn too, under its own name.
+TITLES = {
+    "mlm_loss": ("Masked-LM loss, nats", 3),
+    "mlm_accuracy": ("Masked-LM accuracy", 3),
+    "nsp_loss": ("Next-sentence loss, nats", 3),
+    "nsp_accuracy": ("Next-sentence accuracy", 3),
+    "learning_rate": ("Learning rate", 6),
+    "gradient_norm": ("Gradient norm", 3),
+    "tokens_per_second": ("Tokens a second", 0),
+    "input_wait_seconds": ("Waiting for input, seconds", 3),
+    "mfu": ("Model FLOPs utilisation", 3),
+    "perplexity": ("Perplexity", 1),
+}
+LOG_SCALE = ("gradient_norm",)
+EXACT = ("learning_rate",)  # not measured: no moving average
+NOT_DRAWN = ("perplexity", "epoch", "tokens_seen", "phase")
+# Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
+BASELINES = {
+    "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
+    "nsp_accuracy": (("nsp_majority_rate", "majority rate"),),
+}
+
+
+def write_report(workdir: str | os.PathLike[str]) -> str:
+    """Write ``workdir/report.html`` from metrics.jsonl and, where they are there, run.json, status.json,
+    baselines.json and examples.json; return its path.
+
+    Raises:
+      UserError: no record of a run in ``workdir``, or the disk is full.
+    """
+    folder = files.as_path(workdir)
+    if not (folder / run_log.FILE).exists():
+        raise UserError(f"{workdir} has no {run_log.FILE}: nothing was trained there; give the --workdir of a run")
+    records = run_log.read_records(folder / run_log.FILE)
+    if not records:
+        raise UserError(f"{folder / run_log.FILE} holds no record yet; wait for the first evaluation")
+    run = _read(folder / "run.json", {})
+    try:
+        state = status.read(folder)
+    except UserError:
+        state = {}
+    baselines = _read(folder / "baselines.json", {})
+    examples = _read(folder / "examples.json", [])
+    body = "\n".join(
+        (
+            _header(run, state, records, os.fspath(workdir)),
+            _tiles(records, state, baselines),
+            section("Held-out results", _evaluations(records, baselines)),
+            section("Curves", _charts(records, run, baselines)),
+            section("Filling in the blanks", _examples(examples)),
+            section("Where the time went", _goodput(state.get("goodput") or {})),
+            section("What it was made from", _lineage(run, records)),
+            section("Try next", _commands(os.fspath(workdir), run, state)),
+        )
+    )
+    path = folder / FILE
+    files.write_text(path, page(f"{_name(run, workdir)} · bert_jax", body))
+    return os.fspath(path)
+
+
+def _read(path: Any, absent: Any) -> Any:
+    """A JSON file of the same type as ``absent``, which stands for one that is missing or spoilt."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return absent
+    return content if isinstance(content, type(absent)) else absent
+
+
+def _name(run: Mapping[str, Any], workdir: str | os.PathLike[str]) -> str:
+    return str(run.get("name") or os.path.basename(os.fspath(workdir).rstrip("/")) or "run")
+
+
+def _title(metric: str) -> str:
+    return TITLES.get(metric, (metric.replace("_", " "), 3))[0]
+
+
+def _digits(metric: str) -> int:
+    return TITLES.get(metric, ("", 3))[1]
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+# ---- The top: name, state, headline figures ----------------------------------------------------------------------
+
+
+def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Record], workdir: str) -> str:
+    word = str(state.get("state") or "")
+    colour = {"finished": "good", "failed": "bad", "stopped": "bad"}.get(word, "neutral")
+    badge = f'<span class="badge {colour}">{escape(word)}</span>' if word else ""
+    times = [record["time"] for record in records]
+    facts = [f"{_moment(min(times))} to {_moment(max(times))}", workdir]
+    restarts = run.get("restarts") or []
+    facts += [f"{len(restarts)} restart{'s' * (len(restarts) > 1)}"] if restarts else []
+    error = f'<p class="soft">{escape(str(state["last_error"]))}</p>' if state.get("last_error") else ""
+    return (
+        f'<header>\n<div class="line"><h1>{escape(_name(run, workdir))}</h1>{badge}</div>\n'
+        f'<p class="soft">{escape(" · ".join(facts))}</p>{error}\n</header>'
+    )
+
+
+def _tiles(records: list[Record], state: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+    last = _last(records, "eval") or records[-1]
+    kind = "held-out " if last["split"] == "eval" else "train "
+    headline = [name for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy") if is_number(last.get(name))]
+    headline = headline or [name for name, value in metrics_of(last).items() if is_number(value)][:3]
+    tiles = [(kind + n.replace("_", " "), figure(last[n]), *_against(n, last[n], baselines)) for n in headline]
+    step, total = records[-1]["step"], state.get("num_train_steps")
+    tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
+    trained = _last(records, "train") or {}
+    if is_number(trained.get("tokens_seen")):
+        tiles.append(("tokens seen", count(trained["tokens_seen"]), "", ""))
+    spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
+    speeds = sorted(r["tokens_per_second"] for r in records if is_number(r.get("tokens_per_second")))
+    speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
+    tiles.append(("time", duration(spent), speed, ""))
+    cells = (
+        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP"))}</dt>'
+        f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
+        for name, value, note, colour in tiles
+    )
+    return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + "\n</dl>"
+
+
+def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
+    """How far the value is from its first baseline, and whether that is good."""
+    for key, name in BASELINES.get(metric, ()):
+        if is_number(baselines.get(key)):
+            gap = value - baselines[key]
+            colour = "good" if (gap < 0) == metric.endswith("loss") else "bad"
+            return f"{abs(gap):.3f} {'under' if gap < 0 else 'over'} {name} {baselines[key]:.3f}", colour
+    return "", ""
+
+
+def _last(records: Iterable[Record], split: str) -> Record | None:
+    return next((record for record in reversed(list(records)) if record["split"] == split), None)
+
+
+# ---- Curves ------------------------------------------------------------------------------------------------------
+
+
+def _metric_names(records: Iterable[Record]) -> list[str]:
+    """Metrics with at least one number, those of the table first and in its order."""
+    found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
+    return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
+
+
+def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+    marks = tuple(_marks(records, run))
+    charts = []
+    for metric in _metric_names(records):
+        series = tuple(
+            Series(name, points, split)
+            for split, name in SPLITS.items()
+            if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
+        )
+        lines = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
+        scales = {"log_y": metric in LOG_SCALE, "noisy": metric not in EXACT}
+        drawing = svg(Chart(_title(metric), series, tuple(lines), marks, digits=_digits(metric), **scales))
+        keys = "".join(f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in series)
+        scale = " (log scale)" if metric in LOG_SCALE else ""
+        caption = f'<h3>{escape(_title(metric) + scale)}</h3><span class="legend">{keys}</span>'
+        charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{drawing}</figure>')
+    note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values."
+    drawings = "\n".join(charts)
+    return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
+
+
+def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+    """Restarts, and the first step of every phase after the first."""
+    for restart in run.get("restarts") or []:
+        step = restart.get("step") if isinstance(restart, Mapping) else restart
+        if step is not None and is_number(step):
+            yield "restart", step
+    before = None
+    for record in records:
+        phase = record.get("phase", before)
+        if before is not None and phase != before:
+            yield f"phase {phase}", record["step"]
+        before = phase
+
+
+def _numbers(records: list[Record]) -> str:
+    names = _metric_names(records)
+    rows, left_out = [], 0
+    for split, label in SPLITS.items():
+        of_split = [record for record in records if record["split"] == split]
+        kept = of_split[:: -(-len(of_split) // MAX_ROWS) or 1]
+        left_out += len(of_split) - len(kept)
+        rows += [(r["step"], label, [_cell(r.get(name), name) for name in names]) for r in kept]
+    rows.sort(key=lambda row: row[0])
+    lines = ([f"{step:,}", label, *cells] for step, label, cells in rows)
+    body = table(["step", "rows", *names], lines, numbers_from=2)
+    more = f'<p class="small soft">{left_out:,} more lines are in metrics.jsonl.</p>' if left_out else ""
+    return folded("The numbers behind the curves", f'<div class="small">{body}</div>{more}')
+
+
+def _cell(value: Any, metric: str) -> str:
+    return figure(value, _digits(metric)) if is_number(value) else MISSING if value is None else str(value)
+
+
+# ---- Tables ------------------------------------------------------------------------------------------------------
+
+
+def _evaluations(records: list[Record], baselines: Mapping[str, Any]) -> str:
+    evaluations = [record for record in records if record["split"] == "eval"]
+    rows = []
+    for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
+        known = [record for record in evaluations if is_number(record.get(metric))]
+        lower = metric.endswith("loss") or metric == "perplexity"
+        best = (min if lower else max)(known, key=lambda record: record[metric])
+        first, last = known[0], known[-1]
+        lines = [f"{n} {figure(baselines[k])}" for k, n in BASELINES.get(metric, ()) if is_number(baselines.get(k))]
+        at_best = f"{_cell(best[metric], metric)} at step {best['step']:,}"
+        values = [_cell(first[metric], metric), at_best, _cell(last[metric], metric), ", ".join(lines) or MISSING]
+        rows.append([_title(metric), *values])
+    return f'<div class="card">{table(["", "first", "best", "last", "to beat"], rows)}</div>' if rows else ""
+
+
+def _goodput(goodput: Mapping[str, Any]) -> str:
+    parts = sorted(((k, v) for k, v in goodput.items() if is_number(v) and v > 0), key=lambda part: -part[1])
+    total = sum(seconds for _, seconds in parts)
+    bars, keys = [], []
+    for (name, seconds), colour in zip(parts, "abcdefg", strict=False):
+        share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
+        bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
+        keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')
+    described = escape(status.goodput_line(dict(parts)))
+    bar = f'<div class="split" role="img" aria-label="{described}">{"".join(bars)}</div>'
+    return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul></div>' if parts else ""
+
+
+def _examples(examples: list[Any]) -> str:
+    cards = []
+    for example in examples:
+        if not (isinstance(example, Mapping) and example.get("predictions")):
+            continue
+        text = escape(str(example.get("text", ""))).replace("[MASK]", "<mark>[MASK]</mark>")
+        guesses = (
+            f'<div class="guess"><b>{escape(str(word))}</b><i style="width:{100 * min(max(float(p), 0), 1):.1f}%"></i>'
+            f"<span>{float(p):.1%}</span></div>"
+            for word, p in example["predictions"]
+        )
+        cards.append(f'<div class="card"><p>{text}</p>{"".join(guesses)}</div>')
+    return f'<div class="examples">{"".join(cards)}</div>' if cards else ""
+
+
+def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
+    facts = {k: v for k, v in run.items() if k not in ("config", "restarts", "name") and v not in (None, "", [], {})}
+    if is_number(facts.get("started")):
+        facts["started"] = _moment(facts["started"])
+    restarts = [_restart(restart) for restart in run.get("restarts") or []]
+    rows = [[name.replace("_", " "), _text(value)] for name, value in flatten(facts).items()]
+    rows += [["restarts", "; ".join(restarts)]] if restarts else []
+    lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
+    config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
+    return lineage + (folded("Configuration", table([], config, numbers_from=9)) if config else "")
+
+
+def _restart(restart: Any) -> str:
+    if not isinstance(restart, Mapping):
+        return f"at step {restart}"
+    when = f" on {_moment(restart['time'])}" if is_number(restart.get("time")) else ""
+    return f"at step {restart.get('step')}{when}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    where = f"--workdir={shlex.quote(workdir)}"
+    commands = [
+        ("Fill in a blank", f"bert-jax fill-mask {where} 'The function returns the [MASK] of the array.'"),
+        ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
+        ("See how the run stands", f"bert-jax status {where}"),
+        ("Write this page again", f"bert-jax report {where}"),
+    ]
+    if run.get("command") and state.get("state") != "finished":
+        commands.insert(0, ("Go on where it stopped", str(run["command"])))
+    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escape(what)}</pre></div>" for why, what in commands)
+    return f'<div class="card commands">{"".join(lines)}</div>'
