@@ -1,7 +1,7 @@
-"""What a run needs before its first step, from its config tree: a vocabulary and a tokenized corpus.
+"""What a run needs before its first step, made from its config tree: a vocabulary and a tokenized corpus.
 
-    config.vocab   path, size, lowercase, min_frequency         (a path is used as it is; without one it is learned)
-    config.corpus  path, source, options, heldout_fraction, ... (the same)
+A ``path`` in ``config.vocab`` or ``config.corpus`` is used as it is; without one the vocabulary is learned and the
+corpus is built.
 """
 
 from __future__ import annotations
@@ -80,4 +80,3 @@ def prepare_corpus(
         heldout_fraction=corpus.heldout_fraction,
         num_workers=corpus.num_workers,
     )
-

@@ -1,0 +1,163 @@
+"""The source ``docstrings``: the documentation inside the installed Python packages, real English that needs no
+download. Files are parsed, never imported; a module is a document."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import gc
+import hashlib
+import importlib.metadata
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_jax.corpora.prose import paragraphs
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+from bert_jax.text.sentences import split_sentences
+
+STANDARD_LIBRARY = "stdlib"
+# Distributions that every installation of the base requirements has: the corpus must not depend on extras.
+PACKAGES = (
+    STANDARD_LIBRARY,
+    "absl-py",
+    "etils",
+    "flax",
+    "fsspec",
+    "grain",
+    "huggingface_hub",
+    "jax",
+    "ml_collections",
+    "numpy",
+    "optax",
+    "orbax-checkpoint",
+    "protobuf",
+    "pyarrow",
+    "requests",
+    "rich",
+    "scipy",
+    "tensorflow-datasets",
+    "treescope",
+)
+# Tests are not prose, other folders are generated tables or come with some builds of Python only.
+SKIPPED_FOLDERS = {
+    *("test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings"),
+    *("ensurepip", "site-packages", "dist-packages", "__pycache__"),
+}
+SKIPPED_FILE = re.compile(r"test_.*|.*_test\.py|conftest\.py")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+COMPOUND = (*DOCUMENTED, ast.If, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With, ast.For, ast.While)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Docstrings of modules, classes and functions, in file order; the same versions give the same corpus.
+
+    Only prose is kept (``corpora.prose``). A docstring that occurs twice, as in packages that mirror numpy, is taken
+    once, in the first place, so that held-out documents hold no copies of training text.
+    """
+
+    packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
+
+    def documents(self) -> Iterator[Document]:
+        """Modules that have prose, by package and then by path. Raises ``UserError`` for a package not installed."""
+        self._versions()
+        yield from _read(tuple(sorted(set(self.packages))))
+
+    def fingerprint(self) -> str:
+        """Hash of the versions, which decide the text."""
+        return hashlib.sha256(repr(sorted(self._versions().items())).encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of the source."""
+        return {"source": "docstrings", "packages": self._versions()}
+
+    def _versions(self) -> dict[str, str]:
+        """Raises ``UserError`` for packages that are not installed."""
+        versions, missing = {}, []
+        for package in sorted(set(self.packages)):
+            try:
+                versions[package] = (
+                    platform.python_version()
+                    if package == STANDARD_LIBRARY
+                    else importlib.metadata.version(package)
+                )
+            except importlib.metadata.PackageNotFoundError:
+                missing.append(package)
+        if missing:
+            raise UserError(
+                f"corpus.packages names {', '.join(missing)}, not installed here; install or leave out (pip names, or"
+                f" {STANDARD_LIBRARY!r} for the standard library)"
+            )
+        return versions
+
+
+@functools.lru_cache(maxsize=1)  # some 10 MB, read twice: once for the vocabulary and once for the store
+def _read(packages: tuple[str, ...]) -> tuple[Document, ...]:
+    seen: set[bytes] = set()
+    documents = []
+    for package in packages:
+        for name, path in _modules(package):
+            sentences: list[str] = []
+            for docstring in _docstrings(path):
+                key = hashlib.blake2b(" ".join(docstring.split()).encode("utf-8", "replace"), digest_size=12).digest()
+                if key not in seen:
+                    seen.add(key)
+                    sentences += [s for p in paragraphs(docstring) for s in split_sentences(p)]
+            if sentences:
+                documents.append(Document(f"{package}:{name}", tuple(sentences)))
+    return tuple(documents)
+
+
+def _modules(package: str) -> Iterator[tuple[str, Path]]:
+    """(path inside the package, file) of each Python file, sorted."""
+    if package == STANDARD_LIBRARY:
+        root = Path(sysconfig.get_path("stdlib"))
+        found = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    else:
+        listed = importlib.metadata.distribution(package).files or []
+        found = {file.as_posix(): Path(str(file.locate())) for file in listed if file.suffix == ".py"}
+    for name in sorted(found):
+        *folders, file = name.split("/")
+        if not SKIPPED_FOLDERS.intersection(folders) and ".." not in folders and not SKIPPED_FILE.match(file):
+            yield name, found[name]
+
+
+def _docstrings(path: Path) -> list[str]:
+    """Docstrings of one file, top to bottom; none where it is not Python of this version."""
+    with contextlib.suppress(SyntaxError, ValueError, OSError), warnings.catch_warnings(), _no_garbage_collection():
+        warnings.simplefilter("ignore")  # invalid escapes in other people's files
+        found: list[str] = []
+        _collect(ast.parse(path.read_bytes()), found)
+        return found
+    return []
+
+
+def _collect(node: ast.AST, found: list[str]) -> None:
+    if isinstance(node, DOCUMENTED):
+        docstring = ast.get_docstring(node, clean=False)
+        if docstring:
+            found.append(docstring)
+    for block in ("body", "orelse", "handlers", "finalbody"):
+        for child in getattr(node, block, ()):
+            if isinstance(child, COMPOUND):
+                _collect(child, found)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A syntax tree is a burst of live objects: collecting among them costs half the time and frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,85 @@
+"""Prose out of docstrings: examples, tables, rulers, headings and the boilerplate of parameter lists are left out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+UNDERLINE = re.compile(r"\s*([=\-~^*#+\"])\1{2,}\s*$")  # makes the line above it a heading
+RULER = re.compile(r"\s*([=\-~^*#+`_.:'\"<>|]\s*){3,}$")
+FENCE = re.compile(r"\s*(```|~~~)")
+DOCTEST = re.compile(r"\s*>>>")
+CODE_DIRECTIVE = re.compile(
+    r"\s*\.\. *(code|code-block|sourcecode|math|plot|doctest|testcode|ipython|autosummary|toctree)::"
+)
+MARKUP = re.compile(r"\s*(\.\. *([\w-]+::|\[|_|\|).*|:(rtype|type|noindex)\b.*)$")  # directives, link targets, types
+SECTION = re.compile(
+    r"\s*(Args|Arguments|Parameters|Returns?|Raises|Yields|Attributes|Examples?|Notes?|References)\s*:?$"
+)
+TYPED_NAME = re.compile(r"\s*[*`]*[\w.]+`*( *, *[*`]*[\w.]+`*)* : ")  # numpydoc: "x, y : array_like, optional"
+NAMED_ENTRY = re.compile(r"\s*(:\w+( \S+)+:|[*`]*\w+`*( *\([^()]*\))?:)\s+(?=\S)")  # "x (int): text", ":param x: text"
+BULLET = re.compile(r"\s*([-*+•]|\(?\d{1,2}[.)])\s+(?=\S)")
+UNREAD_SECTIONS = ("See Also", "References")  # of numpydoc: lists of names
+INLINE_MARKUP = re.compile(r":[\w:.-]+:(?=`)|`+|\*\*(?=\S)|(?<=\S)\*\*|(?<=[`\w])__?(?=\s|$)")
+MIN_WORDS = 3
+MIN_LETTERS = 0.65  # of the characters that are not spaces; code, formulas and tables have fewer
+
+
+def paragraphs(docstring: str) -> Iterator[str]:
+    """Paragraphs of prose, lines joined; list items and parameter descriptions are paragraphs of their own."""
+    paragraph: list[str] = []
+    margin: int | None = None  # the indent of a line that goes on with the paragraph; None: any that is deeper
+    entry_indent = 0
+    for line in _text_lines(inspect.cleandoc(docstring).split("\n")):
+        indent = len(line) - len(line.lstrip())
+        item = BULLET.match(line) or (NAMED_ENTRY.match(line) if indent or line.startswith(":") else None)
+        goes_on = line.strip() and not item and (indent == margin or (margin is None and indent > entry_indent))
+        if not goes_on:
+            yield from _prose(paragraph)
+            paragraph, entry_indent = [], indent
+        margin = None if item else indent
+        if line.strip():
+            paragraph.append(line[item.end() if item else 0 :].strip())
+    yield from _prose(paragraph)
+
+
+def _text_lines(lines: list[str]) -> Iterator[str]:
+    """Lines without code blocks, doctests, tables, headings and directives; a blank line stands where they were."""
+    skipped_below: int | None = None  # a code block lasts while lines are indented deeper than this
+    in_fence = in_doctest = in_list_of_names = False
+    for i, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        following = lines[i + 1] if i + 1 < len(lines) else ""
+        if FENCE.match(line):
+            in_fence = not in_fence
+            continue
+        if in_fence or (skipped_below is not None and (not line.strip() or indent > skipped_below)):
+            continue
+        skipped_below = None
+        in_doctest = bool(line.strip()) and (in_doctest or bool(DOCTEST.match(line)))
+        heading = bool(line.strip()) and bool(UNDERLINE.match(following)) and not RULER.match(line)
+        if heading:
+            in_list_of_names = line.strip() in UNREAD_SECTIONS
+        if in_doctest or in_list_of_names or heading or _is_markup(line):
+            if CODE_DIRECTIVE.match(line):
+                skipped_below = indent
+            yield ""
+            continue
+        if line.rstrip().endswith("::"):
+            skipped_below = indent
+        yield line.replace("::", ":") if line.rstrip().endswith("::") else line
+
+
+def _is_markup(line: str) -> bool:
+    return bool(
+        RULER.match(line) or MARKUP.match(line) or SECTION.match(line) or TYPED_NAME.match(line) or line.count("|") > 1
+    )
+
+
+def _prose(lines: list[str]) -> Iterator[str]:
+    """The joined paragraph if it reads like prose."""
+    text = INLINE_MARKUP.sub("", " ".join(lines)).strip()
+    letters = sum(map(str.isalpha, text))
+    if len(text.split()) >= MIN_WORDS and letters >= MIN_LETTERS * (len(text) - text.count(" ")):
+        yield text

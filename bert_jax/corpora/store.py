@@ -1,0 +1,231 @@
+"""The store of a tokenized corpus: what the build writes and rows read.
+
+A folder that TFDS reads too. Per split: ArrayRecord shards whose records are blocks of ``block_tokens`` tokens (the
+last block is shorter; documents span blocks), the token offset of every sentence, and the first sentence of every
+document. ``manifest.json`` says what is in it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader
+
+from bert_jax import files
+from bert_jax.errors import UserError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+SPLITS = ("train", "heldout")
+DATASET_NAME = "corpus"
+CACHE_BYTES = 256 << 20
+
+
+class Tokenizer(Protocol):
+    """What the store needs to know of a tokenizer."""
+
+    sha256: str
+
+
+def shard_name(split: str, index: int, count: int) -> str:
+    """TFDS's default name of a shard."""
+    return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
+
+
+@functools.lru_cache
+def record_header(num_bytes: int) -> bytes:
+    """What stands before the tokens in a record.
+
+    A record is ``tf.train.Example(features={"tokens": BytesList([<num_bytes> bytes])})``, so that TFDS decodes it; with
+    one feature the payload is simply the end of the record.
+    """
+    header = b""
+    for tag in (b"\x0a", b"\x0a", b"\x12", b"\x0a", b"\x0a"):  # value, bytes_list, map value; map entry; features
+        if tag == b"\x12":
+            header = b"\x0a\x06tokens" + tag + _varint(len(header) + num_bytes) + header
+        else:
+            header = tag + _varint(len(header) + num_bytes) + header
+    return header
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+class Corpus:
+    """A corpus opened for reading; a remote one is copied to the local cache first.
+
+    Raises:
+      UserError: the folder is no corpus, of another format, or a file of it is missing or of the wrong size.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES) -> None:
+        self._folder = files.local_copy(path)
+        self._cache_bytes = cache_bytes
+        self.manifest = _read_manifest(self._folder, str(path))
+        self.fingerprint: str = self.manifest["fingerprint"]
+        self.tokenizer_sha256: str = self.manifest["tokenizer_sha256"]
+
+    def split(self, name: str) -> CorpusSplit:
+        """The split ``train`` or ``heldout``."""
+        if name not in SPLITS:
+            raise UserError(f"unknown split {name!r} of a corpus; valid: {', '.join(SPLITS)}")
+        return CorpusSplit(self._folder, name, self._cache_bytes)
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise ``UserError`` unless the corpus was made with this very vocabulary."""
+        if tokenizer.sha256 != self.tokenizer_sha256:
+            raise UserError(
+                f"the corpus {self._folder} was made with another vocabulary (sha256 {self.tokenizer_sha256[:12]}, not"
+                f" {tokenizer.sha256[:12]}); name the vocabulary it was made with, or build the corpus again"
+            )
+
+
+class CorpusSplit:
+    """One split: random access to tokens. Safe to share between threads; pickles as its path."""
+
+    def __init__(self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES) -> None:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        facts = manifest["splits"][name]
+        self.name = name
+        self.fingerprint: str = facts["fingerprint"]
+        self.num_tokens: int = facts["num_tokens"]
+        self.num_sentences: int = facts["num_sentences"]
+        self.num_documents: int = facts["num_documents"]
+        # int64 [S + 1], the last entry num_tokens; int64 [N + 1], the last entry num_sentences
+        self.sentence_offsets: np.ndarray = np.load(folder / f"{name}.sentence_offsets.npy", mmap_mode="r")
+        self.document_starts: np.ndarray = np.load(folder / f"{name}.document_starts.npy", mmap_mode="r")
+        self._arguments = (folder, name, cache_bytes)
+        self._blocks = _Blocks(folder, manifest, name, cache_bytes)
+
+    def __reduce__(self) -> tuple[type[CorpusSplit], tuple[Path, str, int]]:
+        return CorpusSplit, self._arguments
+
+    def sentence_lengths(self) -> np.ndarray:
+        """int64 [S]: tokens of each sentence, all at least 1."""
+        return np.diff(self.sentence_offsets)
+
+    def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Tokens ``starts[i] : starts[i] + lengths[i]`` of every span, concatenated.
+
+        Args:
+          starts: int64 [n], token offsets in the split.
+          lengths: int64 [n].
+
+        Returns:
+          int32 [sum(lengths)].
+        """
+        stops = starts + lengths
+        assert len(starts) == 0 or (starts.min() >= 0 and lengths.min() >= 0 and stops.max() <= self.num_tokens)
+        size = self._blocks.block_tokens
+        first, last = starts // size, np.maximum(stops - 1, starts) // size
+        blocks = self._blocks.get(np.unique(np.concatenate([first, last])))
+        pieces = []
+        for start, stop, block, final in zip(
+            starts.tolist(), stops.tolist(), first.tolist(), last.tolist(), strict=True
+        ):
+            offset = block * size
+            if block == final:
+                pieces.append(blocks[block][start - offset : stop - offset])
+            else:
+                pieces += self._across(blocks, start, stop)
+        return np.concatenate(pieces, dtype=np.int32, casting="same_kind") if pieces else np.zeros(0, np.int32)
+
+    def _across(self, blocks: dict[int, np.ndarray], start: int, stop: int) -> list[np.ndarray]:
+        """The parts of a span that crosses blocks."""
+        size = self._blocks.block_tokens
+        inner = np.arange(start // size + 1, (stop - 1) // size)
+        blocks = {**blocks, **self._blocks.get(inner)} if len(inner) else blocks
+        return [
+            blocks[b][max(start - b * size, 0) : stop - b * size] for b in range(start // size, (stop - 1) // size + 1)
+        ]
+
+
+class _Blocks:
+    """Decoded blocks by number, the latest used within ``cache_bytes``; a split that fits is one block, read once."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int) -> None:
+        facts = manifest["splits"][split]
+        self._dtype = np.dtype(manifest["dtype"])
+        self._num_tokens: int = facts["num_tokens"]
+        self._record_tokens: int = manifest["block_tokens"]
+        self._paths = [folder / shard["name"] for shard in facts["shards"]]
+        self._first_records = np.cumsum([0] + [shard["num_blocks"] for shard in facts["shards"]])
+        self._whole = self._num_tokens * self._dtype.itemsize <= cache_bytes
+        self.block_tokens = max(self._num_tokens, 1) if self._whole else self._record_tokens
+        self._capacity = 1 if self._whole else max(1, cache_bytes // (self._record_tokens * self._dtype.itemsize))
+        self._cache: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
+        self._readers: dict[int, ArrayRecordReader] = {}
+        self._lock = threading.Lock()
+
+    def get(self, numbers: np.ndarray) -> dict[int, np.ndarray]:
+        """Blocks by number: arrays [block_tokens] (the last one shorter) of the stored dtype."""
+        if self._whole and self._cache:
+            return self._cache
+        with self._lock:
+            missing = [number for number in numbers.tolist() if number not in self._cache]
+            if missing:
+                self._cache.update(zip(missing, self._load(missing), strict=True))
+            blocks = {}
+            for number in numbers.tolist():
+                self._cache.move_to_end(number)
+                blocks[number] = self._cache[number]
+            while len(self._cache) > self._capacity:
+                self._cache.popitem(last=False)
+        return blocks
+
+    def _load(self, numbers: list[int]) -> list[np.ndarray]:
+        if self._whole:
+            records = self._read_records(np.arange(self._first_records[-1]))
+            return [np.concatenate(records) if records else np.zeros(0, self._dtype)]
+        return self._read_records(np.array(numbers))
+
+    def _read_records(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """Records by ascending number."""
+        shards = np.searchsorted(self._first_records, numbers, side="right") - 1
+        records: list[bytes] = []
+        for shard in np.unique(shards).tolist():
+            wanted = (numbers[shards == shard] - self._first_records[shard]).tolist()
+            records += self._reader(shard).read(wanted)
+        return [self._decode(record, number) for record, number in zip(records, numbers.tolist(), strict=True)]
+
+    def _reader(self, shard: int) -> ArrayRecordReader:
+        if shard not in self._readers:
+            reader = ArrayRecordReader(os.fspath(self._paths[shard]), "readahead_buffer_size:0,max_parallelism:0")
+            expected = self._first_records[shard + 1] - self._first_records[shard]
+            if not reader.ok() or reader.num_records() != expected:
+                raise UserError(f"{self._paths[shard]} is damaged (expected {expected} blocks); build the corpus again")
+            self._readers[shard] = reader
+        return self._readers[shard]
+
+    def _decode(self, record: bytes, number: int) -> np.ndarray:
+        tokens = min(self._record_tokens, self._num_tokens - number * self._record_tokens)
+        header = record_header(tokens * self._dtype.itemsize)
+        assert record.startswith(header)
+        return np.frombuffer(record, self._dtype, count=tokens, offset=len(header))
+
+
+def _read_manifest(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        version, listed = manifest["format_version"], manifest["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{name} is no corpus (no readable {MANIFEST}); build one with `bert-jax corpus`") from error
+    if version != FORMAT_VERSION:
+        raise UserError(f"{name} is a corpus of format {version}, this program reads {FORMAT_VERSION}; build it again")
+    for file, facts in listed.items():
+        size = (folder / file).stat().st_size if (folder / file).exists() else "no"
+        if size != facts["bytes"]:
+            raise UserError(f"{folder / file} has {size} bytes, the manifest says {facts['bytes']}; build it again")
+    return manifest
