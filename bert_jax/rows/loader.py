@@ -1,7 +1,7 @@
 """Rows -> batches, through Grain. The only state is the step: element k of the dataset is the whole batch of step k.
 
-A host makes its own part of each batch, whose rows depend on (step, row of the batch) alone; so the global batches are the
-same for every number of hosts, workers and threads, and a run may go on with other numbers.
+A host makes its own part of each batch, whose rows depend on (step, row of the batch) alone; so the global batches are
+the same for every number of hosts, workers and threads, and a run may go on with other numbers.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Loader:
         uneven = [phase for phase in phases.phases if phase.batch_size % process_count]
         if uneven:
             raise UserError(
-                f"batch_size {uneven[0].batch_size} of phase {uneven[0].kind!r} does not divide among {process_count} hosts; "
-                f"choose a multiple of {process_count}"
+                f"batch_size {uneven[0].batch_size} of phase {uneven[0].kind!r} does not divide among {process_count} "
+                f"hosts; choose a multiple of {process_count}"
             )
         first = phases.locate(start_step)[0] if start_step < phases.num_steps else len(phases.phases)
         sources = {

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019, section 3.1): a strategy *selects* positions, one place corrupts them."""
+"""Masked language modelling (Devlin et al. 2019, section 3.1): a strategy *selects*, one place corrupts."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class MaskingConfig:
             raise UserError(f"masking.rate is {self.rate}; allowed: above 0, at most 1")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
-                f"masking.mask_share {self.mask_share} and random_share {self.random_share} must be at least 0 and add up "
-                "to at most 1"
+                f"masking.mask_share {self.mask_share} and random_share {self.random_share} must be at least 0 and "
+                "add up to at most 1"
             )
         if self.max_predictions is not None and self.max_predictions < 1:
             raise UserError(f"masking.max_predictions is {self.max_predictions}; at least 1, or None")
@@ -107,8 +107,8 @@ def mask_rows(
       keys: [n].
 
     Returns:
-      ``input_ids`` [n, L] corrupted; ``masked_positions``, ``masked_labels`` int32 and ``masked_weights`` float32 [n, P],
-      positions ascending, unused places 0.
+      ``input_ids`` [n, L] corrupted; ``masked_positions``, ``masked_labels`` int32 and ``masked_weights`` float32
+      [n, P], positions ascending, unused places 0.
     """
     room = config.predictions(ids.shape[1])
     counts = np.maximum(1, np.rint(config.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does

@@ -56,7 +56,7 @@ class Phases:
         return self.phases[self.locate(step)[0]]
 
     def step(self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int]) -> Step:
-        """Which rows ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of the phase's endless sequence of epochs.
+        """Which rows ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of its endless sequence of epochs.
 
         Args:
           rows_per_epoch: by phase index; only the entry of the step's phase is read.

@@ -1,15 +1,17 @@
 """The chunk plan of one epoch: which tokens make which pair, from sentence lengths alone.
 
-It follows the instance builder of BERT (``create_pretraining_data.py``): sentences of a document are appended to a chunk until
-it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target); the chunk is cut in A and B after a
-random sentence; half of the time, and always where a chunk has one sentence, B is replaced by sentences of another document
-and the unused ones are given back; a pair that is too long loses tokens of the longer side, front or back at random.
+It follows the instance builder of BERT (``create_pretraining_data.py``): sentences of a document are appended to a
+chunk until it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target); the chunk is cut in A
+and B after a random sentence; half of the time, and always where a chunk has one sentence, B is replaced by sentences
+of another document and the unused ones are given back; a pair that is too long loses tokens of the longer side, front
+or back at random.
 
-One deliberate difference: the original fills a random B up to the target, so a short random pair at a document's end is
-longer than a true one there, and falls short of it where the other document ends. Both tell the label without reading.
-Here ten places of other documents are drawn and the one is taken whose whole sentences come nearest to the length of
-the true B. An exact length would leak as well: it would end in mid-sentence, where a true B ends with a sentence. Where the true pair
-reached its target, the random one runs to the sentence that reaches it too, so that truncation treats both alike.
+One deliberate difference. The original fills a random B up to the target, so a random pair at a document's end is
+longer than a true one there, and it falls short where the other document ends: both tell the label without reading. A
+random B of exactly the true length would tell it too, by ending in mid-sentence where a true B ends with a sentence.
+Here ten places in other documents are drawn and the one is taken whose whole sentences come nearest to the length of
+the true B. Where the true pair reached its target, the random one runs to the sentence that reaches it too, so that
+truncation treats both alike.
 
 Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
 """
@@ -87,8 +89,8 @@ def check(split: Sentences, max_length: int, short_row_probability: float) -> No
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
-            f"the split has {documents} document(s); next-sentence prediction draws from another document and needs two: "
-            "add text, or raise heldout_fraction if this is the held-out split"
+            f"the split has {documents} document(s); next-sentence prediction draws from another document and "
+            "needs two: add text, or raise heldout_fraction if this is the held-out split"
         )
     if max_length < SPECIAL_TOKENS_PER_ROW + 2:
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")
@@ -108,9 +110,9 @@ def make(split: Sentences, key: np.uint64, max_length: int, short_row_probabilit
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
     room = max_length - SPECIAL_TOKENS_PER_ROW
     for documents in _groups(split.document_starts):
-        chunks = _chunks(split, key, documents, room, short_row_probability)
+        chunks = cut_chunks(split, key, documents, room, short_row_probability)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
-            yield _pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], room)
+            yield make_pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], room)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -123,8 +125,8 @@ def _groups(document_starts: Ints) -> Iterator[Ints]:
         first = stop
 
 
-def _chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, short_row_probability: float) -> Chunks:
-    """All chunks of ``documents``, in order. Each turn of the loop makes the next chunk of every unfinished document."""
+def cut_chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, short_row_probability: float) -> Chunks:
+    """All chunks of ``documents``, in order: each turn of the loop makes the next one of every unfinished document."""
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short = random.uniform(random.fold(random.fold(key, 0), documents)) < short_row_probability
@@ -146,7 +148,7 @@ def _chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, short_
     return Chunks(*(column[order] for column in columns))
 
 
-def _pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int) -> Pairs:
+def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int) -> Pairs:
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
@@ -154,7 +156,7 @@ def _pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int) -> Pairs
     a_start, b_start_token = offsets[chunks.start], offsets[b_start]
     pairs = np.empty(len(chunks.start), PAIR)
     pairs["is_random"] = chunks.is_random
-    _truncate(
+    truncate(
         pairs,
         (a_start, offsets[chunks.middle] - a_start),
         (b_start_token, offsets[b_stop] - b_start_token),
@@ -211,7 +213,7 @@ def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     return high
 
 
-def _truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int, keys: random.Bits) -> None:
+def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int, keys: random.Bits) -> None:
     """Fill in starts and lengths: while a pair is too long, drop a token of the longer side (of B if equal), front or
     back with probability 1/2 each.
 

@@ -24,8 +24,8 @@ _KEPT_OPEN = 4
 class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
-    A plan can always be made again, so nothing here is precious: processes that make the same one write the same bytes, a
-    file appears whole by a rename, and one that cannot be read is made anew.
+    A plan can always be made again, so nothing here is precious: processes that make the same one write the same bytes,
+    a file appears whole by a rename, and one that cannot be read is made anew.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, key: str, make: Make):
@@ -129,7 +129,7 @@ def _write_header(file, rows: int) -> None:  # type: ignore[no-untyped-def]
 
 @contextlib.contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold a lock between processes and threads that a killed holder lets go; no lock where the file system has none."""
+    """Hold a lock that a killed holder lets go; none where the file system has no locks."""
     with open(path, "w") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
 """Randomness without state: every draw is a hash of what it is for.
 
 A *key* is a uint64 made from a seed, a name and counters; a draw is the key folded with one more counter and mixed by
-the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Nothing is consumed, so draws
-can be made in any order, in any process and in any batch, and the bits are this file's own: they change with no version
-of numpy.
+the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Nothing is consumed, so
+draws can be made in any order, in any process and in any batch, and the bits are this file's own: they change with no
+version of numpy.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def integers(bits: Bits, high: npt.ArrayLike) -> npt.NDArray[np.int64]:
 def permuted(keys: npt.ArrayLike, indices: npt.ArrayLike, size: int) -> npt.NDArray[np.int64]:
     """Where a permutation of ``range(size)`` sends ``indices`` [n]; one permutation for each of ``keys`` [n] or [].
 
-    A generalised Feistel network on the smallest a x b grid that holds ``size`` (Black & Rogaway 2002), walked on until it
-    falls inside: constant memory, so a shuffle of a billion rows costs nothing to start.
+    A generalised Feistel network on the smallest near-square grid that holds ``size`` (Black & Rogaway 2002), walked on
+    until it falls inside: constant memory, so a shuffle of a billion rows costs nothing to start.
     """
     rows = -(-size // (columns := max(1, int(np.ceil(np.sqrt(size))))))
     indices = np.atleast_1d(np.asarray(indices, np.int64))

@@ -65,8 +65,9 @@ class RowsConfig:
 class SentencePairRows:
     """A ``task.RowSource``. Held-out rows are those of the held-out split in epoch 0.
 
-    Row ``i`` of an epoch is pair ``permutation(i)`` of the epoch's plan, laid out and masked. Every epoch deals as many rows as
-    epoch 0's plan has pairs: surplus pairs of a longer plan are dropped, a shorter one begins again, with other masks.
+    Row ``i`` of an epoch is pair ``permutation(i)`` of the epoch's plan, laid out and masked. Every epoch deals as many
+    rows as epoch 0's plan has pairs: surplus pairs of a longer plan are dropped, a shorter one begins again, with other
+    masks.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class SentencePairRows:
     def _plans(self) -> PlanCache:
         identity = [plan.VERSION, self._split.fingerprint, self._config.max_length, self._config.short_row_probability]
         identity += [self._seed, self._phase]
-        return PlanCache(self._directory, hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16], self._make_plan)
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        return PlanCache(self._directory, key, self._make_plan)
 
     def _make_plan(self, epoch: int) -> Iterator[plan.Pairs]:
         key = self._key("plan", epoch)
@@ -116,7 +118,7 @@ class SentencePairRows:
         self._plans.prepare(epoch)
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows ``indices`` [n] of ``epochs`` [n], each index under ``rows_per_epoch``: the features of ``batch_spec``."""
+        """The features of ``batch_spec`` of rows ``indices`` [n], each under ``rows_per_epoch``, of ``epochs`` [n]."""
         epochs, indices = np.asarray(epochs, np.int64), np.asarray(indices, np.int64)
         assert ((indices >= 0) & (indices < self.rows_per_epoch)).all()
         pairs = self._pairs(epochs, indices)

@@ -34,7 +34,9 @@ class FakeSplit:
         return self.tokens[np.arange(ends[-1] if len(ends) else 0) + shift]
 
 
-def fake_split(num_documents: int = 400, sentences: tuple[int, int] = (5, 60), mean: float = 25.0, seed: int = 0) -> FakeSplit:
+def fake_split(
+    num_documents: int = 400, sentences: tuple[int, int] = (5, 60), mean: float = 25.0, seed: int = 0
+) -> FakeSplit:
     """Documents with a uniform number of sentences and roughly normal sentence lengths."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(sentences[0], sentences[1] + 1, num_documents)
