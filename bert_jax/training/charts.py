@@ -43,11 +43,11 @@ class Chart:
     noisy: bool = True  # long curves get a moving average
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten apart) within [low, high]."""
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten apart) within [low, high], at most ``most`` intervals."""
     if high <= low:
         return [low]
-    rough = (high - low) / about
+    rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

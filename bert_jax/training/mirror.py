@@ -48,9 +48,9 @@ class Mirror:
         self._thread.submit(self._push).result()
 
     def close(self) -> None:
-        """Upload what is left and end the thread."""
-        self.push()
+        """Upload what is left, after an upload under way."""
         self._thread.shutdown()
+        self._push()
 
     def _push(self) -> None:
         try:

@@ -128,20 +128,21 @@ class Progress:
         """The line, in at most ``width`` columns: what matters least goes first."""
         done = min(1.0, self._step / self._total) if self._total else 1.0
         parts = {
-            "step": f"step {self._step:,}/{self._total:,}",
+            "word": "step",
+            "step": f"{self._step:,}/{self._total:,}",
             "percent": f"{done:4.0%}",
             "phase": f"phase {self._phase}" if self._phase else "",
             "mlm": self._figures(SHOWN[:2]),
             "nsp": self._figures(SHOWN[2:]),
             "speed": self._speed(),
-            "eta": f"ETA {duration(self.eta_seconds)}" if self.eta_seconds is not None else "",
+            "eta": f"ETA {duration(self.eta_seconds).replace(' ', '')}" if self.eta_seconds is not None else "",
         }
-        for drop in (None, "phase", "percent", "speed", "nsp", "mlm", "eta"):
+        for drop in (None, "phase", "percent", "word", "speed", "nsp", "mlm", "eta"):
             parts.pop(drop or "", None)
             text = "  ".join(part for part in parts.values() if part)
             if width is None or len(text) <= width:
                 break
-        if width is not None and len(text) + BAR_CELLS + 1 <= width:
+        if width is not None and "phase" in parts and len(text) + BAR_CELLS + 1 <= width:
             return f"{self._bar(done)} {text}"
         return text if width is None else text[:width]
 
@@ -165,7 +166,8 @@ class Progress:
 
     def _width(self) -> int:
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            return max(20, os.get_terminal_size(self._stream.fileno()).columns - 1)
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+            return max(20, (columns or 80) - 1)
         return 79
 
     def _draw(self) -> None:

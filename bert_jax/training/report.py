@@ -238,9 +238,9 @@ def _evaluations(records: list[Record], baselines: Mapping[str, Any]) -> str:
         first, last = known[0], known[-1]
         lines = [f"{n} {figure(baselines[k])}" for k, n in BASELINES.get(metric, ()) if is_number(baselines.get(k))]
         at_best = f"{_cell(best[metric], metric)} at step {best['step']:,}"
-        values = [_cell(first[metric], metric), at_best, _cell(last[metric], metric), ", ".join(lines) or MISSING]
+        values = [_cell(first[metric], metric), _cell(last[metric], metric), at_best, ", ".join(lines) or MISSING]
         rows.append([_title(metric), *values])
-    return f'<div class="card">{table(["", "first", "best", "last", "to beat"], rows)}</div>' if rows else ""
+    return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
 
 
 def _goodput(goodput: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.training.formats import warn as warn_on_stderr
-from bert_jax.training.loggers.base import Logger, Record, RunFacts
+from bert_jax.training.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.training.mirror import Mirror
 
 FILE = "metrics.jsonl"
@@ -32,7 +32,7 @@ class RunLog:
     def __init__(
         self,
         workdir: str | os.PathLike[str],
-        loggers: Sequence[Logger] = (),
+        loggers: Sequence[LoggerProtocol] = (),
         warn: Callable[[str], None] = warn_on_stderr,
     ):
         self._warn = warn
@@ -82,8 +82,9 @@ class RunLog:
             self._mirror.push()
 
     def close(self) -> None:
-        """Close the file and the loggers, then upload."""
+        """Close the loggers and the file, then upload. Safe to call again."""
         self._tell(lambda logger: logger.close())
+        self._loggers.clear()
         self._file.close()
         if self._mirror:
             self._mirror.close()
@@ -106,7 +107,7 @@ class RunLog:
             self._disk_full = True
             self._file.truncate(self._size)
 
-    def _tell(self, call: Callable[[Logger], None]) -> None:
+    def _tell(self, call: Callable[[LoggerProtocol], None]) -> None:
         for logger in list(self._loggers):
             try:
                 call(logger)

@@ -1,1 +1,1 @@
-"""Where a run's figures also go. One file, one ``Logger``, found by file name; see ``base.Logger``."""
+"""Where a run's figures also go. One file, one ``Logger``, found by file name; see ``base.LoggerProtocol``."""

@@ -23,7 +23,7 @@ class RunFacts:
     config: Mapping[str, Any]
 
 
-class Logger(Protocol):
+class LoggerProtocol(Protocol):
     """A view of ``metrics.jsonl`` elsewhere. Any method may raise: the run log then switches the logger off.
 
     The constructor takes nothing and raises ``UserError`` if a package is missing, so that it is known before training.

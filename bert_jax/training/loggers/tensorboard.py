@@ -13,12 +13,15 @@ FOLDER = "events"
 
 
 class Logger:
-    """Events are a view of ``metrics.jsonl``: after a cut they are written again from the records, wall times kept."""
+    """Events are a view of ``metrics.jsonl``: after a cut they are written again from the records, wall times kept.
+
+    Uses the plain event writer below ``SummaryWriter``, whose queue to another thread cannot be waited for.
+    """
 
     def __init__(self) -> None:
-        import tensorboardX
+        from tensorboardX.event_file_writer import EventsWriter
 
-        self._make_writer = tensorboardX.SummaryWriter
+        self._make_writer = EventsWriter
         self._writers: dict[str, Any] = {}
         self._folder = Path(FOLDER)
 
@@ -26,16 +29,14 @@ class Logger:
         self._folder = Path(run.workdir) / FOLDER
 
     def log(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
-        if split not in self._writers:
-            self._writers[split] = self._make_writer(str(self._folder / split), flush_secs=20)
-        for name, value in numbers(metrics).items():
-            self._writers[split].add_scalar(name, value, global_step=step, walltime=time)
+        self._write(step, split, time, metrics)
+        self._writers[split].flush()
 
     def cut_back(self, records: Sequence[Record]) -> None:
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         for record in records:
-            self.log(record["step"], record["split"], record["time"], metrics_of(record))
+            self._write(record["step"], record["split"], record["time"], metrics_of(record))
         for writer in self._writers.values():
             writer.flush()
 
@@ -43,3 +44,13 @@ class Logger:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+    def _write(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        if split not in self._writers:
+            (self._folder / split).mkdir(parents=True, exist_ok=True)
+            self._writers[split] = self._make_writer(str(self._folder / split / "events"))
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers(metrics).items()]
+        self._writers[split].write_event(Event(wall_time=time, step=step, summary=Summary(value=values)))
