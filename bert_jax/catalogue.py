@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import pkgutil
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +18,7 @@ def parts(room: str, having: str | None = None) -> dict[str, Path]:
     ``having`` keeps the modules that define this class or function, which is what makes a file a part of a kind:
     ``parts("corpora", having="Source")`` are the sources of documents.
     """
-    spec = importlib.util.find_spec(f"bert_jax.{room}")
-    assert spec is not None and spec.submodule_search_locations, f"no room {room}"
-    [folder] = map(Path, spec.submodule_search_locations)
+    folder = Path(__file__).parent / room
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
     return {name: file for name, file in files.items() if having is None or having in _definitions(file)}
 

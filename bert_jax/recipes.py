@@ -36,13 +36,12 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """
     path, argument = _locate(recipe)
     config = _read_json(path) if path.endswith(".json") else _run(path, argument)
-    open_groups = {where for where, node in _groups(config, "config") if not node}
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
         assert match, override
         if match["value"] is None:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
-        _set(config, re.findall(r"[^.\[\]]+", match["key"]), match["value"], "config", open_groups)
+        _set(config, re.findall(r"[^.\[\]]+", match["key"]), match["value"], "config")
     return config.lock()
 
 
@@ -114,13 +113,11 @@ def _as_config(value: Any, path: str) -> ConfigDict:
     return config
 
 
-def _groups(config: ConfigDict, where: str) -> list[tuple[str, ConfigDict]]:
-    nested = [(f"{where}.{key}", value) for key, value in config.items() if isinstance(value, ConfigDict)]
-    return [(where, config)] + [found for name, group in nested for found in _groups(group, name)]
+def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
+    """``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place, so that references follow.
 
-
-def _set(node: Any, keys: list[str], text: str, where: str, open_groups: set[str]) -> Any:
-    """``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place, so that references follow."""
+    A recipe names every group, so a new one is a slip. A new key within a group is for its component to judge.
+    """
     if not keys:
         return parse_value(text, node, where)
     key, *rest = keys
@@ -128,19 +125,19 @@ def _set(node: Any, keys: list[str], text: str, where: str, open_groups: set[str
         if not key.isdigit() or int(key) >= len(node):
             raise UserError(f"{where} has {len(node)} entries, numbered from 0; found [{key}]")
         i = int(key)
-        return type(node)([*node[:i], _set(node[i], rest, text, f"{where}[{i}]", open_groups), *node[i + 1 :]])
+        return type(node)([*node[:i], _set(node[i], rest, text, f"{where}[{i}]"), *node[i + 1 :]])
     if not isinstance(node, ConfigDict | dict):
         raise UserError(f"{where} is a value ({node!r}), it has no key {key!r}")
-    if key not in node and where not in open_groups:
+    if key not in node and where == "config":
         raise UserError(f"unknown key {where}.{key}; {nearest(key, node)}")
     old = node.get(key, ConfigDict() if rest else None)
-    new = _set(old, rest, text, f"{where}.{key}", open_groups | ({f"{where}.{key}"} if key not in node else set()))
-    if isinstance(node, ConfigDict):
-        with node.ignore_type():
-            if new is not old or key not in node:
-                node[key] = new
-        return node
-    return {**node, key: new}
+    new = _set(old, rest, text, f"{where}.{key}")
+    if isinstance(node, dict):
+        return {**node, key: new}
+    with node.ignore_type():
+        if new is not old or key not in node:
+            node[key] = new
+    return node
 
 
 def parse_value(text: str, old: Any, where: str) -> Any:
@@ -168,7 +165,9 @@ def parse_value(text: str, old: Any, where: str) -> Any:
         return _sequence(text, value, old, where)
     if isinstance(old, ConfigDict | dict):
         if not isinstance(value, dict):
-            raise UserError(f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\"")
+            raise UserError(
+                f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\""
+            )
         return ConfigDict(value)
     return value
 

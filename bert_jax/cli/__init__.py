@@ -5,6 +5,6 @@ A verb has two functions:
     add_arguments(parser: argparse.ArgumentParser) -> None
     run(arguments: argparse.Namespace) -> None
 
-``main.add_config(parser)`` gives it ``--config``; ``arguments.config`` is then the loaded, locked ``ConfigDict`` with all
-``--config.key=value`` applied. Bad input is a ``UserError``. Logic lives in the rooms, not here.
+``main.add_config(parser)`` gives it ``--config``; ``arguments.config`` is then the loaded, locked ``ConfigDict`` with
+every ``--config.key=value`` applied. Bad input is a ``UserError``. Logic lives in the rooms, not here.
 """

@@ -27,5 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     corpus = Corpus(arguments.output)
     for name in ("train", "heldout"):
         split = corpus.split(name)
-        print(f"{name}: {split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens")
+        print(
+            f"{name}: {split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
+        )
     print(f"next: bert-jax pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")

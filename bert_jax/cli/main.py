@@ -27,7 +27,7 @@ class Parser(argparse_flags.ArgumentParser):
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0, 2 for bad input, 130 when interrupted; other errors are bugs and keep their traceback."""
+    """Run a command. Returns 0, 2 for bad input, 130 when interrupted. Any other error is a bug: its traceback stays."""
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:
@@ -61,11 +61,19 @@ def verbs() -> dict[str, str]:
 def usage() -> str:
     """What ``bert-jax`` alone prints: every verb with its first docstring line."""
     files = catalogue.parts("cli")
-    texts = {verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()}
+    texts = {
+        verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()
+    }
     lines = [f"  {verb:<12}{(text or '').partition(chr(10))[0]}" for verb, text in sorted(texts.items())]
     recipe_names = ", ".join(recipes.names())
     return "\n".join(
-        ["usage: bert-jax <verb> [options]   (bert-jax <verb> --help, bert-jax --version)", "", *lines, "", f"recipes: {recipe_names}"]
+        [
+            "usage: bert-jax <verb> [options]   (bert-jax <verb> --help, bert-jax --version)",
+            "",
+            *lines,
+            "",
+            f"recipes: {recipe_names}",
+        ]
     )
 
 
@@ -81,7 +89,12 @@ def _dispatch(argv: list[str]) -> int:
         print(usage(), file=sys.stderr)
         raise UserError(f"unknown verb {argv[0]!r}; {nearest(argv[0], known)}")
     module = importlib.import_module(f"bert_jax.cli.{known[argv[0]]}")
-    parser = Parser(prog=f"bert-jax {argv[0]}", description=module.__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog=f"bert-jax {argv[0]}",
+        description=module.__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     module.add_arguments(parser)
     module.run(_parse(parser, argv[1:]))
     return 0
