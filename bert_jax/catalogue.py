@@ -18,7 +18,7 @@ def parts(room: str, having: str | None = None) -> dict[str, Path]:
     ``having`` keeps the modules that define this class or function, which is what makes a file a part of a kind:
     ``parts("corpora", having="Source")`` are the sources of documents.
     """
-    folder = Path(__file__).parent / room
+    folder = Path(__file__).parent.joinpath(*room.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
     return {name: file for name, file in files.items() if having is None or having in _definitions(file)}
 

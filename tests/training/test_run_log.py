@@ -11,6 +11,7 @@ from etils import epath
 from etils.epath.backend import fsspec_backend
 from fsspec.implementations.memory import MemoryFileSystem
 
+from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.training.loggers import mlflow, tensorboard, wandb
 from bert_jax.training.loggers.base import RunFacts
@@ -257,3 +258,8 @@ def test_a_store_that_fails_does_not_stop_training(tmp_path, monkeypatch, object
     log.flush()
     assert warnings
     assert all("403" in w for w in warnings)
+
+
+def test_loggers_are_found_by_file_name():
+    assert set(catalogue.parts("training.loggers", having="Logger")) == {"tensorboard", "wandb", "mlflow"}
+    assert isinstance(catalogue.find("training.loggers", "tensorboard", having="Logger").Logger(), tensorboard.Logger)
