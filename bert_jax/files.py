@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.remote import RemotePath
 
 MARKER = "COMMITTED"  # lists what was written, as sha256sum does
-DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

@@ -162,6 +162,9 @@ def _tokenize(tokenizer: WordPiece, batch: list[Document]) -> list[Tokenized]:
     return result
 
 
+_tokenizer: WordPiece  # of a worker process
+
+
 def _start_worker(tokenizer: WordPiece) -> None:
     global _tokenizer
     os.environ["RAYON_NUM_THREADS"] = "1"  # the processes are the parallelism

@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_jax import catalogue, files
 from bert_jax.configuration import build
+from bert_jax.corpora.build import Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece, read_vocab
@@ -63,7 +64,10 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
 
 
 def prepare_corpus(
-    config: Mapping[str, Any], vocabulary: str | os.PathLike[str], output: str | os.PathLike[str]
+    config: Mapping[str, Any],
+    vocabulary: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Build the store of ``config.corpus`` in the new folder ``output``, tokenized with ``vocabulary``; its manifest.
 
@@ -79,4 +83,5 @@ def prepare_corpus(
         output,
         heldout_fraction=corpus.heldout_fraction,
         num_workers=corpus.num_workers,
+        progress=progress,
     )
