@@ -1,8 +1,8 @@
 """WordPiece: text to ids and back, exactly as the published BERT tokenizers do it.
 
 A thin wrapper over the ``tokenizers`` library with the one thing that it lacks: a cache of whole words, which makes
-encoding a corpus several times faster. One deviation from Google's ``tokenization.py`` is the library's: it lowers a
-capital sigma at the end of a word to a medial one.
+encoding a corpus several times faster. Two deviations from Google's ``tokenization.py`` are the library's: it lowers a
+capital sigma at the end of a word to a medial one, and knows punctuation and accents of Unicode 8 and no later.
 """
 
 from __future__ import annotations

@@ -1,0 +1,175 @@
+"""Whole writes on disks and object stores."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from bert_jax import files
+from bert_jax.errors import UserError
+
+
+@pytest.fixture
+def bucket() -> str:
+    return f"memory://bucket-{uuid.uuid4().hex}"
+
+
+def full_disk(*_args, **_options):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_write_replaces_a_file_whole(tmp_path):
+    target = tmp_path / "sub" / "a.txt"
+    files.write_text(target, "one")
+    files.write_text(target, "tö")
+    assert target.read_text("utf-8") == "tö"
+    assert [p.name for p in target.parent.iterdir()] == ["a.txt"]
+
+
+def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    target = tmp_path / "a.txt"
+    files.write_text(target, "one")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(UserError, match=r"cannot write .*a.txt: No space left on device; free some space"):
+        files.write_text(target, "two")
+    assert target.read_text() == "one"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_directory_appears_whole(tmp_path):
+    target = tmp_path / "out"
+    with files.whole_directory(target) as folder:
+        (folder / "a").write_text("1")
+        assert not target.exists()
+    assert (target / "a").read_text() == "1"
+    assert files.committed(target)
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OSError(errno.ENOSPC, "No space left on device")])
+def test_directory_vanishes_on_any_error(tmp_path, error):
+    expected = UserError if isinstance(error, OSError) else ValueError
+    with pytest.raises(expected), files.whole_directory(tmp_path / "out") as folder:
+        (folder / "a").write_text("1")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_reading_are_not_blamed_on_the_target(tmp_path):
+    with pytest.raises(FileNotFoundError), files.whole_directory(tmp_path / "out"):
+        (tmp_path / "input").read_text()
+
+
+def test_directory_does_not_overwrite(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with files.whole_directory(tmp_path / "empty") as folder:
+        (folder / "a").write_text("1")
+    with pytest.raises(UserError, match="exists already and is not empty"), files.whole_directory(tmp_path / "empty"):
+        pass
+    assert (tmp_path / "empty" / "a").exists()
+
+
+def test_killed_process_leaves_nothing_that_counts_and_the_next_one_sweeps(tmp_path):
+    code = (
+        "import sys, time\nfrom bert_jax import files\n"
+        "with files.whole_directory(sys.argv[1]) as folder:\n"
+        "    (folder / 'a').write_text('1')\n    print('ready', flush=True)\n    time.sleep(60)\n"
+    )
+    target = tmp_path / "out"
+    with subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGKILL)
+    assert not files.committed(target)
+    assert len(list(tmp_path.iterdir())) == 1  # the temporary
+    with files.whole_directory(target) as folder:
+        (folder / "b").write_text("2")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert [p.name for p in target.iterdir()] == ["b"]
+
+
+def test_a_living_process_is_not_swept(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        other = tmp_path / f"out.{files.socket.gethostname()}.{process.pid}.tmp"
+        other.mkdir()
+        with files.whole_directory(tmp_path / "out"):
+            pass
+        assert other.exists()
+        process.kill()
+
+
+def test_remote_paths_read_and_write(bucket):
+    path = files.as_path(f"{bucket}/a/b.txt")
+    files.write_text(path, "hé")
+    assert path.read_text() == "hé"
+    assert (path.name, path.suffix, str(path.parent)) == ("b.txt", ".txt", f"{bucket}/a")
+    assert [str(p) for p in files.as_path(bucket).iterdir()] == [f"{bucket}/a"]
+    assert path.parent.is_dir()
+    assert path.is_file()
+    path.unlink()
+    path.unlink(missing_ok=True)
+    assert not path.exists()
+
+
+def test_unknown_store_is_explained():
+    with pytest.raises(UserError, match="cannot open nowhere://x"):
+        files.as_path("nowhere://x").exists()
+
+
+def test_remote_directory_counts_once_its_marker_is_there(bucket, monkeypatch, tmp_path):
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    target = f"{bucket}/out"
+    files.write_text(f"{target}/leftover", "of a try that was cut")
+    assert not files.committed(target)
+    with pytest.raises(UserError, match="no COMMITTED marker"):
+        files.local_copy(target)
+    with files.whole_directory(target) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "a").write_text("1")
+        assert not files.committed(target)
+    assert files.committed(target)
+    copy = files.local_copy(target)
+    assert [p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()] == ["sub/a"]
+    assert files.local_copy(target) == copy
+    with pytest.raises(UserError, match="exists already"), files.whole_directory(target):
+        pass
+
+
+def test_failed_remote_write_has_no_marker(bucket):
+    with pytest.raises(ValueError, match="x"), files.whole_directory(f"{bucket}/out") as folder:
+        (folder / "a").write_text("1")
+        raise ValueError("x")
+    assert not files.as_path(f"{bucket}/out").exists()
+
+
+def test_damaged_remote_file_is_found_when_copied(bucket, monkeypatch, tmp_path):
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    with files.whole_directory(f"{bucket}/out") as folder:
+        (folder / "a").write_text("1")
+    files.as_path(f"{bucket}/out/a").write_text("2")
+    with pytest.raises(UserError, match="out/a is damaged"):
+        files.local_copy(f"{bucket}/out")
+    assert not any((tmp_path / "staged").iterdir())
+
+
+def test_local_copy_of_a_local_path_is_the_path(tmp_path):
+    assert files.local_copy(tmp_path) == tmp_path
+
+
+def test_globs(tmp_path, bucket):
+    for name in ("b.txt", "a.txt", "sub/c.txt", "d.gz"):
+        files.write_text(tmp_path / name, "x")
+        files.write_text(f"{bucket}/{name}", "x")
+    for root in (str(tmp_path), bucket):
+        assert [str(p) for p in files.glob(f"{root}/*.txt")] == [f"{root}/a.txt", f"{root}/b.txt"]
+        assert [p.name for p in files.glob(f"{root}/**/*.txt")] == ["a.txt", "b.txt", "c.txt"]
+        assert files.glob(f"{root}/*.xz") == []
+
+
+def test_sha256(tmp_path):
+    files.write_bytes(tmp_path / "a", b"abc")
+    assert files.sha256(tmp_path / "a").startswith("ba7816bf")
