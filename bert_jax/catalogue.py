@@ -34,4 +34,9 @@ def find(room: str, name: str, having: str | None = None) -> ModuleType:
 
 def _definitions(file: Path) -> set[str]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
-    return {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    return {
+        node.name
+        for node in body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        and not any(ast.unparse(base) == "Protocol" for base in getattr(node, "bases", []))  # a contract is no part
+    }

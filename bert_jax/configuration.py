@@ -77,7 +77,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise UserError(f"{where} is {value!r}; expected {getattr(hint, '__name__', hint)}")
+    expected = f"a tuple, such as ({value!r},)" if origin is tuple else getattr(hint, "__name__", hint)
+    raise UserError(f"{where} is {value!r}; expected {expected}")
 
 
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:

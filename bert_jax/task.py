@@ -23,7 +23,7 @@ class Variables(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one (micro-)batch gives: loss terms already scaled, metrics as sums and counts."""
+    """What one (micro-)batch gives: loss terms and metrics as sums and counts. The metric "tokens" is a rate's numerator."""
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]
@@ -57,6 +57,7 @@ class Task(Protocol):
     batch_specs: dict[str, BatchSpec]  # kind -> features of a row; each kind is compiled before its first step
     row_order: Literal["shuffled", "stream"]
     loss_weights: dict[str, float]  # term -> weight in the total loss
+    flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int) -> RowSource:
         """Rows of a split. ``eval`` rows are the same at every evaluation."""
@@ -74,13 +75,21 @@ class Task(Protocol):
         """Number of targets of each loss term, from the batch alone."""
         ...
 
-    def loss(self, variables: Variables, batch: Batch, scale: dict[str, Any], rng: Any, carry: Any) -> Losses:
-        """Forward pass. ``scale[term]`` is weight / count over the whole global batch; ``terms[term].value * scale``
-        summed over terms and micro-batches is the loss. ``rng`` is a ``models.dropout.RowRng`` or None (no dropout)."""
+    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+        """Forward pass. The step multiplies each term's value by weight / count over the whole global batch and sums
+        over terms and micro-batches. ``rng`` is a ``models.dropout.RowRng`` or None (no dropout)."""
         ...
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, Any]:
         """Named arrays [B, ...] that prediction, fill-mask and teachers read."""
+        ...
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        """Sums over everything -> means, divided once, and what follows from them (a perplexity)."""
+        ...
+
+    def baselines(self, num_rows: int) -> dict[str, float]:
+        """What models without learning reach on the evaluation's first ``num_rows`` rows (unigram, majority, ...)."""
         ...
 
     def finish(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:

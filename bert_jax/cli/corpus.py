@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_corpus
@@ -23,11 +24,15 @@ def run(arguments: argparse.Namespace) -> None:
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "
             "then add --config.vocab.path=vocab.txt"
         )
-    prepare_corpus(config, vocabulary, arguments.output)
+    prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
     corpus = Corpus(arguments.output)
     for name in ("train", "heldout"):
         split = corpus.split(name)
-        print(
-            f"{name}: {split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
-        )
+        counts = (split.num_documents, split.num_sentences, split.num_tokens)
+        print("{}: {:,} documents, {:,} sentences, {:,} tokens".format(name, *counts))
     print(f"next: bert-jax pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")
+
+
+def show(documents: int, num_bytes: int, tokens: int) -> None:
+    line = f"\r{documents:,} documents, {num_bytes / 1e6:,.0f} MB, {tokens:,} tokens"
+    print(line, end="", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ class Parser(argparse_flags.ArgumentParser):
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns 0, 2 for bad input, 130 when interrupted. Any other error is a bug: its traceback stays."""
+    """Run a verb. Returns 0, 2 for bad input, 130 when interrupted. Another error is a bug and keeps its traceback."""
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:

@@ -1,0 +1,22 @@
+"""Fill the [MASK]s of texts with the five most likely words, with their probabilities."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help='such as "The [MASK] of the array."')
+    parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
+    parser.add_argument("--step", type=int, help="a saved step (default: the newest)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a text")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.interchange.workdir import load_trained
+    from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
+
+    model = load_trained(arguments.workdir, arguments.step)
+    for filled in fill_mask(model.params, model.config, model.tokenizer, arguments.texts):
+        print(json.dumps(as_record(filled), ensure_ascii=False) if arguments.json else as_table(filled))

@@ -1,0 +1,37 @@
+"""Pretrain a model: runs whatever is still missing (vocabulary, corpus), then trains. The same command resumes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from bert_jax.cli.main import add_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, metrics, report, export")
+    parser.add_argument("--init", help="go on from a Hugging Face directory, or from WORKDIR[@step]")
+    parser.add_argument(
+        "--init_optimizer",
+        choices=["fresh", "kept"],
+        default="fresh",
+        help="with --init=WORKDIR: keep the moments of its optimizer (default: fresh)",
+    )
+    parser.add_argument("--vocab", help="vocab.txt to use, in place of config.vocab.path; with --init it may have new pieces")
+    parser.add_argument("--extend", action="store_true", help="resume with another number of steps")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.pretraining import Request, pretrain
+
+    request = Request(
+        workdir=arguments.workdir,
+        command=shlex.join(["bert-jax", *sys.argv[1:]]),
+        init=arguments.init,
+        init_optimizer=arguments.init_optimizer,
+        vocab=arguments.vocab,
+        extend=arguments.extend,
+    )
+    pretrain(arguments.config.to_dict(), request)

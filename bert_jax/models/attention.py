@@ -1,0 +1,67 @@
+"""Multi-head self-attention and the masks that it adds to its scores."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.primitives import Dense, constrain
+
+HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its float32 softmax is then exactly 0
+
+
+def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
+    """[B, L] (1 real, 0 padding) -> [B, 1, 1, L]: every query sees every real key.
+
+    A padded query sees them too, so its output is defined and means nothing. For the mask 1 1 1 0::
+
+                 key 0  1  2  3
+        query 0      0  0  0  H
+              1      0  0  0  H       H = -10000
+              2      0  0  0  H
+              3      0  0  0  H
+    """
+    return jnp.where(attention_mask[:, None, None, :] > 0, 0.0, HIDDEN).astype(dtype)
+
+
+def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
+    """[B, L] (0 padding, packed pairs from 1) -> [B, 1, L, L]: a query sees the keys of its own pair.
+
+    For the ids 1 1 2 0::
+
+                 key 0  1  2  3
+        query 0      0  0  H  H
+              1      0  0  H  H       H = -10000
+              2      H  H  0  H
+              3      H  H  H  H       (all alike: the softmax is uniform, the output means nothing)
+    """
+    same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    return jnp.where(same & (sequence_ids[:, None, None, :] > 0), 0.0, HIDDEN).astype(dtype)
+
+
+class SelfAttention(nn.Module):
+    """Scaled dot-product attention (Vaswani et al. 2017, section 3.2) with dropout on the probabilities."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, bias: jax.Array, rng: RowRng | None) -> jax.Array:
+        """x [B, L, D], bias broadcastable to [B, H, L, L] -> [B, L, D]."""
+        config = self.config
+        embed = (("embed", config.hidden_size),)
+        heads = (("heads", config.num_heads), ("head_dim", config.head_dim))
+        query, key, value = (  # each [B, L, H, head_dim]
+            constrain(Dense(config, embed, heads, name=name)(x), "batch", "length", "heads", "head_dim")
+            for name in ("query", "key", "value")
+        )
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(config.head_dim), key)  # [B, H, L, L]
+        scores = scores.astype(config.param_dtype)
+        probabilities = jax.nn.softmax(scores + jnp.broadcast_to(bias, scores.shape))
+        probabilities = dropout(probabilities, config.attention_dropout_rate, rng, "attention_probabilities")
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities.astype(config.compute_dtype), value)
+        return Dense(config, heads, embed, name="output")(mixed)

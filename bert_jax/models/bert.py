@@ -1,0 +1,62 @@
+"""BERT with its two pretraining heads (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+import jax
+from flax import linen as nn
+
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.heads import MaskedLmHead, NextSentenceHead, Pooler
+from bert_jax.models.primitives import constrain
+
+
+class BertForPreTraining(nn.Module):
+    """Encoder, pooler, masked-LM head and next-sentence head.
+
+    Parameters (layers unrolled; scanned ones are stacked under ``encoder/layers``)::
+
+        encoder/embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
+        encoder/layer_<i>/attention/{query, key, value, output}/{kernel, bias}
+        encoder/layer_<i>/mlp/{input, output}/{kernel, bias}
+        encoder/layer_<i>/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
+        pooler/dense/{kernel, bias}
+        mlm_head/{transform/{kernel, bias}, layer_norm/{scale, bias}, output_bias}
+        nsp_head/dense/{kernel, bias}
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.encoder = BertEncoder(self.config)
+        self.pooler = Pooler(self.config)
+        self.mlm_head = MaskedLmHead(self.config)
+        self.nsp_head = NextSentenceHead(self.config)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        attention_mask: jax.Array,
+        masked_positions: jax.Array,
+        cls_positions: jax.Array,
+        position_ids: jax.Array | None = None,
+        sequence_ids: jax.Array | None = None,
+        rng: RowRng | None = None,
+    ) -> dict[str, jax.Array]:
+        """Ids [B, L], masked_positions [B, P], cls_positions [B, K].
+
+        Returns:
+          sequence [B, L, D], pooled [B, K, D], mlm_logits [B, P, V] float32, nsp_logits [B, K, 2] float32.
+        """
+        sequence = self.encoder(input_ids, token_type_ids, attention_mask, position_ids, sequence_ids, rng)
+        pooled = self.pooler(sequence, cls_positions)
+        features, output_bias = self.mlm_head(sequence, masked_positions)
+        mlm_logits = self.encoder.embeddings.decode(features) + output_bias[None, None, :]
+        return {
+            "sequence": sequence,
+            "pooled": pooled,
+            "mlm_logits": constrain(mlm_logits, "batch", None, "vocab"),
+            "nsp_logits": self.nsp_head(pooled),
+        }

@@ -1,0 +1,93 @@
+"""The architecture of a BERT, typed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Defaults are BERT-base (Devlin et al. 2019, section 3).
+
+    activation:
+      gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
+      gelu_tanh  its tanh approximation: google-research/bert since 2019-02, Hugging Face "gelu_new"
+      relu       max(x, 0)
+    dtype: of the activations. Parameters, softmax, layer-norm statistics and logits stay float32 (all of it float64
+      with "float64", which needs ``jax_enable_x64`` and serves numerical comparison).
+    layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
+      and compiles longer. ``models.layers`` converts the parameters.
+    remat: what the backward pass recomputes. "none" nothing, "dots" all but the matrix products with weights, "full"
+      everything inside a layer.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    mlp_dim: int = 3072
+    max_length: int = 512  # number of learned positions
+    type_vocab_size: int = 2
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02  # of a normal cut at two of it, so the realised deviation is 0.88 times this
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    layers: Literal["unrolled", "scanned"] = "unrolled"
+    remat: Literal["none", "dots", "full"] = "none"
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {getattr(self, name)}, must be at least 1"
+            for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "max_length", "type_vocab_size")
+            if getattr(self, name) < 1
+        ]
+        problems += [
+            f"{name} is {getattr(self, name)}, must lie in [0, 1)"
+            for name in ("dropout_rate", "attention_dropout_rate")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        problems += [
+            f"{name} is {getattr(self, name)}, must be above 0"
+            for name in ("layer_norm_eps", "initializer_range")
+            if not getattr(self, name) > 0
+        ]
+        if not problems and self.hidden_size % self.num_heads:
+            divisors = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
+            nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
+            problems.append(
+                f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the nearest that does "
+                f"is {nearest}"
+            )
+        for name, field in self.__dataclass_fields__.items():
+            allowed = CHOICES.get(name)
+            if allowed and getattr(self, name) not in allowed:
+                problems.append(f"{field.name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if problems:
+            raise UserError("model: " + "; ".join(problems))
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def compute_dtype(self) -> Any:
+        return jnp.dtype(self.dtype)
+
+    @property
+    def param_dtype(self) -> Any:
+        return jnp.promote_types(self.dtype, jnp.float32)
+
+
+CHOICES = {
+    "activation": ("gelu", "gelu_tanh", "relu"),
+    "dtype": ("float32", "bfloat16", "float64"),
+    "layers": ("unrolled", "scanned"),
+    "remat": ("none", "dots", "full"),
+}

@@ -1,0 +1,79 @@
+"""Dropout whose bits depend on (seed, step, global row, site) alone.
+
+Not on the mesh, the micro-batch or whether layers are scanned: a counter is hashed, element by element. XLA fuses the
+hash into the consumer and computes it again in the backward pass, so no mask is stored and no generator state exists.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+def mix(x: jax.Array) -> jax.Array:
+    """A bijection of uint32 in which every input bit flips every output bit with probability about 1/2 ("lowbias32",
+    C. Wellons, "Prospecting for hash functions", 2018)."""
+    x = x ^ (x >> 16)
+    x = x * jnp.uint32(0x7FEB352D)
+    x = x ^ (x >> 15)
+    x = x * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def fold(key: jax.Array, data: jax.Array) -> jax.Array:
+    """A new key of (key, data), both uint32 and of one shape."""
+    return mix(mix(key + jnp.uint32(0x9E3779B9)) ^ data)
+
+
+@flax.struct.dataclass
+class RowRng:
+    """Randomness of one batch (or a part of it): rows keep their ids wherever they are computed."""
+
+    key: jax.Array  # [] uint32
+    rows: jax.Array  # [B] uint32, the row's index within the global batch
+
+    @classmethod
+    def create(cls, seed: int | jax.Array, step: int | jax.Array, rows: jax.Array) -> RowRng:
+        """The randomness of training step ``step`` of the run ``seed``."""
+        return cls(fold(fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
+
+    def site(self, name: str | int | jax.Array) -> RowRng:
+        """The randomness of one place in the model; sites nest."""
+        number = zlib.crc32(name.encode()) if isinstance(name, str) else name
+        return self.replace(key=fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
+
+    def bits(self, shape: tuple[int, ...]) -> jax.Array:
+        """uint32 ``shape`` = [B, ...], uniform. A row may have up to 2**32 elements."""
+        assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
+        rows = fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)  # [B]
+        row = jax.lax.broadcast_in_dim(rows, shape, (0,))
+        # The counter is hashed before it meets the row's key: rows whose keys lie close do not share a shifted stream.
+        return mix(row ^ mix(_counter(shape)))
+
+
+def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Array:
+    """Zero each element of ``x`` [B, ...] with probability ``rate``, scale the rest by 1 / (1 - rate).
+
+    ``rng`` None means no dropout.
+    """
+    if rng is None or rate == 0.0:
+        return x
+    keep = rng.site(site).bits(x.shape) >= jnp.uint32(round(rate * 2**32))
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
+
+
+def _counter(shape: tuple[int, ...]) -> jax.Array:
+    """Index of each element within its row, uint32 ``shape``, in a form that shards along every axis."""
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    terms = [
+        jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(strides[axis]) for axis in range(1, len(shape))
+    ]
+    return sum(terms, start=jnp.zeros(shape, jnp.uint32))
+
+
+def _uint32(x: int | jax.Array) -> jax.Array:
+    return jnp.uint32(x & 0xFFFFFFFF) if isinstance(x, int) else x.astype(jnp.uint32)

@@ -1,0 +1,19 @@
+"""Floating-point operations of a training step, for model FLOPs utilisation."""
+
+from __future__ import annotations
+
+from bert_jax.models.config import ModelConfig
+
+
+def train_flops_per_row(config: ModelConfig, length: int, num_masked: int) -> float:
+    """Forward and backward of one row of ``length`` positions, ``num_masked`` of which are predicted.
+
+    Counts a multiply-add as two, the backward pass as twice the forward pass, and matrix products only (Kaplan et al.
+    2020, section 2.1): what the model needs, so padding counts and recomputation does not.
+    """
+    d, mlp = config.hidden_size, config.mlp_dim
+    weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
+    attention = 2 * config.num_layers * d * length  # scores and their product with the values, per position
+    mlm_head = d * d + config.vocab_size * d
+    pooler = d * d + 2 * d
+    return 6.0 * (length * (weights + attention) + num_masked * mlm_head + pooler)

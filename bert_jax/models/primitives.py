@@ -1,0 +1,85 @@
+"""Dense, layer norm and activations, with float32 master parameters and logical axis names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.models.config import ModelConfig
+
+
+def normal(config: ModelConfig) -> nn.initializers.Initializer:
+    """A normal of deviation ``initializer_range``, cut at two of it (google-research/bert, modeling.py)."""
+    return nn.initializers.truncated_normal(config.initializer_range)
+
+
+def named(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., Any]:
+    """``initializer`` of a parameter whose axes have these logical names."""
+    return nn.with_logical_partitioning(initializer, axes)
+
+
+class Dense(nn.Module):
+    """x [..., *inputs] -> x @ kernel + bias [..., *outputs], over one or more named axes each."""
+
+    config: ModelConfig
+    inputs: tuple[tuple[str | None, int], ...]  # (logical name, size)
+    outputs: tuple[tuple[str | None, int], ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        config, axes = self.config, (*self.inputs, *self.outputs)
+        names, shape = [name for name, _ in axes], [size for _, size in axes]
+        kernel = self.param("kernel", named(normal(config), *names), shape, config.param_dtype)
+        bias_names, bias_shape = names[len(self.inputs) :], shape[len(self.inputs) :]
+        bias = self.param("bias", named(nn.initializers.zeros, *bias_names), bias_shape, config.param_dtype)
+        y = jnp.tensordot(x.astype(config.compute_dtype), kernel.astype(config.compute_dtype), len(self.inputs))
+        return y + jax.lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, range(y.ndim - bias.ndim, y.ndim))
+
+
+class LayerNorm(nn.Module):
+    """x [..., D] normalised over D with the biased variance (Ba et al. 2016); statistics in float32."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        config, size = self.config, x.shape[-1:]
+        scale = self.param("scale", named(nn.initializers.ones, "embed"), size, config.param_dtype)
+        bias = self.param("bias", named(nn.initializers.zeros, "embed"), size, config.param_dtype)
+        x = x.astype(config.param_dtype)
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + config.layer_norm_eps)
+        widen = (1,) * (x.ndim - 1)
+        return (x * scale.reshape(*widen, -1) + bias.reshape(*widen, -1)).astype(config.compute_dtype)
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """x * Phi(x). Through erf: XLA's erfc, which ``jax.nn.gelu`` takes, is several times slower on CPU."""
+    return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: jax.Array) -> jax.Array:
+    """Hendrycks and Gimpel 2016, section 2."""
+    return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": jax.nn.relu,
+}
+
+
+def gather(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """x [B, L, D], positions [B, P] -> [B, P, D]."""
+    return jnp.take_along_axis(x, positions[:, :, None], axis=1)
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Tell the partitioner the logical axes of an activation; nothing without a mesh."""
+    return nn.with_logical_constraint(x, axes)

@@ -1,0 +1,82 @@
+"""Fill the ``[MASK]``s of a text with the words a model finds most likely."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.config import ModelConfig
+from bert_jax.records import MASK
+from bert_jax.text.wordpiece import WordPiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Filled:
+    """Candidates for each mask of ``text``, most likely first, with their probabilities."""
+
+    text: str
+    predictions: tuple[tuple[tuple[str, float], ...], ...]
+
+
+def fill_mask(params: Any, config: ModelConfig, tokenizer: WordPiece, texts: Sequence[str], best: int = 5) -> list[Filled]:
+    """Each text by itself.
+
+    Args:
+      params: the parameters of ``BertForPreTraining(config)``.
+      texts: at least one ``[MASK]`` in each.
+
+    Raises:
+      UserError: a text without a mask, or longer than the model's positions.
+    """
+    encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
+    masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
+    for text, ids, mask in zip(texts, encoded, masks, strict=True):
+        if not len(mask):
+            raise UserError(f"no {MASK} in {text!r}; write {MASK} where a word is to be found")
+        if len(ids) > config.max_length:
+            raise UserError(f"a text has {len(ids)} tokens, the model {config.max_length} positions; shorten it: {text[:60]!r}")
+    input_ids = _pad(encoded, tokenizer.pad_id)  # [B, L]
+    batch = {
+        "input_ids": input_ids,
+        "token_type_ids": np.zeros_like(input_ids),
+        "attention_mask": _pad([np.ones_like(ids) for ids in encoded], 0),
+        "masked_positions": _pad(masks, 0),  # [B, P]
+        "cls_positions": np.zeros((len(texts), 1), np.int32),
+    }
+    model = BertForPreTraining(config)
+    logits = jax.jit(model.apply)({"params": params}, **batch)["mlm_logits"]  # [B, P, V]
+    probabilities = np.array(jax.nn.softmax(logits))
+    probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
+
+    def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:
+        return tuple((tokenizer.vocab[i], float(row[i])) for i in np.argsort(-row)[:best])
+
+    return [
+        Filled(text, tuple(candidates(row) for row in rows[: len(mask)]))
+        for text, mask, rows in zip(texts, masks, probabilities, strict=True)
+    ]
+
+
+def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
+    """Rows of any length as one int32 array [B, longest]."""
+    padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return padded
+
+
+def as_record(filled: Filled) -> dict[str, Any]:
+    """For JSON: ``predictions`` has a list of [word, probability] for each mask."""
+    return {"text": filled.text, "predictions": [[list(c) for c in candidates] for candidates in filled.predictions]}
+
+
+def as_table(filled: Filled) -> str:
+    """The text, then a line for each mask."""
+    lines = [", ".join(f"{word} {probability:.2f}" for word, probability in c) for c in filled.predictions]
+    return "\n".join([filled.text, *(f"  {line}" for line in lines)])

@@ -1,0 +1,27 @@
+"""Sums over weighted positions, for the one division at the end."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.records import Sum
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[Sum, Sum]:
+    """Negative log likelihood in nats and accuracy of softmax predictions, in float32.
+
+    Args:
+      logits: [..., V].
+      labels: [...] int, in 0..V-1 also where the weight is 0.
+      weights: [...] float, 0 on positions that do not count.
+
+    Returns:
+      (sum of weighted nll, sum of weights), (number of weighted hits, sum of weights).
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]  # [...]
+    nll = jax.nn.logsumexp(logits, axis=-1) - label_logits
+    hits = (jnp.argmax(logits, axis=-1) == labels).astype(logits.dtype)
+    count = jnp.sum(weights)
+    return Sum(jnp.sum(nll * weights), count), Sum(jnp.sum(hits * weights), count)

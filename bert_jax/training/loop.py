@@ -1,0 +1,229 @@
+"""The one loop: every objective and every downstream task is trained here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.errors import UserError
+from bert_jax.records import Batch, Sum
+from bert_jax.rows.loader import Loader, LoaderConfig
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.task import Task
+from bert_jax.training import hardware
+from bert_jax.training import mesh as meshes
+from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.observer import Observer
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.state import TrainState, abstract, initialise
+from bert_jax.training.step import make_eval_step, make_train_step, metric_names
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """Cadence and layout of a run. None of it changes what is learned."""
+
+    log_every_steps: int = 100
+    eval_every_steps: int = 1000
+    eval_rows: int = 2048  # held-out rows of an evaluation, the same each time
+    micro_batches: int = 1  # gradient accumulation: parts that a batch is computed in
+    loggers: tuple[str, ...] = ("tensorboard",)
+
+    def __post_init__(self) -> None:
+        if min(self.log_every_steps, self.eval_every_steps, self.eval_rows, self.micro_batches) < 1:
+            raise UserError(f"training: every number must be at least 1; found {self}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that the loop is handed beside the task: typed, checked, and made before anything slow."""
+
+    seed: int
+    phases: Phases
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    mesh: MeshConfig
+    training: TrainingConfig
+    checkpoints: CheckpointConfig
+    loader: LoaderConfig
+
+
+def train_and_evaluate(
+    task: Task,
+    experiment: Experiment,
+    workdir: str,
+    observer: Observer,
+    facts: Mapping[str, Any],
+    start: Callable[[TrainState], TrainState] | None = None,
+) -> dict[str, float]:
+    """Train ``task`` from the newest checkpoint in ``workdir``, or from ``start(fresh state)``, to the last step.
+
+    Args:
+      facts: saved with every checkpoint (resolved config, fingerprints, versions).
+      start: replaces parameters of a fresh state, to go on from another model. Not called on a resume.
+
+    Returns:
+      The last evaluation's metrics.
+    """
+    training, phases = experiment.training, experiment.phases
+
+    # ---- Mesh, optimizer, state: abstract first, then in place ----------------------------------------------------
+    mesh = meshes.make_mesh(experiment.mesh)
+    for phase in phases.phases:
+        where = f"config.phases.{phase.kind}.batch_size"
+        meshes.check_batch(mesh, phase.batch_size, training.micro_batches, where)
+    schedule = make_schedule(experiment.schedule, phases.num_steps)
+    tx = make_optimizer(experiment.optimizer)
+    state, frozen = initialise(task, tx, metric_names(task), phases.phases[0].batch_size, experiment.seed, mesh)
+
+    # ---- Resume: the step alone says where everything stands -----------------------------------------------------
+    checkpoints = Checkpoints(workdir, experiment.checkpoints)
+    restored = checkpoints.restore(abstract(state), observer.note)
+    if restored is not None:
+        state = restored
+    elif start is not None:
+        state = start(state)
+    first_step = int(state.step)
+    observer.begin(first_step, resumed=restored is not None)
+
+    with meshes.activations(mesh):
+        train_step = jax.jit(
+            make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), donate_argnums=0
+        )
+        evaluation = Evaluation(task, mesh, training.eval_rows)
+        compiled: dict[str, Any] = {}
+
+        def evaluate(step: int) -> dict[str, float]:
+            phase = phases.phase_of(min(step, phases.num_steps - 1))
+            jax.block_until_ready(state)
+            with observer.during("evaluating"):
+                metrics = evaluation.run(state.params, frozen, phase)
+            observer.evaluation(step, phase.kind, metrics)
+            return metrics
+
+        result = evaluate(0) if first_step == 0 else {}
+
+        # ---- The loop ---------------------------------------------------------------------------------------------
+        peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
+        loader = Loader(
+            task.source,
+            phases,
+            first_step,
+            task.batch_specs,
+            experiment.loader,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+        window = Window(observer.training_seconds, loader.wait_seconds)
+        for step, batch in loader:
+            phase = phases.phase_of(step)
+            on_devices = meshes.to_devices(batch, mesh)
+            if phase.kind not in compiled:
+                with observer.during("compiling"):
+                    compiled[phase.kind] = train_step.lower(state, frozen, on_devices).compile()
+            state = compiled[phase.kind](state, frozen, on_devices)
+            window.steps += 1
+            window.flops += task.flops_per_row[phase.kind] * phase.batch_size
+
+            done = step + 1
+            last = done == phases.num_steps
+            if done % training.log_every_steps == 0 or last:
+                sums = jax.device_get(state.metrics)  # waits for the step
+                metrics = window.metrics(task.summary(sums), observer.training_seconds, loader.wait_seconds, peak_flops)
+                check_finite(metrics, done, workdir)
+                state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
+                observer.train(done, phase.kind, metrics)
+                window = Window(observer.training_seconds, loader.wait_seconds)
+            if done % training.eval_every_steps == 0 or last:
+                result = evaluate(done)
+            if done % experiment.checkpoints.every_steps == 0 or last:
+                jax.block_until_ready(state)
+                with observer.during("saving"):
+                    checkpoints.save(state, facts)
+                observer.saved(done)
+        with observer.during("saving"):
+            checkpoints.wait()
+    checkpoints.close()
+    return result or evaluation.run(state.params, frozen, phases.phases[-1])
+
+
+@dataclasses.dataclass
+class Window:
+    """The steps since metrics were last read."""
+
+    training_seconds: float
+    wait_seconds: float
+    steps: int = 0
+    flops: float = 0.0
+
+    def metrics(
+        self, means: dict[str, float], training_seconds: float, wait_seconds: float, peak_flops: float
+    ) -> dict[str, float]:
+        """Means over the window, with the rates of its steps: ``tokens`` becomes ``tokens_per_second``."""
+        seconds = max(training_seconds - self.training_seconds, 1e-9)
+        return means | {
+            "tokens_per_second": means.pop("tokens") * self.steps / seconds,
+            "mfu": self.flops / seconds / peak_flops,
+            "input_wait_seconds": wait_seconds - self.wait_seconds,
+        }
+
+
+class Evaluation:
+    """The same held-out rows at every evaluation, without dropout."""
+
+    def __init__(self, task: Task, mesh: Mesh, num_rows: int):
+        self._task, self._mesh, self._num_rows = task, mesh, num_rows
+        self._step = jax.jit(make_eval_step(task))
+
+    def run(self, params: Any, frozen: Any, phase: Phase) -> dict[str, float]:
+        """Metrics over all rows: sums in float64 on the host, divided once."""
+        totals: dict[str, Sum] = {}
+        for batch in self.batches(phase):
+            sums = jax.device_get(self._step(params, frozen, meshes.to_devices(batch, self._mesh)))
+            for name, (value, count) in sums.items():
+                old = totals.get(name, Sum(0.0, 0.0))
+                totals[name] = Sum(old.value + float(value), old.count + float(count))
+        metrics = self._task.summary(totals)
+        return {name: value for name, value in metrics.items() if name != "tokens"}
+
+    def batches(self, phase: Phase) -> Iterator[Batch]:
+        """The first rows of the held-out split in batches of the phase; rows that pad the last one weigh nothing."""
+        source = self._task.source("eval", phase.kind, 0)
+        total = min(self._num_rows, source.rows_per_epoch)
+        for start in range(0, total, phase.batch_size):
+            indices = np.arange(start, start + phase.batch_size)
+            batch = source.rows(np.zeros_like(indices), np.minimum(indices, total - 1))
+            padding = indices >= total
+            for name, value in batch.items():
+                if name.endswith("_weights"):
+                    value[padding] = 0
+            yield {name: local_part(value) for name, value in batch.items()}
+
+
+def local_part(value: np.ndarray) -> np.ndarray:
+    """This host's rows of a whole batch."""
+    rows = len(value) // jax.process_count()
+    return value[jax.process_index() * rows : (jax.process_index() + 1) * rows]
+
+
+def zeros_like(metrics: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, metrics)
+
+
+def check_finite(metrics: Mapping[str, float], step: int, workdir: str) -> None:
+    """Stop before a broken state is saved."""
+    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if broken:
+        raise UserError(
+            f"{', '.join(broken)} not finite at step {step}; the checkpoints in {workdir} are from before. Lower "
+            "schedule.peak_learning_rate or lengthen the warm-up, in a new --workdir"
+        )

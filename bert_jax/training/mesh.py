@@ -1,0 +1,118 @@
+"""The mesh, and the one table that says where every array of the program lies.
+
+Parameters and activations carry logical axis names; this table maps them to mesh axes. The only file of ``training``
+that knows flax: everything else sees plain trees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.errors import UserError
+from bert_jax.records import Batch
+
+AXES = ("data", "fsdp", "tensor")
+
+# logical axis -> mesh axes. "embed" over fsdp shards every matrix once; "mlp", "heads" and "vocab" are the tensor axes.
+RULES: tuple[tuple[str, Any], ...] = (
+    ("batch", ("data", "fsdp")),
+    ("length", None),
+    ("embed", "fsdp"),
+    ("mlp", "tensor"),
+    ("heads", "tensor"),
+    ("head_dim", None),
+    ("vocab", "tensor"),
+    ("layers", None),
+)
+ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axes in RULES)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each mesh axis; -1 (at most once) takes what is left."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """A mesh over all devices.
+
+    Raises:
+      UserError: the product of the axes is not the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = [config.data, config.fsdp, config.tensor]
+    if any(size == 0 or size < -1 for size in sizes) or sizes.count(-1) > 1:
+        raise UserError(f"mesh {config}: sizes must be positive, with -1 at most once")
+    known = math.prod(size for size in sizes if size != -1)
+    if len(devices) % known or (-1 not in sizes and known != len(devices)):
+        raise UserError(
+            f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor} does not divide the {len(devices)} "
+            f"devices there are; the product must be {len(devices)}, and -1 takes what is left"
+        )
+    shape = [len(devices) // known if size == -1 else size for size in sizes]
+    return Mesh(np.asarray(devices).reshape(shape), AXES)
+
+
+def check_batch(mesh: Mesh, batch_size: int, micro_batches: int, where: str) -> None:
+    """Every micro-batch must split evenly over the devices that share the batch axis."""
+    shards = mesh.shape["data"] * mesh.shape["fsdp"] * micro_batches
+    if batch_size % shards:
+        lower, upper = batch_size - batch_size % shards, batch_size + -batch_size % shards
+        nearest = f"{lower} or {upper}" if lower else str(upper)
+        raise UserError(
+            f"{where} = {batch_size} does not divide by data {mesh.shape['data']} x fsdp {mesh.shape['fsdp']} x "
+            f"micro_batches {micro_batches} = {shards}; the nearest that does: {nearest}"
+        )
+
+
+def shardings(mesh: Mesh, boxed: Any) -> Any:
+    """Shardings of an (abstract) tree whose leaves may be boxed with logical axes; unboxed leaves are replicated.
+
+    An axis that its mesh axis does not divide (a vocabulary of 30,522 over 4) is replicated instead.
+    """
+    specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
+
+    def place(leaf: Any, spec: PartitionSpec) -> NamedSharding:
+        axes = [a if a is None or leaf.shape[i] % mesh.shape[a] == 0 else None for i, a in enumerate(spec)]
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(place, unbox(boxed), specs)
+
+
+def unbox(tree: Any) -> Any:
+    """The tree without its logical axis names."""
+    return nn.unbox(tree)
+
+
+def activations(mesh: Mesh) -> Any:
+    """Context in which the logical constraints inside models mean this mesh."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(mesh)
+    stack.enter_context(nn.logical_axis_rules(ACTIVATION_RULES))
+    return stack
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows are split over the data and fsdp axes."""
+    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def to_devices(batch: Batch, mesh: Mesh) -> Batch:
+    """This host's part of a batch -> global arrays on the mesh."""
+    sharding = batch_sharding(mesh)
+    return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}

@@ -1,0 +1,104 @@
+"""AdamW and LAMB as BERT uses them, from optax's parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Defaults are those of google-research/bert, optimization.py.
+
+    bias_correction "none" is the published BERT optimizer: its first updates are up to 3.16 times those of Adam with
+    "standard" correction (Kingma and Ba 2015, section 3).
+    """
+
+    kind: Literal["adamw", "lamb"] = "adamw"
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float | None = 1.0
+    bias_correction: Literal["none", "standard"] = "none"
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0 and self.weight_decay >= 0):
+            raise UserError(f"optimizer: b1 and b2 must lie in [0, 1), eps above 0, weight_decay not below 0; found {self}")
+
+
+class AdamState(NamedTuple):
+    count: jax.Array  # [] int32
+    mu: Any  # first moment, like params
+    nu: Any  # second moment, like params
+
+
+def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """m / (sqrt(v) + eps) with no bias correction (google-research/bert, AdamWeightDecayOptimizer)."""
+
+    def init(params: Any) -> AdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdamState(jnp.zeros([], jnp.int32), zeros, jax.tree.map(jnp.copy, zeros))
+
+    def update(updates: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
+        del params
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
+        steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        return steps, AdamState(state.count + 1, mu, nu)
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+def decay_mask(params: Any) -> Any:
+    """True where weight decay applies: everything but biases and layer-norm gains (embeddings are decayed)."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: _leaf_name(path) not in ("bias", "scale"), params)
+
+
+def _leaf_name(path: tuple[Any, ...]) -> str:
+    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+    return names[-1] if names else ""
+
+
+def _is_stacked(path: tuple[Any, ...]) -> bool:
+    return any(isinstance(key, jax.tree_util.DictKey) and key.key == "layers" for key in path)
+
+
+def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+    """|w| / |update| per parameter (You et al. 2020, algorithm 2), per layer where layers are stacked on axis 0."""
+
+    def scale(path: tuple[Any, ...], update: jax.Array, weight: jax.Array) -> jax.Array:
+        axes = tuple(range(1 if _is_stacked(path) else 0, weight.ndim))
+        weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
+        update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
+        usable = (weight_norm > 0) & (update_norm > 0)
+        return update * jnp.where(usable, weight_norm / jnp.where(usable, update_norm, 1.0), 1.0)
+
+    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)  # type: ignore[arg-type]
+
+
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Clip by global norm, Adam ratio, decoupled weight decay, (LAMB: trust ratio): the direction of an update.
+
+    The step multiplies it by minus the learning rate, so the clock of the schedule is the step of the run, also where
+    the moments are kept from another run.
+    """
+    if config.bias_correction == "none":
+        adam = scale_by_adam_uncorrected(config.b1, config.b2, config.eps)
+    else:
+        adam = optax.scale_by_adam(config.b1, config.b2, config.eps)
+    return optax.chain(
+        optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm),
+        adam,
+        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        scale_by_layer_trust_ratio() if config.kind == "lamb" else optax.identity(),
+    )

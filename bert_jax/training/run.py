@@ -1,0 +1,131 @@
+"""What a run is: one folder, one writer, one identity across restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax import files
+from bert_jax.configuration import differences
+from bert_jax.errors import UserError
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers", "tensorflow-datasets")
+
+
+def read_run(workdir: str) -> dict[str, Any]:
+    """``run.json`` of a workdir; empty if nothing ran there yet."""
+    path = files.as_path(workdir) / "run.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def open_run(
+    workdir: str, config: Mapping[str, Any], identity: Mapping[str, Any], command: str, extend: bool = False
+) -> dict[str, Any]:
+    """Record a start or a restart in ``run.json`` and return it.
+
+    Args:
+      identity: what the run is: a restart with another value is an error. The rest of ``config`` is free.
+      extend: allow other numbers of steps (the schedule is then that of the new length).
+
+    Raises:
+      UserError: the workdir belongs to another run; the message names each difference.
+    """
+    run = read_run(workdir)
+    now = time.time()
+    if run:
+        changed = differences(run.get("identity", {}), json.loads(json.dumps(identity)))
+        blocking = [d for d in changed if not (extend and _is_length(d))]
+        if blocking:
+            hint = "; --extend allows another number of steps" if all(map(_is_length, blocking)) else ""
+            raise UserError(
+                f"{workdir} holds another run: {'; '.join(blocking)}. Give the old values, or another --workdir{hint}"
+            )
+        run["restarts"] = [*run.get("restarts", []), {"time": now, "command": command, "versions": versions()}]
+        run["extended"] = [*run.get("extended", []), *changed]
+    else:
+        run = {"run_id": uuid.uuid4().hex[:12], "name": Path(workdir).name, "started": now, "restarts": []}
+    run |= {
+        "workdir": os.fspath(workdir),
+        "command": command,
+        "config": config,
+        "identity": identity,
+        "versions": versions(),
+        "git_commit": git_commit(),
+    }
+    write_run(workdir, run)
+    return run
+
+
+def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Add what is known once vocabulary and corpus are there; on a restart it must be what it was.
+
+    Raises:
+      UserError: the vocabulary, the corpus or the model is another than before the restart.
+    """
+    facts = json.loads(json.dumps(facts))
+    changed = differences(run.get("facts", facts), facts, "run")
+    if changed:
+        raise UserError(f"{workdir} was begun with other inputs: {'; '.join(changed)}. Put them back, or use another --workdir")
+    run = {**run, "facts": facts}
+    write_run(workdir, run)
+    return run
+
+
+def write_run(workdir: str, run: Mapping[str, Any]) -> None:
+    files.write_text(files.as_path(workdir) / "run.json", json.dumps(run, indent=1))
+
+
+def _is_length(difference: str) -> bool:
+    name = difference.split(":")[0]
+    return name.startswith("config.phases.") and name.endswith(".num_steps")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a run's bits depend on."""
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}}
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout that this package runs from; None outside of one."""
+    with contextlib.suppress(OSError):
+        here = Path(__file__).resolve().parents[2]
+        if (here / ".git").exists():
+            done = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+            return done.stdout.strip() or None
+    return None
+
+
+@contextlib.contextmanager
+def only_writer(workdir: str) -> Iterator[None]:
+    """Hold the workdir for this process; the kernel lets go when the process ends, however it ends.
+
+    Raises:
+      UserError: another process on this machine trains there.
+    """
+    if files.is_remote(workdir):
+        yield
+        return
+    import fcntl
+
+    Path(workdir).mkdir(parents=True, exist_ok=True)
+    with open(Path(workdir) / ".lock", "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            raise UserError(
+                f"{workdir} is in use by process {lock.read().strip() or '?'}; wait for it, or choose another --workdir"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield

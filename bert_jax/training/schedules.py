@@ -1,0 +1,65 @@
+"""Learning-rate schedules: one clock over the whole run, whatever its phases."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.errors import UserError
+
+Schedule = Callable[[jax.Array | int], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig:
+    """``peak_learning_rate`` is reached after ``warmup_steps``, then the rate follows ``kind`` to the last step.
+
+    kind:
+      linear_from_zero     the code that trained BERT (google-research/bert, optimization.py): the linear decay
+                           runs from step 0, so the rate after the warm-up starts at peak * (1 - warmup/N), not at peak
+      linear               from peak at the end of the warm-up to 0 at the last step
+      cosine               half a cosine from peak to 0
+      warmup_stable_decay  peak until ``decay_steps`` before the end, then linear to 0
+    """
+
+    kind: Literal["linear_from_zero", "linear", "cosine", "warmup_stable_decay"] = "linear_from_zero"
+    peak_learning_rate: float = 1e-4
+    warmup_steps: int = 10_000
+    decay_steps: int = 0  # warmup_stable_decay only
+
+    def __post_init__(self) -> None:
+        if self.peak_learning_rate <= 0 or self.warmup_steps < 0 or self.decay_steps < 0:
+            raise UserError(f"schedule: peak_learning_rate must be above 0, steps not below 0; found {self}")
+
+
+def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
+    """The rate at a step (0-based: step 0 is the first update, whose rate is 0 if there is a warm-up).
+
+    Raises:
+      UserError: warm-up and decay do not fit into ``num_train_steps``.
+    """
+    warmup, total, peak = config.warmup_steps, num_train_steps, config.peak_learning_rate
+    if warmup + config.decay_steps > total:
+        raise UserError(
+            f"schedule.warmup_steps {warmup} + decay_steps {config.decay_steps} exceed the run's {total} steps; "
+            "lower them or train longer"
+        )
+
+    def after_warmup(step: jax.Array) -> jax.Array:
+        if config.kind == "linear_from_zero":
+            return 1.0 - step / total
+        if config.kind == "warmup_stable_decay":
+            return (total - step) / config.decay_steps if config.decay_steps else jnp.ones_like(step)
+        progress = (step - warmup) / max(total - warmup, 1)
+        return 1.0 - progress if config.kind == "linear" else 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+
+    def schedule(step: jax.Array | int) -> jax.Array:
+        position = jnp.asarray(step, jnp.float32)
+        decayed = jnp.clip(after_warmup(position), 0.0, 1.0)
+        return peak * jnp.where(position < warmup, position / max(warmup, 1), decayed)
+
+    return schedule

@@ -1,0 +1,69 @@
+"""What a run carries from step to step, all of which a checkpoint keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.records import Sum
+from bert_jax.task import Task, Variables
+from bert_jax.training import mesh as meshes
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class TrainState:
+    step: jax.Array  # [] int32: updates done so far
+    params: Any  # float32 master parameters
+    opt_state: Any
+    carry: Any  # what a recurrent model keeps; () for BERT
+    metrics: dict[str, Sum]  # sums since they were last read, so that a resumed run logs what an unbroken one does
+
+
+def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
+    """Sums of nothing, for the names in ``metrics``."""
+    return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
+
+
+def make_state(variables_params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
+    """A state at step 0 around given parameters (boxed or not)."""
+    return TrainState(
+        step=jnp.zeros([], jnp.int32),
+        params=variables_params,
+        opt_state=tx.init(variables_params),
+        carry=carry,
+        metrics=zero_metrics(dict.fromkeys(metric_names)),
+    )
+
+
+def initialise(
+    task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, seed: int, mesh: Mesh
+) -> tuple[TrainState, Any]:
+    """A fresh state and the frozen variables, made in place on the mesh: abstract shapes first, then shardings from
+    the one table, then one jit. Nothing ever has to fit on one device.
+
+    Returns:
+      (state, frozen variables).
+    """
+
+    def fresh(key: jax.Array) -> tuple[TrainState, Any]:
+        variables = task.init(key)
+        return make_state(variables.params, tx, task.init_carry(num_rows), metric_names), variables.frozen
+
+    key = jax.random.key(seed)
+    boxed = jax.eval_shape(fresh, key)
+    placement = meshes.shardings(mesh, boxed)
+    with meshes.activations(mesh):
+        state, frozen = jax.jit(lambda k: meshes.unbox(fresh(k)), out_shardings=placement)(key)
+    return state, frozen
+
+
+def abstract(tree: Any) -> Any:
+    """Shapes, dtypes and shardings of a tree of arrays."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+

@@ -1,0 +1,120 @@
+"""The train step and the eval step: pure, whole, and the same for every task, mesh and accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.models.dropout import RowRng
+from bert_jax.records import Batch, Sum
+from bert_jax.task import Losses, Task, Variables
+from bert_jax.training.mesh import unbox
+from bert_jax.training.schedules import Schedule
+from bert_jax.training.state import TrainState
+
+TrainStep = Callable[[TrainState, Any, Batch], TrainState]
+EvalStep = Callable[[Any, Any, Batch], dict[str, Sum]]
+
+
+def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
+    """weight / count of each loss term over the whole global batch, so that unequal masks weigh the same everywhere."""
+    counts = task.counts(batch)
+    return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
+
+
+def total_loss(
+    task: Task, params: Any, frozen: Any, batch: Batch, scale: dict[str, jax.Array], rng: RowRng | None, carry: Any
+) -> tuple[jax.Array, Losses]:
+    """This (micro-)batch's share of the loss of the global batch."""
+    losses = task.loss(Variables(params, frozen), batch, rng, carry)
+    return sum(term.value * scale[name] for name, term in losses.terms.items()), losses  # type: ignore[return-value]
+
+
+def add(left: Any, right: Any) -> Any:
+    return jax.tree.map(jnp.add, left, right)
+
+
+def make_train_step(
+    task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, micro_batches: int = 1
+) -> TrainStep:
+    """(state, frozen, batch) -> state after one update. Metrics are summed into ``state.metrics``.
+
+    The loss and its gradient are those of the whole global batch whatever ``micro_batches`` or the mesh. Dropout bits
+    depend on (seed, step, row, site) alone.
+    """
+    value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
+
+    def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
+        num_rows = next(iter(batch.values())).shape[0]
+        scale = loss_scale(task, batch)
+        rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
+
+        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum], Any]:
+            (loss, losses), grads = value_and_grad(task, state.params, frozen, part[0], scale, part[1], state.carry)
+            return grads, loss, losses.metrics, losses.carry
+
+        if micro_batches == 1:
+            grads, loss, metrics, carry = one((batch, rng))
+        else:
+            parts = split_rows((batch, rng), micro_batches)
+            first, rest = (jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, slice(1, None)))
+            summed, _ = jax.lax.scan(lambda sums, part: (add(sums, one(part)), None), one(first), rest)
+            grads, loss, metrics, carry = summed
+
+        direction, opt_state = tx.update(grads, state.opt_state, state.params)
+        learning_rate = schedule(state.step)
+        metrics = metrics | {
+            "loss": Sum(loss, jnp.ones([])),
+            "gradient_norm": Sum(optax.global_norm(grads), jnp.ones([])),
+            "learning_rate": Sum(learning_rate, jnp.ones([])),
+        }
+        return TrainState(
+            step=state.step + 1,
+            params=jax.tree.map(lambda w, d: w - learning_rate * d, state.params, direction),
+            opt_state=opt_state,
+            carry=carry,
+            metrics=add(state.metrics, metrics),
+        )
+
+    return train_step
+
+
+def split_rows(tree: Any, parts: int) -> Any:
+    """[B, ...] -> [parts, B/parts, ...], taking every ``parts``-th row, so that each part lies on all devices evenly.
+
+    Leaves without rows (a key) are repeated.
+    """
+
+    def split(x: jax.Array) -> jax.Array:
+        if x.ndim == 0:
+            return jnp.broadcast_to(x, (parts,))
+        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
+
+    return jax.tree.map(split, tree)
+
+
+def make_eval_step(task: Task) -> EvalStep:
+    """(params, frozen, batch) -> metric sums, without dropout."""
+
+    def eval_step(params: Any, frozen: Any, batch: Batch) -> dict[str, Sum]:
+        num_rows = next(iter(batch.values())).shape[0]
+        return task.loss(Variables(params, frozen), batch, None, task.init_carry(num_rows)).metrics
+
+    return eval_step
+
+
+def metric_names(task: Task) -> list[str]:
+    """Names that a train step reports: the task's own and the step's."""
+    kind = next(iter(task.batch_specs))
+    spec = task.batch_specs[kind]
+    batch = {name: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for name, f in spec.items()}
+
+    def evaluate(key: jax.Array, rows: Batch) -> dict[str, Sum]:
+        variables = unbox(task.init(key))
+        return make_eval_step(task)(variables.params, variables.frozen, rows)
+
+    return [*jax.eval_shape(evaluate, jax.random.key(0), batch), "loss", "gradient_norm", "learning_rate"]

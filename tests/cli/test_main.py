@@ -1,0 +1,115 @@
+"""The dispatcher: verbs, one-line errors, exit codes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bert_jax
+from bert_jax.cli import main, tokenize
+from bert_jax.errors import UserError
+
+ROOT = Path(bert_jax.__file__).resolve().parent.parent
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that a failing command prints last, without ``error: ``."""
+    assert main.run(argv) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("error: ")
+    assert not any("Traceback" in line for line in lines)
+    return lines[-1].removeprefix("error: ")
+
+
+def test_no_verb_lists_every_verb_with_what_it_does(capsys):
+    assert main.run([]) == 2
+    listed = capsys.readouterr().err
+    for verb in ("tokenize", "vocab", "corpus", "pretrain", "export", "import", "fill-mask", "report", "status"):
+        [line] = [line for line in listed.splitlines() if line.split()[:1] == [verb]]
+        assert len(line.split()) > 4
+
+
+def test_an_unknown_verb_names_the_nearest(capsys):
+    assert "did you mean 'tokenize'?" in error_of(capsys, "tokenise")
+
+
+def test_help_of_a_verb_shows_its_own_flags_only(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main.run(["vocab", "--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    assert "--config" in text
+    assert "--output" in text
+    assert "--verbosity" not in text
+
+
+def test_version(capsys):
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"bert-jax {bert_jax.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["vocab", "--config=quickstart"], "--output"),  # a missing flag
+        (["vocab", "--config=quickstart", "--output=v", "--outptu=3"], "did you mean '--output'?"),
+        (["vocab", "--config=quickstart", "--output=v", "--config.seed"], "--config.seed=VALUE"),
+        (["vocab", "--config=quickstart", "--output=v", "--config.corpora.path=x"], "did you mean 'corpus'?"),
+        (["vocab", "--config=quickstart", "--output=v", "--config.vocab.sise=9"], "did you mean 'size'?"),
+        (["vocab", "--config=quickstart", "--output=v", "--config.corpus.source=docstring"], "mean 'docstrings'?"),
+        (["vocab", "--config=quickstart", "--output=v", "stray"], "'stray'"),
+        (["tokenize", "--vocab=v", "--config.seed=1", "a"], "--config=RECIPE"),
+        (["tokenize", "--vocab=v", "a", "b", "c"], "at most two"),
+        (["tokenize", "--vocab=nowhere.txt", "a"], "nowhere.txt"),
+        (["tokenize", "--vocab=v", "--max_length=ten", "a"], "'ten'"),
+        (["corpus", "--config=quickstart", "--output=c"], "bert-jax vocab"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(capsys, tmp_path, monkeypatch, argv, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in error_of(capsys, *argv)
+    assert not list(tmp_path.iterdir()), "something was left half-written"
+
+
+def test_the_traceback_can_be_asked_for(capsys, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_TRACEBACK", "1")
+    assert main.run(["tokenise"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_error_over_several_lines_is_joined(capsys, monkeypatch):
+    def fail(arguments):
+        raise UserError("first\nsecond")
+
+    monkeypatch.setattr(tokenize, "run", fail)
+    assert error_of(capsys, "tokenize", "--vocab=v", "a") == "first second"
+
+
+def test_an_interrupt_has_the_shells_exit_code(monkeypatch):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenize, "run", interrupt)
+    assert main.run(["tokenize", "--vocab=v", "a"]) == 130
+
+
+def test_a_bug_is_not_disguised(monkeypatch):
+    def fail(arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(tokenize, "run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main.run(["tokenize", "--vocab=v", "a"])
+
+
+def test_as_a_module_the_exit_code_reaches_the_shell():
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax", "tokenise"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "did you mean 'tokenize'?" in done.stderr

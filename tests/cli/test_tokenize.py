@@ -1,0 +1,57 @@
+"""``bert-jax tokenize``, in the table and as JSON."""
+
+import json
+
+import pytest
+
+from bert_jax.cli import main
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he", "##llo", "world", "Hello"]
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(VOCAB) + "\n")
+    return path
+
+
+def as_json(capsys, *argv):
+    assert main.run(["tokenize", "--json", *argv]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_published_cased_vocabulary(capsys, shared_data):
+    vocab = shared_data("vocab") / "bert-base-cased-vocab.txt"
+    assert main.run(["tokenize", f"--vocab={vocab}", "--cased", "I will watch Memento tonight", "--max_length=10"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "ids: 101 146 1209 2824 2508 26173 3568 102 0 0"
+
+
+def test_the_table_has_a_line_a_piece(capsys, vocab):
+    assert main.run(["tokenize", f"--vocab={vocab}", "Hello"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:5] == [
+        ["piece", "id", "type", "mask", "offset"],
+        ["[CLS]", "2", "0", "1", "0-0"],
+        ["he", "5", "0", "1", "0-2"],
+        ["##llo", "6", "0", "1", "2-5"],
+        ["[SEP]", "3", "0", "1", "0-0"],
+    ]
+
+
+def test_a_pair_around_flags_and_padding(capsys, vocab):
+    encoded = as_json(capsys, "hello", f"--vocab={vocab}", "--max_length=7", "world")
+    assert encoded["pieces"] == ["[CLS]", "he", "##llo", "[SEP]", "world", "[SEP]", "[PAD]"]
+    assert encoded["token_type_ids"] == [0, 0, 0, 0, 1, 1, 0]
+    assert encoded["attention_mask"] == [1, 1, 1, 1, 1, 1, 0]
+
+
+def test_cased_and_uncased(capsys, vocab):
+    assert as_json(capsys, f"--vocab={vocab}", "Hello")["input_ids"] == [2, 5, 6, 3]
+    assert as_json(capsys, f"--vocab={vocab}", "--cased", "Hello")["input_ids"] == [2, 8, 3]
+
+
+def test_a_vocabulary_without_a_special_token_names_it(capsys, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(piece for piece in VOCAB if piece != "[MASK]"))
+    assert main.run(["tokenize", f"--vocab={tmp_path / 'vocab.txt'}", "hello"]) == 2
+    assert "[MASK]" in capsys.readouterr().err

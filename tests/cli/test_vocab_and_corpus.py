@@ -1,0 +1,71 @@
+"""``bert-jax vocab`` and ``bert-jax corpus`` on a few small files."""
+
+import pytest
+
+from bert_jax.cli import main
+from bert_jax.corpora.store import Corpus
+from bert_jax.text.wordpiece import read_vocab
+
+SENTENCES = ["The cat sat on the mat.", "A dog ran to the park.", "It was a sunny day.", "The end came at last."]
+
+
+@pytest.fixture
+def flags(tmp_path):
+    """Of a corpus of 40 documents."""
+    for i in range(40):
+        lines = [f"{sentence} Number {i} of them." for sentence in SENTENCES[i % 2 :]]
+        (tmp_path / f"text-{i:02}.txt").write_text("\n".join(lines) + "\n")
+    return [
+        "--config=bert_base",
+        f"--config.corpus.options.paths={tmp_path}/text-*.txt",
+        "--config.corpus.heldout_fraction=0.25",
+        "--config.vocab.size=120",
+    ]
+
+
+def test_vocabulary_then_corpus(tmp_path, capsys, flags):
+    vocab, store = tmp_path / "out" / "vocab.txt", tmp_path / "out" / "corpus"
+    assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0
+    pieces = read_vocab(vocab)
+    assert len(pieces) <= 120
+    assert "the" in pieces
+    assert main.run(["corpus", *flags, f"--config.vocab.path={vocab}", f"--output={store}"]) == 0
+    corpus = Corpus(store)
+    assert corpus.split("train").num_documents + corpus.split("heldout").num_documents == 40
+    assert f"{corpus.split('train').num_tokens:,} tokens" in capsys.readouterr().out
+
+
+def test_a_published_vocabulary_is_checked_and_copied(tmp_path, flags):
+    published, output = tmp_path / "published.txt", tmp_path / "vocab.txt"
+    published.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    assert main.run(["vocab", *flags, f"--config.vocab.path={published}", f"--output={output}"]) == 0
+    assert read_vocab(output) == read_vocab(published)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\n"])
+def test_an_empty_corpus_is_an_error_and_writes_nothing(tmp_path, capsys, content):
+    (tmp_path / "text.txt").write_bytes(content)
+    flags = ["--config=bert_base", f"--config.corpus.options.paths={tmp_path}/text.txt"]
+    assert main.run(["vocab", *flags, f"--output={tmp_path / 'vocab.txt'}"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_wrongly_encoded_file_is_named_with_the_offset(tmp_path, capsys):
+    (tmp_path / "text.txt").write_bytes(b"Fine so far.\nCaf\xe9 here.\n")
+    flags = ["--config=bert_base", f"--config.corpus.options.paths={tmp_path}/text.txt"]
+    assert main.run(["vocab", *flags, f"--output={tmp_path / 'vocab.txt'}"]) == 2
+    error = capsys.readouterr().err
+    assert "text.txt" in error
+    assert "16" in error
+    assert not (tmp_path / "vocab.txt").exists()
+
+
+def test_a_store_is_not_overwritten(tmp_path, capsys, flags):
+    vocab, store = tmp_path / "vocab.txt", tmp_path / "corpus"
+    assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0
+    store.mkdir()
+    (store / "precious").write_text("")
+    assert main.run(["corpus", *flags, f"--config.vocab.path={vocab}", f"--output={store}"]) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert [path.name for path in store.iterdir()] == ["precious"]

@@ -1,0 +1,63 @@
+"""Who sees whom: leak tests, each with a check that it could fail."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.models.attention import HIDDEN, packed_bias, padding_bias
+from bert_jax.models.encoder import BertEncoder
+from tests.models.helpers import as_jax, random_params, tiny
+
+LENGTH = 10
+PARAMS = as_jax(random_params(tiny()))["encoder"]
+IDS = jnp.asarray(np.random.default_rng(0).integers(5, 64, (1, LENGTH)), jnp.int32)
+ZEROS = jnp.zeros_like(IDS)
+
+
+def influence(**inputs: Any) -> np.ndarray:
+    """[query, key]: largest change of a query's output when the token at the key is replaced."""
+
+    @jax.jit
+    def run(ids: jax.Array) -> jax.Array:
+        return BertEncoder(tiny()).apply({"params": PARAMS}, ids, ZEROS, **inputs)  # type: ignore[return-value]
+
+    before = run(IDS)
+    changed = [run(IDS.at[0, key].set(5 + (IDS[0, key] + 7) % 50)) for key in range(LENGTH)]
+    return np.stack([np.abs(np.asarray(c - before))[0].max(axis=-1) for c in changed], axis=1)
+
+
+def test_bias_matrices_are_those_of_the_docstrings() -> None:
+    h = HIDDEN
+    assert np.array_equal(padding_bias(jnp.array([[1, 1, 1, 0]]))[0, 0], [[0, 0, 0, h]])
+    expected = [[0, 0, h, h], [0, 0, h, h], [h, h, 0, h], [h, h, h, h]]
+    assert np.array_equal(packed_bias(jnp.array([[1, 1, 2, 0]]))[0, 0], expected)
+
+
+def test_padding_is_never_read() -> None:
+    mask = jnp.asarray(np.arange(LENGTH)[None, :] < 7, jnp.int32)
+    seen = influence(attention_mask=mask)
+    assert np.all(seen[:7, 7:] == 0)  # real queries, padded keys: bit-identical
+    assert np.all(seen[:7, :7] > 1e-5)  # real keys: the power check
+
+
+def test_packed_pairs_do_not_see_each_other() -> None:
+    ids = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0]])
+    positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 0, 0, 0]])
+    seen = influence(attention_mask=jnp.asarray(ids > 0, jnp.int32), sequence_ids=jnp.asarray(ids), position_ids=positions)
+    visible = (ids.T == ids) & (ids > 0) & (ids.T > 0)
+    real = ids[0] > 0
+    assert np.all(seen[real][~visible[real]] == 0)
+    assert np.all(seen[visible] > 1e-5)
+
+
+def test_a_packed_row_gives_what_its_pairs_give_alone() -> None:
+    ids = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]])
+    positions = jnp.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])
+    model, variables = BertEncoder(tiny()), {"params": PARAMS}
+    packed = model.apply(variables, IDS, ZEROS, (ids > 0).astype(jnp.int32), positions, ids)
+    for start, stop in ((0, 4), (4, 9)):
+        part = IDS[:, start:stop]
+        alone = model.apply(variables, part, jnp.zeros_like(part), jnp.ones_like(part))
+        np.testing.assert_allclose(packed[:, start:stop], alone, atol=1e-5)  # type: ignore[index]

@@ -1,0 +1,133 @@
+"""One model, whatever the way it is computed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.layers import stack_layers, unstack_layers
+from tests.models.helpers import as_jax, loss, random_batch, random_params, random_targets, tiny
+
+RNG = RowRng.create(0, 3, jnp.arange(4))
+
+
+def value_and_gradient(config: ModelConfig, params: Any, rng: Any = None) -> tuple[Any, Any]:
+    model = BertForPreTraining(config)
+    batch, targets = as_jax(random_batch()), as_jax(random_targets())
+    return jax.jit(jax.value_and_grad(lambda p: loss(model, p, batch, targets, rng)))(as_jax(params))
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
+    """Each leaf within ``tolerance`` of its largest entry; key biases, whose gradient is rounding noise, absolutely."""
+
+    def check(path: Any, a: Any, e: Any) -> None:
+        key_bias = [k.key for k in path[-2:]] == ["key", "bias"]
+        scale = 1.0 if key_bias else max(float(np.abs(e).max()), 1e-9)
+        np.testing.assert_allclose(a, e, atol=tolerance * scale, rtol=0, err_msg=str(path))
+
+    jax.tree_util.tree_map_with_path(check, actual, expected)
+
+
+@pytest.mark.parametrize("rng", [None, RNG], ids=["eval", "dropout"])
+def test_scanned_and_unrolled_are_one_model(rng: RowRng | None) -> None:
+    params = random_params(tiny())
+    value, gradient = value_and_gradient(tiny(), params, rng)
+    scanned_value, scanned_gradient = value_and_gradient(tiny(layers="scanned"), stack_layers(params), rng)
+    assert scanned_value == pytest.approx(float(value), rel=1e-6)
+    assert_close(unstack_layers(scanned_gradient), gradient, 1e-5)
+
+
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_remat_changes_nothing(layers: Any, remat: Any) -> None:
+    params = random_params(tiny(layers=layers))
+    value, gradient = value_and_gradient(tiny(layers=layers), params, RNG)
+    remat_value, remat_gradient = value_and_gradient(tiny(layers=layers, remat=remat), params, RNG)
+    assert remat_value == pytest.approx(float(value), rel=1e-6)
+    assert_close(remat_gradient, gradient, 1e-5)
+
+
+def test_dropout_does_not_depend_on_the_micro_batch() -> None:
+    model, params, batch = BertForPreTraining(tiny()), as_jax(random_params(tiny())), as_jax(random_batch())
+    whole = model.apply({"params": params}, **batch, rng=RNG)["mlm_logits"]  # type: ignore[call-overload, index]
+    plain = model.apply({"params": params}, **batch)["mlm_logits"]  # type: ignore[call-overload, index]
+    assert float(jnp.abs(whole - plain).max()) > 0.1
+    for rows in (np.array([0, 2]), np.array([3, 1])):
+        part = {name: value[rows] for name, value in batch.items()}
+        logits = model.apply({"params": params}, **part, rng=RowRng.create(0, 3, jnp.asarray(rows)))["mlm_logits"]  # type: ignore[call-overload, index]
+        np.testing.assert_allclose(logits, whole[rows], atol=1e-5)
+
+
+def test_stack_and_unstack_are_inverse_and_keep_numpy() -> None:
+    params = random_params(tiny())
+    back = unstack_layers(stack_layers(params))
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, back, params)))
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(stack_layers(params)))
+    scanned = random_params(tiny(layers="scanned"))
+    assert jax.tree.structure(stack_layers(params)) == jax.tree.structure(scanned)
+
+
+def test_all_hidden_states() -> None:
+    batch = as_jax(random_batch())
+    ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    params = as_jax(random_params(tiny()))["encoder"]
+    states = BertEncoder(tiny()).apply({"params": params}, **ids, hidden_states="all")
+    scanned = BertEncoder(tiny(layers="scanned")).apply({"params": stack_layers(params)}, **ids, hidden_states="all")
+    assert isinstance(states, jax.Array)
+    assert states.shape == (4, 4, 16, 32)
+    np.testing.assert_allclose(states, scanned, atol=1e-5)
+    np.testing.assert_array_equal(states[-1], BertEncoder(tiny()).apply({"params": params}, **ids))
+
+
+def test_initial_values() -> None:
+    config = tiny(vocab_size=2000, hidden_size=64)
+    params = nn.unbox(BertForPreTraining(config).init(jax.random.key(0), **random_batch()))["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = path[-1].key
+        if name in ("bias", "output_bias", "scale"):
+            assert np.all(np.asarray(leaf) == (name == "scale")), path
+        else:
+            assert float(jnp.abs(leaf).max()) <= 2 * 0.02 + 1e-7, path
+    words = params["encoder"]["embeddings"]["word_embeddings"]
+    assert float(words.std()) == pytest.approx(0.88 * 0.02, rel=0.01)  # of a normal cut at two deviations
+
+
+def test_every_parameter_has_logical_axes() -> None:
+    for layers, leading in (("unrolled", ()), ("scanned", ("layers",))):
+        boxed = jax.eval_shape(BertForPreTraining(tiny(layers=layers)).init, jax.random.key(0), **random_batch())["params"]
+        boxes = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+        assert all(isinstance(b, nn.LogicallyPartitioned) and len(b.names) == b.value.ndim for b in boxes)
+        encoder = boxed["encoder"]
+        layer = encoder["layers"] if leading else encoder["layer_0"]
+        assert layer["attention"]["query"]["kernel"].names == (*leading, "embed", "heads", "head_dim")
+        assert layer["attention"]["output"]["kernel"].names == (*leading, "heads", "head_dim", "embed")
+        assert layer["mlp"]["input"]["kernel"].names == (*leading, "embed", "mlp")
+        assert encoder["embeddings"]["word_embeddings"].names == ("vocab", "embed")
+
+
+def test_bfloat16_is_close_and_parameters_stay_float32() -> None:
+    params = random_params(tiny())
+    value, gradient = value_and_gradient(tiny(), params)
+    half_value, half_gradient = value_and_gradient(tiny(dtype="bfloat16"), params)
+    assert half_value.dtype == jnp.float32
+    assert half_value == pytest.approx(float(value), rel=0.02)
+    assert 0 < abs(float(half_value) - float(value))  # it did compute in bfloat16
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half_gradient))
+    words = ("encoder", "embeddings", "word_embeddings")
+    a, b = (np.ravel(g[words[0]][words[1]][words[2]]) for g in (gradient, half_gradient))
+    assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.99
+
+
+def test_rows_longer_than_the_positions_are_refused() -> None:
+    batch = random_batch(length=40)
+    with pytest.raises(UserError, match="rows of 40 positions exceed the model's 32"):
+        BertForPreTraining(tiny()).init(jax.random.key(0), **batch)

@@ -1,0 +1,21 @@
+"""Parts are found by file name."""
+
+import pytest
+
+from bert_jax import catalogue
+from bert_jax.errors import UserError
+
+
+def test_a_part_is_its_file():
+    assert catalogue.find("corpora", "docstrings").Source.__module__ == "bert_jax.corpora.docstrings"
+
+
+def test_only_files_with_the_named_class_are_parts_of_a_kind():
+    assert set(catalogue.parts("corpora", having="Source")) == {"docstrings", "text_files"}  # not build's Protocol
+    with pytest.raises(UserError, match="unknown source in bert_jax.corpora 'store'"):
+        catalogue.find("corpora", "store", having="Source")
+
+
+def test_a_wrong_name_lists_what_is_there():
+    with pytest.raises(UserError, match="did you mean 'docstrings'.*text_files"):
+        catalogue.find("corpora", "docstring")

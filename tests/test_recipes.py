@@ -1,0 +1,156 @@
+"""Recipes and overrides: every slip is found before anything runs."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bert_jax import recipes
+from bert_jax.errors import UserError
+
+RECIPE = """
+from ml_collections import ConfigDict
+
+
+def get_config(size="small"):
+    config = ConfigDict({"seed": 0, "rate": 0.1, "name": "x", "on": True, "unset": None, "sizes": (1, 2)})
+    config.paths = ("a",)
+    config.model = ConfigDict({"size": size, "options": {}})
+    config.phases = ({"steps": 1}, {"steps": 2})
+    config.twice_seed = config.get_ref("seed") * 2
+    return config
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def fails(*arguments):
+    with pytest.raises(UserError) as caught:
+        recipes.load(*arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_loads_by_both_names_and_names_every_group(name):
+    from bert_jax.pretraining import Settings
+
+    config = recipes.load(name)
+    assert recipes.load(name.rpartition("/")[2]) == config
+    json.dumps(config.to_dict())  # it travels with every checkpoint
+    # Overrides may add keys within a group, but no group, so a recipe has to name them all.
+    assert set(config) == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_the_recipes_of_the_issue_are_there():
+    assert {"pretrain/quickstart", "pretrain/bert_base", "pretrain/bert_large"} <= set(recipes.names())
+
+
+def test_a_file_with_an_argument(recipe):
+    assert recipes.load(recipe).model.size == "small"
+    assert recipes.load(f"{recipe}:large").model.size == "large"
+
+
+def test_a_json_file_is_data(tmp_path):
+    (tmp_path / "config.json").write_text('{"seed": 3, "model": {"size": "tiny"}}')
+    config = recipes.load(str(tmp_path / "config.json"), ["--config.seed=4"])
+    assert config.to_dict() == {"seed": 4, "model": {"size": "tiny"}}
+    (tmp_path / "config.json").write_text("{")
+    assert "is not JSON" in fails(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("seed=5", "seed", 5),
+        ("seed=1_000", "seed", 1000),
+        ("seed=None", "seed", None),
+        ("rate=1", "rate", 1.0),
+        ("rate=1e-4", "rate", 1e-4),
+        ("name=7", "name", "7"),
+        ("name=a=b", "name", "a=b"),
+        ("name=", "name", ""),
+        ("on=false", "on", False),
+        ("unset=3", "unset", 3),
+        ("unset=text", "unset", "text"),
+        ("sizes=(3,)", "sizes", (3,)),
+        ("sizes=3,4", "sizes", (3, 4)),
+        ("sizes=3", "sizes", (3,)),
+        ("paths=b,c*", "paths", ("b", "c*")),
+        ("paths=('b,c',)", "paths", ("b,c",)),
+        ("model.size=base", "model.size", "base"),
+        ("model.num_layers=4", "model.num_layers", 4),  # for the component to judge
+        ("model.options.rate=0.5", "model.options.rate", 0.5),
+        ("model={'size': 'x'}", "model.size", "x"),
+        ("phases[1].steps=9", "phases", ({"steps": 1}, {"steps": 9})),
+        ("seed=4", "twice_seed", 8),  # references follow
+    ],
+)
+def test_overrides(recipe, override, path, value):
+    found = recipes.load(recipe, [f"--config.{override}"])
+    for key in path.split("."):
+        found = found[key]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_override_wins(recipe):
+    assert recipes.load(recipe, ["--config.seed=5", "--config.seed=6"]).seed == 6
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("sed=5", "unknown key config.sed; did you mean 'seed'?"),
+        ("seed=five", "expected a whole number"),
+        ("seed=1.5", "expected a whole number"),
+        ("seed=True", "expected a whole number"),
+        ("rate=fast", "expected a number"),
+        ("rate=nan", "expected a finite number"),
+        ("rate=inf", "expected a finite number"),
+        ("on=1", "expected true or false"),
+        ("sizes=big", "expected entries of type int"),
+        ("sizes=(1,'2')", "expected entries of type int"),
+        ("model=base", "config.model is a group"),
+        ("seed.value=1", "config.seed is a value"),
+        ("phases[2].steps=1", "config.phases has 2 entries"),
+        ("seed", "--config.seed=VALUE"),
+    ],
+)
+def test_bad_overrides(recipe, override, said):
+    assert said in fails(recipe, [f"--config.{override}"])
+
+
+def test_a_loaded_config_is_locked(recipe):
+    with pytest.raises(AttributeError):
+        recipes.load(recipe).sed = 1
+
+
+def test_an_unknown_recipe_lists_what_is_there():
+    assert "did you mean 'quickstart'?" in fails("quickstrt")
+    assert "did you mean 'pretrain/quickstart'?" in fails("pretrain/quickstrt")
+    assert "did you mean 'pretrain/quickstart'?" in fails("configs/pretrain/quickstrt.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def get_config():\n    return 1 / 0\n", "recipe.py:2: ZeroDivisionError"),
+        ("import nowhere_to_be_found\n", "recipe.py:1: ModuleNotFoundError"),
+        ("def get_config(:\n", "recipe.py:1: SyntaxError"),
+        ("x = 1\n", "no function get_config()"),
+        ("def get_config():\n    pass\n", "gives NoneType; a ConfigDict is needed"),
+    ],
+)
+def test_a_recipe_that_fails_is_one_line_with_the_place(tmp_path, source, said):
+    (tmp_path / "recipe.py").write_text(source)
+    assert said in fails(str(tmp_path / "recipe.py"))
+
+
+def test_an_argument_that_a_recipe_does_not_take(tmp_path):
+    (tmp_path / "recipe.py").write_text("def get_config():\n    return {}\n")
+    assert "takes no argument" in fails(f"{tmp_path / 'recipe.py'}:large")
