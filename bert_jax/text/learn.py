@@ -78,17 +78,18 @@ def _normalized(counts: Counter[str], lowercase: bool) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], min_frequency: int) -> list[str]:
-    """The ``MAX_ALPHABET`` most frequent characters, ties by code point; then those among them that occur inside
-    words, as ``##c``. Both in code point order."""
+    """The ``MAX_ALPHABET`` most frequent characters, ties by code point; then as ``##c`` those among them that occur in
+    longer words (punctuation and ideographs stand alone). Both in code point order."""
     counts: Counter[str] = Counter()
-    inside: set[str] = set()
+    joined: set[str] = set()
     for word, count in words.items():
-        inside.update(word[1:])
+        if len(word) > 1:
+            joined.update(word)
         for character in word:
             counts[character] += count
     frequent = sorted((c for c in counts if counts[c] >= min_frequency), key=lambda c: (-counts[c], c))
     kept = sorted(frequent[:MAX_ALPHABET])
-    return kept + [f"##{c}" for c in kept if c in inside]
+    return kept + [f"##{c}" for c in kept if c in joined]
 
 
 def _repeated(words: dict[str, int]) -> Iterator[str]:
