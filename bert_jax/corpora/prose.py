@@ -9,7 +9,7 @@ from collections.abc import Iterator
 UNDERLINE = re.compile(r"\s*([=\-~^*#+\"])\1{2,}\s*$")  # makes the line above it a heading
 RULER = re.compile(r"\s*([=\-~^*#+`_.:'\"<>|]\s*){3,}$")
 FENCE = re.compile(r"\s*(```|~~~)")
-DOCTEST = re.compile(r"\s*>>>")
+EXAMPLE_OR_TABLE = re.compile(r"\s*(>>>|=+( +=+)+\s*$)")  # goes on to the next blank line
 CODE_DIRECTIVE = re.compile(
     r"\s*\.\. *(code|code-block|sourcecode|math|plot|doctest|testcode|ipython|autosummary|toctree)::"
 )
@@ -47,7 +47,7 @@ def paragraphs(docstring: str) -> Iterator[str]:
 def _text_lines(lines: list[str]) -> Iterator[str]:
     """Lines without code blocks, doctests, tables, headings and directives; a blank line stands where they were."""
     skipped_below: int | None = None  # a code block lasts while lines are indented deeper than this
-    in_fence = in_doctest = in_list_of_names = False
+    in_fence = in_example = in_list_of_names = False
     for i, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
         following = lines[i + 1] if i + 1 < len(lines) else ""
@@ -57,11 +57,11 @@ def _text_lines(lines: list[str]) -> Iterator[str]:
         if in_fence or (skipped_below is not None and (not line.strip() or indent > skipped_below)):
             continue
         skipped_below = None
-        in_doctest = bool(line.strip()) and (in_doctest or bool(DOCTEST.match(line)))
+        in_example = bool(line.strip()) and (in_example or bool(EXAMPLE_OR_TABLE.match(line)))
         heading = bool(line.strip()) and bool(UNDERLINE.match(following)) and not RULER.match(line)
         if heading:
             in_list_of_names = line.strip() in UNREAD_SECTIONS
-        if in_doctest or in_list_of_names or heading or _is_markup(line):
+        if in_example or in_list_of_names or heading or _is_markup(line):
             if CODE_DIRECTIVE.match(line):
                 skipped_below = indent
             yield ""

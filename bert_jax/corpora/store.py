@@ -71,9 +71,9 @@ class Corpus:
     """
 
     def __init__(self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES) -> None:
-        self._folder = files.local_copy(path)
+        self.folder = files.local_copy(path)
         self._cache_bytes = cache_bytes
-        self.manifest = _read_manifest(self._folder, str(path))
+        self.manifest = _read_manifest(self.folder, str(path))
         self.fingerprint: str = self.manifest["fingerprint"]
         self.tokenizer_sha256: str = self.manifest["tokenizer_sha256"]
 
@@ -81,13 +81,13 @@ class Corpus:
         """The split ``train`` or ``heldout``."""
         if name not in SPLITS:
             raise UserError(f"unknown split {name!r} of a corpus; valid: {', '.join(SPLITS)}")
-        return CorpusSplit(self._folder, name, self._cache_bytes)
+        return CorpusSplit(self.folder, name, self._cache_bytes)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise ``UserError`` unless the corpus was made with this very vocabulary."""
         if tokenizer.sha256 != self.tokenizer_sha256:
             raise UserError(
-                f"the corpus {self._folder} was made with another vocabulary (sha256 {self.tokenizer_sha256[:12]}, not"
+                f"the corpus {self.folder} was made with another vocabulary (sha256 {self.tokenizer_sha256[:12]}, not"
                 f" {tokenizer.sha256[:12]}); name the vocabulary it was made with, or build the corpus again"
             )
 

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import lzma
 import os
-import posixpath
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, Literal, cast
@@ -63,8 +62,8 @@ class Source:
             found.update({os.fspath(match): match for match in matches})
         if not found:
             raise UserError("corpus.paths is empty; name at least one glob of .txt, .gz or .xz files")
-        folder = posixpath.commonpath([posixpath.dirname(path) for path in found])
-        return {path[len(folder) :].lstrip("/"): found[path] for path in sorted(found)}
+        shared = os.path.commonprefix([path.split("/")[:-1] for path in found])
+        return {"/".join(path.split("/")[len(shared) :]): found[path] for path in sorted(found)}
 
     def fingerprint(self) -> str:
         """Hash of the settings and of every file's name and bytes."""
