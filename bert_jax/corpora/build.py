@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -74,8 +75,8 @@ def build(
         raise UserError(f"block_tokens is {block_tokens}; at least 1 is needed, 4096 is good")
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
-    with files.whole_directory(output) as folder:
-        writers = {split: SplitWriter(folder, split, dtype, block_tokens) for split in SPLITS}
+    with files.whole_directory(output) as folder, contextlib.ExitStack() as stack:
+        writers = {s: stack.enter_context(SplitWriter(folder, s, dtype, block_tokens)) for s in SPLITS}
         dropped = {"empty_sentences": 0, "empty_documents": 0}
         num_documents = num_bytes = num_tokens = 0
         for document in _tokenized(source.documents(), tokenizer, num_workers):
@@ -201,9 +202,7 @@ def _write_tfds_metadata(folder: Path, dtype: np.dtype, splits: dict[str, dict[s
     """``dataset_info.json`` and ``features.json``, with which TFDS reads the folder without TensorFlow."""
     import tensorflow_datasets as tfds
 
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=folder, dataset_name=DATASET_NAME, filetype_suffix="array_record"
-    )
+    template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name=DATASET_NAME, filetype_suffix="array_record")
     tfds.folder_dataset.write_metadata(
         data_dir=folder,
         features=tfds.features.FeaturesDict(

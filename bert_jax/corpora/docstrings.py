@@ -85,9 +85,7 @@ class Source:
         for package in sorted(set(self.packages)):
             try:
                 versions[package] = (
-                    platform.python_version()
-                    if package == STANDARD_LIBRARY
-                    else importlib.metadata.version(package)
+                    platform.python_version() if package == STANDARD_LIBRARY else importlib.metadata.version(package)
                 )
             except importlib.metadata.PackageNotFoundError:
                 missing.append(package)

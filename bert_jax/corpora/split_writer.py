@@ -35,6 +35,15 @@ class SplitWriter:
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.num_long_documents = 0  # with at least two sentences
 
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the files, also of a split that was not finished."""
+        self._writer = None
+        self._sentences.abandon()
+        self._documents.abandon()
+
     def write(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         """Add a document: ``tokens`` [sum(lengths)] of the sentences ``lengths`` [S], S at least 1."""
         self._sentences.append(self.num_tokens + np.cumsum(lengths))
@@ -103,7 +112,7 @@ class _GrowingArray:
     """An int64 ``.npy`` file that is appended to: numpy pads the header so that the length can be written later."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb")  # noqa: SIM115 (closed by close)
+        self._file = open(path, "wb")  # noqa: SIM115 (close, abandon)
         self._length = 0
         self._hash = hashlib.sha256()
         self._write_header()
@@ -120,6 +129,10 @@ class _GrowingArray:
         self._write_header()
         self._file.close()
         return self._hash.hexdigest()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):  # what a full disk does not take is not wanted any more
+            self._file.close()
 
     def _write_header(self) -> None:
         facts = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}

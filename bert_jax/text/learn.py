@@ -23,9 +23,7 @@ MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whol
 CHUNK_CHARACTERS = 1 << 20
 
 
-def learn_wordpiece(
-    texts: Iterable[str], size: int, lowercase: bool = True, min_frequency: int = 2
-) -> tuple[str, ...]:
+def learn_wordpiece(texts: Iterable[str], size: int, lowercase: bool = True, min_frequency: int = 2) -> tuple[str, ...]:
     """At most ``size`` pieces: special tokens, alphabet in code point order, then merged pieces, most frequent first.
 
     Fewer come out where the text has too few pairs seen ``min_frequency`` times. ``texts`` is read once, and memory
