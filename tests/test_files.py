@@ -50,12 +50,16 @@ def test_directory_appears_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), OSError(errno.ENOSPC, "No space left on device")])
-def test_directory_vanishes_on_any_error(tmp_path, error):
-    expected = UserError if isinstance(error, OSError) else ValueError
-    with pytest.raises(expected), files.whole_directory(tmp_path / "out") as folder:
+def write_and_fail(target: str | os.PathLike[str], error: Exception) -> None:
+    with files.whole_directory(target) as folder:
         (folder / "a").write_text("1")
         raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OSError(errno.ENOSPC, "No space left on device")])
+def test_directory_vanishes_on_any_error(tmp_path, error):
+    with pytest.raises(UserError if isinstance(error, OSError) else ValueError):
+        write_and_fail(tmp_path / "out", error)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,9 +144,8 @@ def test_remote_directory_counts_once_its_marker_is_there(bucket, monkeypatch, t
 
 
 def test_failed_remote_write_has_no_marker(bucket):
-    with pytest.raises(ValueError, match="x"), files.whole_directory(f"{bucket}/out") as folder:
-        (folder / "a").write_text("1")
-        raise ValueError("x")
+    with pytest.raises(ValueError, match="x"):
+        write_and_fail(f"{bucket}/out", ValueError("x"))
     assert not files.as_path(f"{bucket}/out").exists()
 
 
