@@ -69,8 +69,9 @@ def assert_same(ours: WordPiece, published, texts: list[str]) -> None:
 def test_random_unicode(tokenizers_pair):
     ours, python, rust = tokenizers_pair
     texts = random_strings(10_000)
-    assert_same(ours, python, texts)
     assert_same(ours, rust, texts)
+    # The Python one composes characters (NFC) before anything else, the others do not.
+    assert_same(ours, python, [unicodedata.normalize("NFC", text) for text in texts])
 
 
 def test_real_text(tokenizers_pair, shared_data):
