@@ -17,7 +17,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training.checkpoints import Checkpoints, CheckpointConfig
-from bert_jax.training.state import TrainState, abstract
+from bert_jax.training.state import TrainState, abstract, overlay
 
 # Leaves whose rows are pieces of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
@@ -31,7 +31,8 @@ class Initial:
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
     tokenizer: WordPiece
-    missing: tuple[str, ...]  # parts that start fresh
+    missing: tuple[str, ...] = ()  # parts that start fresh
+    checkpoints: tuple[str, int] | None = None  # workdir and step, where it is a run of ours
 
 
 def load_initial(source: str) -> Initial:
@@ -42,11 +43,81 @@ def load_initial(source: str) -> Initial:
     """
     if (files.as_path(source) / "config.json").exists():
         imported = import_model(source)
-        return Initial(source, imported.params, imported.config, imported.tokenizer, imported.missing)
+        tokenizer = WordPiece.load(imported.vocabulary, lowercase=imported.lowercase)
+        return Initial(source, imported.params, imported.config, tokenizer, imported.missing)
     workdir, _, step = source.partition("@")
     if step and not step.isdigit():
         raise UserError(f"--init={source}: after @ comes a step number")
     if not (files.as_path(workdir) / "checkpoints").exists():
         raise UserError(f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/)")
     trained = load_trained(workdir, int(step) if step else None)
-    return Initial(source, trained.params, trained.config, trained.tokenizer, ())
+    return Initial(source, trained.params, trained.config, trained.tokenizer, (), (workdir, trained.step))
+
+
+def start_from(
+    initial: Initial, model: ModelConfig, tokenizer: WordPiece, optimizer: Literal["fresh", "kept"], note: Callable[[str], None]
+) -> Callable[[TrainState], TrainState]:
+    """What turns a fresh state into one that goes on from ``initial``.
+
+    Pieces that the vocabulary has and the model has not start at the mean of the pieces they were cut into before.
+
+    Args:
+      optimizer: "kept" takes over the moments of a run of ours; the schedule begins anew either way.
+
+    Raises:
+      UserError: moments are to be kept where there are none, or where the vocabulary is another.
+    """
+    params = initial.params
+    if tokenizer.vocab != initial.tokenizer.vocab:
+        params, added = with_vocabulary(params, initial.tokenizer, tokenizer)
+        note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
+    if optimizer == "kept" and (initial.checkpoints is None or tokenizer.vocab != initial.tokenizer.vocab):
+        raise UserError(
+            "--init_optimizer=kept needs --init=WORKDIR, a run of ours, with its own vocabulary; leave it out to start "
+            "the optimizer fresh"
+        )
+    fresh = f"; fresh: {', '.join(initial.missing)}" if initial.missing else ""
+    note(f"starting from {initial.source}{fresh}; optimizer {optimizer}")
+    if model.layers == "scanned":
+        params = stack_layers(params)
+
+    def start(state: TrainState) -> TrainState:
+        if optimizer == "kept":
+            state = _kept_state(initial, state, note)
+        return dataclasses.replace(state, params=overlay(params, state.params), step=jax.numpy.zeros_like(state.step))
+
+    return start
+
+
+def with_vocabulary(params: Any, old: WordPiece, new: WordPiece) -> tuple[Any, int]:
+    """``params`` with the vocabulary's rows reordered and extended for ``new``.
+
+    A piece that ``old`` lacks starts at the mean of the pieces that ``old`` cuts it into.
+
+    Returns:
+      (params, number of pieces that are new).
+    """
+    index = {piece: i for i, piece in enumerate(old.vocab)}
+    added = [piece for piece in new.vocab if piece not in index]
+    cut = dict(zip(added, old.encode_batch([piece.removeprefix("##") for piece in added]), strict=True))
+    rows = [np.asarray([index[piece]]) if piece in index else cut[piece] for piece in new.vocab]
+    rows = [ids if len(ids) else np.asarray([old.unk_id]) for ids in rows]
+
+    def convert(tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        return {
+            name: np.stack([leaf[ids].mean(axis=0) for ids in rows]) if name in VOCABULARY_LEAVES else convert(leaf)
+            for name, leaf in tree.items()
+        }
+
+    return convert(params), len(added)
+
+
+def _kept_state(initial: Initial, state: TrainState, note: Callable[[str], None]) -> TrainState:
+    assert initial.checkpoints is not None
+    workdir, step = initial.checkpoints
+    restored = Checkpoints(workdir, CheckpointConfig()).restore(abstract(state), note, only=step)
+    if restored is None:
+        raise UserError(f"{workdir} has no checkpoint that can be read; start with --init_optimizer=fresh")
+    return dataclasses.replace(restored, metrics=state.metrics)

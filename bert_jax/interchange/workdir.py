@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
 
 from bert_jax import configuration, files
 from bert_jax.errors import UserError
+from bert_jax.interchange.card import model_card
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.training.checkpoints import read_params
+from bert_jax.training.checkpoints import read_params, save_params
+from bert_jax.training.formats import is_number
+from bert_jax.training.loggers.base import metrics_of
+from bert_jax.training.run import write_run
+from bert_jax.training.run_log import read_records
+from bert_jax.training.state import overlay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,3 +49,42 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
     if config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
     return TrainedModel(params, config, tokenizer, facts, step)
+
+
+def export_workdir(workdir: str, output: str | os.PathLike[str], step: int | None = None) -> str:
+    """Write a checkpoint as a Hugging Face directory; a line that says what was written."""
+    trained = load_trained(workdir, step)
+    metrics = files.as_path(workdir) / "metrics.jsonl"
+    records = read_records(metrics) if metrics.exists() else []
+    evaluations = [r for r in records if r["split"] == "eval" and r["step"] == trained.step]
+    newest = {name: value for name, value in metrics_of(evaluations[-1]).items() if is_number(value)} if evaluations else {}
+    card = model_card(trained.facts, newest, trained.step)
+    export_model(trained.params, trained.config, trained.tokenizer, output, card)
+    return f"exported step {trained.step:,} to {output}: BertForPreTraining, its outputs checked after writing"
+
+
+def import_into_workdir(directory: str, workdir: str) -> str:
+    """Make a workdir with one checkpoint, step 0, of a Hugging Face directory; a report of what was found.
+
+    Raises:
+      UserError: the directory holds no BERT, or the workdir is not empty.
+    """
+    imported = import_model(directory)
+    tokenizer = WordPiece.load(imported.vocabulary, lowercase=imported.lowercase)
+    fresh = fresh_params(imported.config)
+    params = jax.tree.map(np.asarray, overlay(imported.params, fresh))
+    facts = {
+        "model": dataclasses.asdict(imported.config),
+        "lowercase": tokenizer.lowercase,
+        "vocabulary_sha256": tokenizer.sha256,
+        "corpus_fingerprint": None,
+    }
+    if files.as_path(workdir).exists() and any(files.as_path(workdir).iterdir()):
+        raise UserError(f"{workdir} is not empty; give a new --workdir")
+    tokenizer.save(files.as_path(workdir) / "vocab.txt")
+    write_run(workdir, {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts})
+    save_params(workdir, params, facts)
+    lines = [f"imported {directory} into {workdir}: {sum(x.size for x in jax.tree.leaves(imported.params)):,} parameters"]
+    lines += [f"  fresh, for want of a tensor: {name}" for name in imported.missing]
+    lines += [f"  left out, without a place here: {name}" for name in imported.unused]
+    return "\n".join(lines)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
@@ -60,3 +63,10 @@ class BertForPreTraining(nn.Module):
             "mlm_logits": constrain(mlm_logits, "batch", None, "vocab"),
             "nsp_logits": self.nsp_head(pooled),
         }
+
+
+def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
+    """Newly initialised parameters, without their logical axis names."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    variables = jax.jit(BertForPreTraining(config).init)(jax.random.key(seed), ids, ids, ids, ids, ids)
+    return nn.unbox(variables["params"])  # type: ignore[no-any-return]

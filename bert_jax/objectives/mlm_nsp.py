@@ -18,6 +18,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Sum
+from bert_jax.rows import baselines
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
 from bert_jax.task import Losses, Variables
@@ -78,7 +79,7 @@ class Objective:
     def source(self, split: Literal["train", "eval"], kind: str, phase: int) -> SentencePairRows:
         corpus_split = self._corpus.split("train" if split == "train" else "heldout")
         return SentencePairRows(
-            self._rows[kind], corpus_split, self._facts, seed=self._seed, phase=phase, directory=self._corpus.directory
+            self._rows[kind], corpus_split, self._facts, seed=self._seed, phase=phase, directory=self._corpus.folder
         )
 
     def init(self, rng: Any) -> Variables:
@@ -119,6 +120,21 @@ class Objective:
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
         return means | {"perplexity": math.exp(min(means["mlm_loss"], 80.0))}
+
+    def baselines(self, num_rows: int) -> dict[str, float]:
+        """Cross-entropies in nats a masked token, and the NSP accuracy of always giving the commoner label, all on the
+        evaluation's own rows of the first kind of batch."""
+        source = self.source("eval", next(iter(self.batch_specs)), 0)
+        indices = np.arange(min(num_rows, source.rows_per_epoch))
+        rows = source.rows(np.zeros_like(indices), indices)
+        tokens = baselines.read_tokens(self._corpus.split("train"))
+        cloze = baselines.cloze_of_rows(rows, (self._facts.pad, self._facts.cls, self._facts.sep))
+        random_rate = float(rows["next_sentence_labels"].mean())
+        return {
+            "unigram_cross_entropy": baselines.unigram_cross_entropy(tokens, cloze.label, self._facts.vocab_size),
+            "trigram_cloze_cross_entropy": baselines.TrigramCloze(tokens, self._facts.vocab_size).cross_entropy(cloze),
+            "nsp_majority_rate": max(random_rate, 1 - random_rate),
+        }
 
     def finish(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         del outputs

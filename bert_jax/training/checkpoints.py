@@ -80,9 +80,11 @@ class Checkpoints:
         steps = committed_steps(self._directory)
         return steps[-1] if steps else None
 
-    def restore(self, abstract_state: TrainState, note: Callable[[str], None]) -> TrainState | None:
-        """The newest step that can be read, placed as ``abstract_state`` says; None if there is none."""
-        for step in reversed(committed_steps(self._directory)):
+    def restore(
+        self, abstract_state: TrainState, note: Callable[[str], None], only: int | None = None
+    ) -> TrainState | None:
+        """The newest step that can be read (or ``only`` that), placed as ``abstract_state`` says; None if there is none."""
+        for step in reversed(committed_steps(self._directory) if only is None else [only]):
             try:
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
                 return self._manager.restore(step, args=items).state
@@ -97,6 +99,13 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
+    """A checkpoint of step 0 that holds parameters alone, for ``read_params``."""
+    with ocp.CheckpointManager(files.as_path(workdir) / "checkpoints") as manager:
+        items = ocp.args.Composite(state=ocp.args.StandardSave({"params": params}), facts=ocp.args.JsonSave(dict(facts)))
+        manager.save(0, args=items)
 
 
 def committed_steps(directory: epath.PathLike) -> list[int]:

@@ -97,7 +97,9 @@ def train_and_evaluate(
 
     with meshes.activations(mesh):
         train_step = jax.jit(
-            make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), donate_argnums=0
+            make_train_step(task, tx, schedule, experiment.seed, training.micro_batches),
+            donate_argnums=0,
+            out_shardings=jax.tree.map(lambda x: x.sharding, state),
         )
         evaluation = Evaluation(task, mesh, training.eval_rows)
         compiled: dict[str, Any] = {}

@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from bert_jax.errors import UserError
 from bert_jax.records import Sum
-from bert_jax.task import Task, Variables
+from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 
 
@@ -30,12 +32,12 @@ def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
     return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
 
 
-def make_state(variables_params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
+def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
     """A state at step 0 around given parameters (boxed or not)."""
     return TrainState(
         step=jnp.zeros([], jnp.int32),
-        params=variables_params,
-        opt_state=tx.init(variables_params),
+        params=params,
+        opt_state=tx.init(params),
         carry=carry,
         metrics=zero_metrics(dict.fromkeys(metric_names)),
     )
@@ -67,3 +69,13 @@ def abstract(tree: Any) -> Any:
     """Shapes, dtypes and shardings of a tree of arrays."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
+
+def overlay(given: Any, fresh: Any, where: str = "params") -> Any:
+    """``fresh`` with every leaf that ``given`` has, placed where the fresh one lies. Raises ``UserError`` on a shape."""
+    if isinstance(fresh, dict):
+        return {name: overlay(given.get(name, {}), leaf, f"{where}/{name}") for name, leaf in fresh.items()}
+    if isinstance(given, dict):
+        return fresh
+    if given.shape != fresh.shape:
+        raise UserError(f"{where} has shape {given.shape} in the model to start from, {fresh.shape} here")
+    return jax.device_put(np.asarray(given, fresh.dtype), fresh.sharding)

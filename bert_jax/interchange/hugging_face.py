@@ -1,0 +1,266 @@
+"""Hugging Face directories, out and in, without torch or transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+from safetensors.numpy import save_file
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.interchange import names
+from bert_jax.models.bert import BertForPreTraining, fresh_params
+from bert_jax.models.config import ModelConfig
+from bert_jax.records import CLS, MASK, PAD, SEP, UNK
+from bert_jax.text.wordpiece import WordPiece
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+PICKLE_HINT = (
+    "; pytorch_model.bin is a pickle, which can run code: load it with transformers where you trust it, then "
+    "model.save_pretrained(folder)"
+)
+TOLERANCE = 1e-5  # of the probe, relative to the largest output
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """What a Hugging Face directory holds."""
+
+    params: dict[str, Any]  # unrolled, float32; without the missing parts
+    config: ModelConfig
+    vocabulary: Path  # a local vocab.txt
+    lowercase: bool
+    missing: tuple[str, ...]  # their names of tensors that are not there: heads, pooler
+    unused: tuple[str, ...]  # tensors of theirs that BERT pretraining has no place for
+
+
+# ---- Out ---------------------------------------------------------------------------------------------------------
+
+
+def export_model(
+    params: Any, config: ModelConfig, tokenizer: WordPiece, output: str | os.PathLike[str], card: str
+) -> None:
+    """Write config.json, model.safetensors, vocab.txt, the tokenizer's files and the model card, all or nothing.
+
+    Before the folder appears it is read again and must give the same outputs.
+
+    Args:
+      params: unrolled tree of ``BertForPreTraining(config)``.
+
+    Raises:
+      UserError: ``output`` is there already, the disk is full, or the numerical probe fails.
+    """
+    config = dataclasses.replace(config, layers="unrolled")
+    with files.whole_directory(output) as folder:
+        leaves = {e: np.asarray(_leaf(params, e.ours), np.float32) for e in names.entries(config.num_layers)}
+        save_file({e.theirs: names.to_theirs(x, e) for e, x in leaves.items()}, folder / WEIGHTS, {"format": "pt"})
+        _write_json(folder / "config.json", hf_config(config, tokenizer))
+        tokenizer.save(folder / "vocab.txt")
+        (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
+        _write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
+        _write_json(folder / "special_tokens_map.json", _special_tokens())
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        _probe(params, config, import_model(folder))
+
+
+def hf_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
+    """``config.json`` of a ``BertForPreTraining``."""
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.mlp_dim,
+        "hidden_act": ACTIVATIONS[config.activation],
+        "hidden_dropout_prob": config.dropout_rate,
+        "attention_probs_dropout_prob": config.attention_dropout_rate,
+        "max_position_embeddings": config.max_length,
+        "type_vocab_size": config.type_vocab_size,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": config.layer_norm_eps,
+        "pad_token_id": tokenizer.pad_id,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+    }
+
+
+def _special_tokens() -> dict[str, str]:
+    return {"unk_token": UNK, "sep_token": SEP, "pad_token": PAD, "cls_token": CLS, "mask_token": MASK}
+
+
+def _tokenizer_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": tokenizer.lowercase,
+        "model_max_length": config.max_length,
+        "tokenize_chinese_chars": True,
+        "strip_accents": None,
+        **_special_tokens(),
+    }
+
+
+def _probe(params: Any, config: ModelConfig, written: Imported) -> None:
+    """Outputs of the folder just written, on fixed random tokens, against those of the model in memory."""
+    rng = np.random.default_rng(0)
+    length = min(16, config.max_length)
+    batch = {
+        "input_ids": rng.integers(0, config.vocab_size, (2, length), np.int32),
+        "token_type_ids": rng.integers(0, config.type_vocab_size, (2, length), np.int32),
+        "attention_mask": np.ones((2, length), np.int32),
+        "masked_positions": np.tile(np.arange(length, dtype=np.int32), (2, 1)),
+        "cls_positions": np.zeros((2, 1), np.int32),
+    }
+    model = BertForPreTraining(dataclasses.replace(config, dtype="float32"))
+    apply = jax.jit(model.apply)
+    expected, found = (apply({"params": p}, **batch) for p in (params, written.params))
+    for name, value in expected.items():
+        scale, error = np.abs(value).max(), np.abs(np.asarray(value) - np.asarray(found[name])).max()
+        if not error <= TOLERANCE * max(scale, 1.0):
+            raise UserError(f"the exported model differs from the trained one ({name} by {error:.1e}); nothing was written")
+
+
+# ---- In ----------------------------------------------------------------------------------------------------------
+
+
+def import_model(directory: str | os.PathLike[str]) -> Imported:
+    """Read a BERT with any of its heads.
+
+    Raises:
+      UserError: no BERT, weights only as a pickle, a truncated file, tensors that do not fit the config.
+    """
+    folder = files.local_copy(directory)
+    theirs = _read_json(folder / "config.json")
+    config = model_config(theirs, str(directory))
+    tensors = _tied(_read_tensors(folder), str(directory))
+    params: dict[str, Any] = {}
+    missing, problems = [], []
+    shapes = jax.tree.map(lambda x: x.shape, jax.eval_shape(lambda: fresh_params(config)))
+    for entry in names.entries(config.num_layers):
+        if entry.theirs not in tensors:
+            missing.append(entry.theirs)
+            continue
+        array, shape = tensors.pop(entry.theirs), _leaf(shapes, entry.ours)
+        wanted = names.to_theirs(np.broadcast_to(np.float32(0), shape), entry).shape
+        if array.shape != wanted:
+            problems.append(f"{entry.theirs} is {list(array.shape)}, config.json says {list(wanted)}")
+        else:
+            _put(params, entry.ours, names.to_ours(array, entry, shape))
+    essential = [name for name in missing if name.startswith(("bert.embeddings.", "bert.encoder."))]
+    if essential:
+        problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
+    if problems:
+        raise UserError(f"{directory} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
+    unused = tuple(sorted(tensors))
+    vocabulary = folder / "vocab.txt"
+    if not vocabulary.exists():
+        raise UserError(f"{directory} has no vocab.txt; save the tokenizer's vocabulary there, one piece a line")
+    return Imported(params, config, vocabulary, _lowercase(folder), tuple(missing), unused)
+
+
+def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
+    """``config.json`` -> ours. Raises ``UserError`` for another architecture than BERT."""
+    if theirs.get("model_type", "bert") != "bert":
+        raise UserError(f"{where} is a {theirs['model_type']!r} model; only model_type 'bert' can be read")
+    if theirs.get("position_embedding_type", "absolute") != "absolute":
+        raise UserError(f"{where} has {theirs['position_embedding_type']} positions; only absolute ones can be read")
+    activations = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
+    activation = theirs.get("hidden_act", "gelu")
+    if activation not in activations:
+        raise UserError(f"{where} has hidden_act {activation!r}; known: {', '.join(activations)}")
+    try:
+        return ModelConfig(
+            vocab_size=theirs["vocab_size"],
+            hidden_size=theirs["hidden_size"],
+            num_layers=theirs["num_hidden_layers"],
+            num_heads=theirs["num_attention_heads"],
+            mlp_dim=theirs["intermediate_size"],
+            max_length=theirs["max_position_embeddings"],
+            type_vocab_size=theirs["type_vocab_size"],
+            dropout_rate=theirs.get("hidden_dropout_prob", 0.1),
+            attention_dropout_rate=theirs.get("attention_probs_dropout_prob", 0.1),
+            activation=activations[activation],  # type: ignore[arg-type]
+            layer_norm_eps=theirs.get("layer_norm_eps", 1e-12),
+            initializer_range=theirs.get("initializer_range", 0.02),
+        )
+    except KeyError as error:
+        raise UserError(f"{where}/config.json has no {error.args[0]}: it is not a BERT's") from error
+
+
+def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
+    """Every tensor by its present name, as float32."""
+    if (folder / INDEX).exists():
+        shards = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
+    elif (folder / WEIGHTS).exists():
+        shards = [WEIGHTS]
+    else:
+        pickled = (folder / "pytorch_model.bin").exists()
+        raise UserError(
+            f"{folder} has no {WEIGHTS}"
+            + (PICKLE_HINT if pickled else "; is it a model's folder?")
+        )
+    return {names.modern(name): array for shard in shards for name, array in _read_shard(folder / shard)}
+
+
+def _tied(tensors: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """The tensors without the copies of a tied decoder. Raises ``UserError`` where it is not tied."""
+    kept = {name: array for name, array in tensors.items() if name not in names.REDUNDANT}
+    decoder, words = (tensors.get(f"{n}.weight") for n in ("cls.predictions.decoder", "bert.embeddings.word_embeddings"))
+    if decoder is not None and words is not None and not np.array_equal(decoder, words):
+        raise UserError(f"{where} has an MLM decoder that is not its word embeddings; only tied ones can be read")
+    if "cls.predictions.decoder.bias" in tensors:
+        kept.setdefault("cls.predictions.bias", tensors["cls.predictions.decoder.bias"])
+    return kept
+
+
+def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    try:
+        with safetensors.safe_open(path, framework="flax") as file:  # its bfloat16 needs jax's dtypes
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
+                yield name, np.asarray(file.get_tensor(name)).astype(np.float32)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+
+
+def _lowercase(folder: Path) -> bool:
+    """What the tokenizer's files say; BERT's default is to lower-case."""
+    for name in ("tokenizer_config.json", "config.json"):
+        if (folder / name).exists() and "do_lower_case" in (content := _read_json(folder / name)):
+            return bool(content["do_lower_case"])
+    return True
+
+
+def _leaf(tree: Any, path: str) -> Any:
+    for name in path.split("/"):
+        tree = tree[name]
+    return tree
+
+
+def _put(tree: dict[str, Any], path: str, value: np.ndarray) -> None:
+    *folders, last = path.split("/")
+    for name in folders:
+        tree = tree.setdefault(name, {})
+    tree[last] = value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} has no {path.name}; is it a Hugging Face model's folder?") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again") from error
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

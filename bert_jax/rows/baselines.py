@@ -1,0 +1,122 @@
+"""What models without learning reach on the same masked positions: the lines that a training curve has to cross."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bert_jax.rows import random
+
+HIDDEN = -1  # a neighbour that the row does not show
+MAX_TOKENS = 20_000_000  # counted at most, so that a large corpus takes seconds too
+_FIT_SHARE = 20  # one position in so many fits the interpolation weights instead of being counted
+_BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each bucket has weights of its own
+
+
+class Tokens(Protocol):
+    """The part of ``corpora.store.CorpusSplit`` that is read here."""
+
+    num_tokens: int
+
+    def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray: ...
+
+
+class Cloze(NamedTuple):
+    """Masked positions and what stands beside them; each int64 [n]."""
+
+    left: np.ndarray  # HIDDEN where it is masked too, or a special token
+    right: np.ndarray
+    label: np.ndarray
+
+
+def read_tokens(split: Tokens) -> np.ndarray:
+    """int64 tokens of the split, from its start, ``MAX_TOKENS`` at most."""
+    length = min(split.num_tokens, MAX_TOKENS)
+    return split.read(np.zeros(1, np.int64), np.full(1, length)).astype(np.int64)
+
+
+def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> Cloze:
+    """The masked positions of a batch of rows [B, L], with the neighbours as the rows show them."""
+    ids = rows["input_ids"].astype(np.int64)
+    row, slot = np.nonzero(rows["masked_weights"])
+    shown = ~np.isin(ids, special_ids)
+    np.put_along_axis(shown, rows["masked_positions"], False, axis=1)  # a kept or random token is no context either
+    padded = np.pad(np.where(shown, ids, HIDDEN), ((0, 0), (1, 1)), constant_values=HIDDEN)
+    position = rows["masked_positions"][row, slot]
+    return Cloze(padded[row, position], padded[row, position + 2], rows["masked_labels"][row, slot].astype(np.int64))
+
+
+def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: int) -> float:
+    """Nats a masked token, of a model that knows only how often each piece stands in ``tokens`` (plus one)."""
+    return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
+
+
+def _unigram(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
+    return (np.bincount(tokens, minlength=vocab_size) + 1.0) / (len(tokens) + vocab_size)
+
+
+class TrigramCloze:
+    """p(w | left, right), interpolated from the counts of (left, w, right), (left, w), (w, right) and w.
+
+    Deleted interpolation (Jelinek and Mercer 1980): the weights, one set for each range of how often the context was
+    seen, are fitted by expectation maximisation on positions of the training text that are not counted.
+    """
+
+    def __init__(self, tokens: np.ndarray, vocab_size: int, rounds: int = 15):
+        """``tokens`` int64 [n], at least three."""
+        self._size = vocab_size
+        self._unigram = _unigram(tokens, vocab_size)
+        all_positions = Cloze(tokens[:-2], tokens[2:], tokens[1:-1])
+        fitting = random.integers(random.fold(random.key("cloze"), np.arange(len(tokens) - 2)), _FIT_SHARE) == 0
+        counted = Cloze(*(x[~fitting] for x in all_positions))
+        self._tables = [_count(keys) for pair in self._keys(counted) for keys in pair]
+        self._weights = np.full((len(_BUCKETS) + 1, 4), 0.25)
+        parts, bucket = self._parts(Cloze(*(x[fitting] for x in all_positions)))
+        for _ in range(rounds):
+            shares = np.nan_to_num(parts) * self._weights[bucket]
+            shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
+            for b in np.unique(bucket):
+                self._weights[b] = shares[bucket == b].mean(axis=0)
+
+    def cross_entropy(self, cloze: Cloze) -> float:
+        """Nats a masked token."""
+        return float(-np.log(self.probability(cloze)).mean())
+
+    def probability(self, cloze: Cloze) -> np.ndarray:
+        """Probability of each label, float64 [n]; over all labels of one context it sums to 1."""
+        parts, bucket = self._parts(cloze)
+        # A part whose context is hidden or was never seen gives its weight to the others.
+        weights = self._weights[bucket] * np.isfinite(parts)
+        return np.nansum(weights * parts, axis=1) / weights.sum(axis=1)
+
+    def _keys(self, cloze: Cloze) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(event, context) numbers of the trigram and of the two bigrams."""
+        left, right, label, size = *cloze, self._size
+        both = left * size + right
+        return [(both * size + label, both), (left * size + label, left), (right * size + label, right)]
+
+    def _parts(self, cloze: Cloze) -> tuple[np.ndarray, np.ndarray]:
+        """Component probabilities [n, 4], NaN where the context is hidden or unseen, and the bucket [n]."""
+        left_shown, right_shown = cloze.left != HIDDEN, cloze.right != HIDDEN
+        parts, seen = [], []
+        for i, ((event, context), shown) in enumerate(
+            zip(self._keys(cloze), (left_shown & right_shown, left_shown, right_shown), strict=True)
+        ):
+            events, contexts = _look_up(self._tables[2 * i], event), _look_up(self._tables[2 * i + 1], context)
+            contexts = np.where(shown, contexts, 0)
+            with np.errstate(invalid="ignore"):
+                parts.append(np.where(contexts > 0, events / np.where(contexts > 0, contexts, 1), np.nan))
+            seen.append(contexts)
+        parts.append(self._unigram[cloze.label])
+        return np.stack(parts, axis=1), np.searchsorted(_BUCKETS, seen[0], side="right")
+
+
+def _count(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.unique(keys, return_counts=True)
+
+
+def _look_up(table: tuple[np.ndarray, np.ndarray], keys: np.ndarray) -> np.ndarray:
+    known, counts = table
+    where = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(known[where] == keys, counts[where], 0)
