@@ -1,0 +1,182 @@
+"""The model against ``transformers``' BertForPreTraining: outputs, gradients, training, and both ways of interchange.
+
+Run by ``make test-parity``. It also writes the golden arrays that ``make test`` checks without torch.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
+transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
+
+from bert_jax.interchange import names
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.layers import stack_layers, unstack_layers
+from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from tests.models.golden import GOLDEN, batch_of, loss_of
+
+pytestmark = pytest.mark.parity
+V, P = 64, 32
+VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + i) for i in range(26)), *(f"##{chr(97 + i)}" for i in range(26)), *"0123456")
+
+
+def theirs(tmp_path: Path, activation: str = "gelu", dtype=torch.float32):
+    """A tiny random model of theirs, and its directory."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=V,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=P,
+        hidden_act=activation,
+        attn_implementation="eager",
+    )
+    model = transformers.BertForPreTraining(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():  # gains about 1, or deep gradients drown in rounding
+            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return model.to(dtype)
+
+
+def torch_outputs(model, batch):
+    """Hidden states, logits at the masked positions, the loss."""
+    tensors = {k: torch.tensor(np.asarray(v)) for k, v in batch.items()}
+    out = model(
+        input_ids=tensors["input_ids"].long(),
+        token_type_ids=tensors["token_type_ids"].long(),
+        attention_mask=tensors["attention_mask"].long(),
+        output_hidden_states=True,
+    )
+    positions = tensors["masked_positions"].long()
+    logits = torch.gather(out.prediction_logits, 1, positions[..., None].expand(-1, -1, V))
+    nll = torch.nn.functional.cross_entropy(
+        logits.transpose(1, 2), tensors["masked_labels"].long(), reduction="none"
+    )
+    weights = tensors["masked_weights"].to(logits.dtype)
+    nsp = torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0].long())
+    loss = (nll * weights).sum() / weights.sum() + nsp
+    return out, logits, loss
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dtype: str) -> None:
+    model = theirs(tmp_path, activation, getattr(torch, dtype))
+    imported = import_model(tmp_path)
+    assert imported.missing == () and imported.unused == ()
+    batch = batch_of(V)
+    out, logits, loss = torch_outputs(model, batch)
+    loss.backward()
+    tolerance, gradient_tolerance = (2e-5, 1e-5) if dtype == "float32" else (1e-10, 1e-10)
+    with jax.enable_x64(dtype == "float64"):
+        config = dataclasses.replace(imported.config, dtype=dtype, layers=layers)
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), imported.params)
+        params = stack_layers(params) if layers == "scanned" else params
+        (found, outputs), grads = jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True)(params)
+        hidden = BertForPreTraining(config).apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            method=lambda m, *a: m.encoder(*a, hidden_states="all"),
+        )
+    real = batch["attention_mask"] > 0
+    for ours, their_hidden in zip(hidden, out.hidden_states, strict=True):
+        np.testing.assert_allclose(np.asarray(ours)[real], their_hidden.detach().numpy()[real], atol=tolerance, rtol=0)
+    np.testing.assert_allclose(outputs["mlm_logits"], logits.detach().numpy(), atol=tolerance, rtol=0)
+    nsp = out.seq_relationship_logits.detach().numpy()
+    np.testing.assert_allclose(outputs["nsp_logits"][:, 0], nsp, atol=tolerance, rtol=0)
+    assert abs(float(found) - loss.item()) <= tolerance
+    grads = unstack_layers(grads) if layers == "scanned" else grads
+    parameters = dict(model.named_parameters())
+    for entry in names.entries(config.num_layers):
+        leaf = grads
+        for part in entry.ours.split("/"):
+            leaf = leaf[part]
+        expected = parameters[entry.theirs].grad.numpy()
+        largest = 1.0 if "key/bias" in entry.ours else np.abs(expected).max()
+        error = np.abs(names.to_theirs(np.asarray(leaf), entry) - expected).max()
+        assert error <= gradient_tolerance * max(largest, 1e-30), (entry.ours, error, largest)
+    if dtype == "float32" and layers == "unrolled" and activation == "gelu":
+        write_golden(imported.params, batch, logits.detach().numpy(), nsp, loss.item(), parameters)
+
+
+def write_golden(params, batch, mlm_logits, nsp_logits, loss: float, parameters) -> None:
+    """Weights, inputs and what torch gave for them."""
+    flat = {"/".join(str(k.key) for k in path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    gradient = parameters["bert.encoder.layer.0.attention.self.query.weight"].grad.numpy()
+    words = parameters["bert.embeddings.word_embeddings.weight"].grad.numpy()
+    np.savez_compressed(
+        GOLDEN,
+        **{f"params/{k}": v for k, v in flat.items()},
+        **{f"batch/{k}": v for k, v in batch.items()},
+        mlm_logits=mlm_logits,
+        nsp_logits=nsp_logits,
+        loss=np.float32(loss),
+        query_gradient=gradient,
+        word_gradient=words,
+    )
+
+
+def test_training_trajectory(tmp_path: Path) -> None:
+    """Twenty steps from the same weights on the same batches, dropout off: AdamW as in google-research/bert."""
+    model, steps, peak = theirs(tmp_path), 20, 1e-3
+    imported = import_model(tmp_path)
+    batches = [batch_of(V, seed=i) for i in range(steps)]
+    decayed = {n: p for n, p in model.named_parameters() if not n.endswith("bias") and "LayerNorm" not in n}
+    moments = {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in model.named_parameters()}
+    expected = []
+    for step, batch in enumerate(batches):
+        model.zero_grad()
+        *_, loss = torch_outputs(model, batch)
+        loss.backward()
+        expected.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rate = peak * step / 5 if step < 5 else peak * (1 - step / steps)
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                m, v = moments[name]
+                m.mul_(0.9).add_(p.grad, alpha=0.1)
+                v.mul_(0.999).add_(p.grad**2, alpha=0.001)
+                p.sub_(rate * (m / (v.sqrt() + 1e-6) + (0.01 * p if name in decayed else 0)))
+    params, tx = jax.tree.map(jnp.asarray, imported.params), make_optimizer(OptimizerConfig())
+    schedule = make_schedule(ScheduleConfig("linear_from_zero", peak, 5), steps)
+    opt_state = tx.init(params)
+    found = []
+    for step, batch in enumerate(batches):
+        (loss, _), grads = jax.value_and_grad(lambda p, b=batch: loss_of(imported.config, p, b), has_aux=True)(params)
+        direction, opt_state = tx.update(grads, opt_state, params)
+        params = jax.tree.map(lambda w, d, s=step: w - schedule(s) * d, params, direction)
+        found.append(float(loss))
+    assert expected[-1] < expected[0]
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+def test_an_export_loads_in_transformers(tmp_path: Path) -> None:
+    theirs(tmp_path / "in")
+    imported = import_model(tmp_path / "in")
+    export_model(imported.params, imported.config, WordPiece.load(imported.vocabulary), tmp_path / "out", "card")
+    model, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    batch = batch_of(V)
+    _, logits, loss = torch_outputs(model.eval(), batch)
+    found, outputs = loss_of(imported.config, imported.params, batch)
+    np.testing.assert_allclose(outputs["mlm_logits"], logits.detach().numpy(), atol=2e-5, rtol=0)
+    assert abs(float(found) - loss.item()) <= 2e-5
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("ab ca", "d")["input_ids"] == list(WordPiece(VOCAB).encode("ab ca", "d").input_ids)
+    fill = transformers.pipeline("fill-mask", model=str(tmp_path / "out"), tokenizer=str(tmp_path / "out"))
+    assert len(fill("a [MASK] b")) == 5
