@@ -20,8 +20,9 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
       (sum of weighted nll, sum of weights), (number of weighted hits, sum of weights).
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]  # [...]
-    nll = jax.nn.logsumexp(logits, axis=-1) - label_logits
-    hits = (jnp.argmax(logits, axis=-1) == labels).astype(logits.dtype)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))  # [...]
+    label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    nll = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)) - label_logits
+    hits = (label_logits >= largest).astype(logits.dtype)  # an argmax over V would cost more than the softmax on CPU
     count = jnp.sum(weights)
     return Sum(jnp.sum(nll * weights), count), Sum(jnp.sum(hits * weights), count)

@@ -149,9 +149,8 @@ def train_and_evaluate(
                 result = evaluate(done)
             if done % experiment.checkpoints.every_steps == 0 or last:
                 jax.block_until_ready(state)
-                with observer.during("saving"):
+                with observer.saving(done):
                     checkpoints.save(state, facts)
-                observer.saved(done)
         with observer.during("saving"):
             checkpoints.wait()
     checkpoints.close()

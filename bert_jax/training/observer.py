@@ -64,7 +64,12 @@ class Observer:
         shown = ", ".join(f"{name.replace('_', ' ')} {figure(value)}" for name, value in metrics.items())
         self.note(f"step {step:,} held-out: {shown}")
 
-    def saved(self, step: int) -> None:
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """Around a save: no checkpoint is ever ahead of the log."""
+        self.log.flush()
+        with self.during("saving"):
+            yield
         self.status.saved(step)
 
     @contextlib.contextmanager

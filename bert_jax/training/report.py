@@ -265,7 +265,8 @@ def _examples(examples: list[Any]) -> str:
         guesses = (
             f'<div class="guess"><b>{escape(str(word))}</b><i style="width:{100 * min(max(float(p), 0), 1):.1f}%"></i>'
             f"<span>{float(p):.1%}</span></div>"
-            for word, p in example["predictions"]
+            for candidates in example["predictions"]  # one list for each mask
+            for word, p in candidates
         )
         cards.append(f'<div class="card"><p>{text}</p>{"".join(guesses)}</div>')
     return f'<div class="examples">{"".join(cards)}</div>' if cards else ""

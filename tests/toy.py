@@ -1,0 +1,53 @@
+"""A toy corpus and a tiny recipe, for tests that run the real commands."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+_SUBJECTS = "the cat|a dog|my aunt|the old king|every child|a small bird|the ship|our teacher".split("|")
+_VERBS = "sees|likes|follows|finds|carries|remembers|paints|builds".split("|")
+_OBJECTS = "the river|a red house|some bread|the long road|a letter|the mountain|two stones|the garden".split("|")
+
+
+def write_text(path: Path, documents: int = 60, seed: int = 0) -> Path:
+    """One sentence a line, a blank line between documents."""
+    rng = random.Random(seed)
+    parts = (_SUBJECTS, _VERBS, _OBJECTS)
+    texts = ["\n".join(" ".join(map(rng.choice, parts)) + "." for _ in range(rng.randint(4, 12))) for _ in range(documents)]
+    path.write_text("\n\n".join(texts) + "\n")
+    return path
+
+
+def recipe(text: Path, **changes: Any) -> dict[str, Any]:
+    """A config tree: a 2 x 32 BERT for 24 steps on ``text``. ``changes`` replace keys of its groups."""
+    config: dict[str, Any] = {
+        "seed": 0,
+        "vocab": {"size": 120, "min_frequency": 1},
+        "corpus": {
+            "source": "text_files",
+            "options": {"paths": (str(text),), "format": "sentences", "document_boundary": "blank_line"},
+            "heldout_fraction": 0.2,
+        },
+        "objective": {"name": "mlm_nsp"},
+        "model": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
+        "phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32}},
+        "optimizer": {},
+        "schedule": {"kind": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 4},
+        "mesh": {},
+        "loader": {},
+        "training": {"log_every_steps": 2, "eval_every_steps": 8, "eval_rows": 20},
+        "checkpoints": {"every_steps": 5},
+        "examples": ("the [MASK] sees the river.",),
+    }
+    for group, values in changes.items():
+        config[group] = {**config[group], **values} if isinstance(config.get(group), dict) else values
+    return config
+
+
+def write_recipe(path: Path, config: dict[str, Any]) -> Path:
+    """As a ``.json`` recipe for ``--config``."""
+    path.write_text(json.dumps(config))
+    return path
