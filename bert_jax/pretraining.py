@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_corpus, prepare_vocabulary
@@ -75,7 +75,7 @@ class Settings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run (design: identity or free). Paths are free: content hashes stand for them."""
+        """What makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
@@ -110,7 +110,7 @@ class Request:
     workdir: str
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
-    init_optimizer: str = "fresh"  # or "kept": the moments of the run to start from
+    init_optimizer: Literal["fresh", "kept"] = "fresh"  # kept: the moments of the run to start from
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
 
@@ -136,7 +136,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
 
     workdir = request.workdir
     with runs.only_writer(workdir):
-        run = runs.open_run(workdir, config, settings.identity() | {"init": request.init}, request.command, request.extend)
+        run = runs.open_run(
+            workdir, config, settings.identity() | {"init": request.init}, request.command, request.extend
+        )
         observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
             fresh = not committed_steps(files.as_path(workdir) / "checkpoints")
@@ -154,7 +156,11 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             }
             run = runs.settle(workdir, run, facts)
             write_baselines(task, settings, workdir, observer.note)
-            start = start_from(initial, model, tokenizer, request.init_optimizer, observer.note) if initial and fresh else None
+            start = (
+                start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
+                if initial and fresh
+                else None
+            )
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start)
         finish(settings, request, observer.note)
     return result
@@ -179,7 +185,9 @@ def open_vocabulary(
     return tokenizer
 
 
-def open_corpus(settings: Settings, config: Mapping[str, Any], workdir: str, tokenizer: WordPiece, note: Note) -> Corpus:
+def open_corpus(
+    settings: Settings, config: Mapping[str, Any], workdir: str, tokenizer: WordPiece, note: Note
+) -> Corpus:
     """The store at config.corpus.path, or ``workdir/corpus``, built first if it is not there."""
     path = settings.corpus.path or files.as_path(workdir) / "corpus"
     if not settings.corpus.path and not files.committed(path):

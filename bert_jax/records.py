@@ -12,10 +12,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    import jax
-    import numpy as np
+    from collections.abc import Mapping
 
-    Batch: TypeAlias = dict[str, np.ndarray | jax.Array]
+    Batch: TypeAlias = Mapping[str, Any]  # numpy [B, ...] left of the mesh, jax right of it
 else:
     Batch = dict
 

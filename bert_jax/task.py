@@ -23,7 +23,7 @@ class Variables(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one (micro-)batch gives: loss terms and metrics as sums and counts. The metric "tokens" is a rate's numerator."""
+    """What one (micro-)batch gives, as sums and counts. The metric "tokens" is the numerator of a rate."""
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]

@@ -7,16 +7,18 @@ import random
 from pathlib import Path
 from typing import Any
 
-_SUBJECTS = "the cat|a dog|my aunt|the old king|every child|a small bird|the ship|our teacher".split("|")
-_VERBS = "sees|likes|follows|finds|carries|remembers|paints|builds".split("|")
-_OBJECTS = "the river|a red house|some bread|the long road|a letter|the mountain|two stones|the garden".split("|")
+_SUBJECTS = ["the cat", "a dog", "my aunt", "the old king", "every child", "a small bird", "the ship"]
+_VERBS = ["sees", "likes", "follows", "finds", "carries", "remembers", "paints", "builds"]
+_OBJECTS = ["the river", "a red house", "some bread", "the long road", "a letter", "two stones"]
 
 
 def write_text(path: Path, documents: int = 60, seed: int = 0) -> Path:
     """One sentence a line, a blank line between documents."""
     rng = random.Random(seed)
     parts = (_SUBJECTS, _VERBS, _OBJECTS)
-    texts = ["\n".join(" ".join(map(rng.choice, parts)) + "." for _ in range(rng.randint(4, 12))) for _ in range(documents)]
+    texts = [
+        "\n".join(" ".join(map(rng.choice, parts)) + "." for _ in range(rng.randint(4, 12))) for _ in range(documents)
+    ]
     path.write_text("\n\n".join(texts) + "\n")
     return path
 

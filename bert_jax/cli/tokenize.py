@@ -22,7 +22,8 @@ def run(arguments: argparse.Namespace) -> None:
     if len(arguments.texts) > 2:
         raise UserError(f"found {len(arguments.texts)} texts, at most two are allowed; put quotes around each")
     tokenizer = WordPiece.load(arguments.vocab, lowercase=not arguments.cased)
-    encoded = tokenizer.encode(*arguments.texts, max_length=arguments.max_length)
+    text, pair = [*arguments.texts, None][:2]
+    encoded = tokenizer.encode(text, pair, max_length=arguments.max_length)
     print(json.dumps(dataclasses.asdict(encoded), ensure_ascii=False) if arguments.json else table(encoded))
 
 

@@ -31,7 +31,8 @@ CACHE_BYTES = 256 << 20
 class Tokenizer(Protocol):
     """What the store needs to know of a tokenizer."""
 
-    sha256: str
+    @property
+    def sha256(self) -> str: ...
 
 
 def shard_name(split: str, index: int, count: int) -> str:

@@ -127,7 +127,9 @@ def _probe(params: Any, config: ModelConfig, written: Imported) -> None:
     for name, value in expected.items():
         scale, error = np.abs(value).max(), np.abs(np.asarray(value) - np.asarray(found[name])).max()
         if not error <= TOLERANCE * max(scale, 1.0):
-            raise UserError(f"the exported model differs from the trained one ({name} by {error:.1e}); nothing was written")
+            raise UserError(
+                f"the exported model differs from the trained one ({name} by {error:.1e}); nothing was written"
+            )
 
 
 # ---- In ----------------------------------------------------------------------------------------------------------
@@ -205,17 +207,16 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
         shards = [WEIGHTS]
     else:
         pickled = (folder / "pytorch_model.bin").exists()
-        raise UserError(
-            f"{folder} has no {WEIGHTS}"
-            + (PICKLE_HINT if pickled else "; is it a model's folder?")
-        )
+        raise UserError(f"{folder} has no {WEIGHTS}" + (PICKLE_HINT if pickled else "; is it a model's folder?"))
     return {names.modern(name): array for shard in shards for name, array in _read_shard(folder / shard)}
 
 
 def _tied(tensors: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
     """The tensors without the copies of a tied decoder. Raises ``UserError`` where it is not tied."""
     kept = {name: array for name, array in tensors.items() if name not in names.REDUNDANT}
-    decoder, words = (tensors.get(f"{n}.weight") for n in ("cls.predictions.decoder", "bert.embeddings.word_embeddings"))
+    decoder, words = (
+        tensors.get(f"{n}.weight") for n in ("cls.predictions.decoder", "bert.embeddings.word_embeddings")
+    )
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise UserError(f"{where} has an MLM decoder that is not its word embeddings; only tied ones can be read")
     if "cls.predictions.decoder.bias" in tensors:

@@ -16,7 +16,7 @@ from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.training.checkpoints import Checkpoints, CheckpointConfig
+from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints
 from bert_jax.training.state import TrainState, abstract, overlay
 
 # Leaves whose rows are pieces of the vocabulary.
@@ -49,13 +49,19 @@ def load_initial(source: str) -> Initial:
     if step and not step.isdigit():
         raise UserError(f"--init={source}: after @ comes a step number")
     if not (files.as_path(workdir) / "checkpoints").exists():
-        raise UserError(f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/)")
+        raise UserError(
+            f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/)"
+        )
     trained = load_trained(workdir, int(step) if step else None)
     return Initial(source, trained.params, trained.config, trained.tokenizer, (), (workdir, trained.step))
 
 
 def start_from(
-    initial: Initial, model: ModelConfig, tokenizer: WordPiece, optimizer: Literal["fresh", "kept"], note: Callable[[str], None]
+    initial: Initial,
+    model: ModelConfig,
+    tokenizer: WordPiece,
+    optimizer: Literal["fresh", "kept"],
+    note: Callable[[str], None],
 ) -> Callable[[TrainState], TrainState]:
     """What turns a fresh state into one that goes on from ``initial``.
 

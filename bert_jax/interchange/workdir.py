@@ -44,7 +44,9 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
     params, facts, step = read_params(workdir, step)
     tokenizer = WordPiece.load(files.as_path(workdir) / "vocab.txt", lowercase=facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
-        raise UserError(f"{workdir}/vocab.txt is not the vocabulary that step {step} was trained with; put the old one back")
+        raise UserError(
+            f"{workdir}/vocab.txt is not the vocabulary that step {step} was trained with; put the old one back"
+        )
     config = configuration.build(ModelConfig, facts["model"], "model")
     if config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
@@ -57,7 +59,9 @@ def export_workdir(workdir: str, output: str | os.PathLike[str], step: int | Non
     metrics = files.as_path(workdir) / "metrics.jsonl"
     records = read_records(metrics) if metrics.exists() else []
     evaluations = [r for r in records if r["split"] == "eval" and r["step"] == trained.step]
-    newest = {name: value for name, value in metrics_of(evaluations[-1]).items() if is_number(value)} if evaluations else {}
+    newest = (
+        {name: value for name, value in metrics_of(evaluations[-1]).items() if is_number(value)} if evaluations else {}
+    )
     card = model_card(trained.facts, newest, trained.step)
     export_model(trained.params, trained.config, trained.tokenizer, output, card)
     return f"exported step {trained.step:,} to {output}: BertForPreTraining, its outputs checked after writing"
@@ -82,9 +86,13 @@ def import_into_workdir(directory: str, workdir: str) -> str:
     if files.as_path(workdir).exists() and any(files.as_path(workdir).iterdir()):
         raise UserError(f"{workdir} is not empty; give a new --workdir")
     tokenizer.save(files.as_path(workdir) / "vocab.txt")
-    write_run(workdir, {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts})
+    write_run(
+        workdir, {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
+    )
     save_params(workdir, params, facts)
-    lines = [f"imported {directory} into {workdir}: {sum(x.size for x in jax.tree.leaves(imported.params)):,} parameters"]
+    lines = [
+        f"imported {directory} into {workdir}: {sum(x.size for x in jax.tree.leaves(imported.params)):,} parameters"
+    ]
     lines += [f"  fresh, for want of a tensor: {name}" for name in imported.missing]
     lines += [f"  left out, without a place here: {name}" for name in imported.unused]
     return "\n".join(lines)

@@ -45,7 +45,15 @@ class ModelConfig:
     def __post_init__(self) -> None:
         problems = [
             f"{name} is {getattr(self, name)}, must be at least 1"
-            for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "max_length", "type_vocab_size")
+            for name in (
+                "vocab_size",
+                "hidden_size",
+                "num_layers",
+                "num_heads",
+                "mlp_dim",
+                "max_length",
+                "type_vocab_size",
+            )
             if getattr(self, name) < 1
         ]
         problems += [

@@ -19,7 +19,9 @@ class Pooler(nn.Module):
     def __call__(self, sequence: jax.Array, cls_positions: jax.Array) -> jax.Array:
         """sequence [B, L, D], cls_positions [B, K] -> [B, K, D]."""
         size = self.config.hidden_size
-        return jnp.tanh(Dense(self.config, (("embed", size),), ((None, size),), name="dense")(gather(sequence, cls_positions)))
+        return jnp.tanh(
+            Dense(self.config, (("embed", size),), ((None, size),), name="dense")(gather(sequence, cls_positions))
+        )
 
 
 class MaskedLmHead(nn.Module):
@@ -34,7 +36,9 @@ class MaskedLmHead(nn.Module):
         x = gather(sequence, masked_positions)
         x = ACTIVATIONS[config.activation](Dense(config, (("embed", size),), ((None, size),), name="transform")(x))
         x = LayerNorm(config, name="layer_norm")(x)
-        bias = self.param("output_bias", named(nn.initializers.zeros, "vocab"), (config.vocab_size,), config.param_dtype)
+        bias = self.param(
+            "output_bias", named(nn.initializers.zeros, "vocab"), (config.vocab_size,), config.param_dtype
+        )
         return x, bias
 
 

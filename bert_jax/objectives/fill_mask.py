@@ -24,7 +24,9 @@ class Filled:
     predictions: tuple[tuple[tuple[str, float], ...], ...]
 
 
-def fill_mask(params: Any, config: ModelConfig, tokenizer: WordPiece, texts: Sequence[str], best: int = 5) -> list[Filled]:
+def fill_mask(
+    params: Any, config: ModelConfig, tokenizer: WordPiece, texts: Sequence[str], best: int = 5
+) -> list[Filled]:
     """Each text by itself.
 
     Args:
@@ -40,7 +42,9 @@ def fill_mask(params: Any, config: ModelConfig, tokenizer: WordPiece, texts: Seq
         if not len(mask):
             raise UserError(f"no {MASK} in {text!r}; write {MASK} where a word is to be found")
         if len(ids) > config.max_length:
-            raise UserError(f"a text has {len(ids)} tokens, the model {config.max_length} positions; shorten it: {text[:60]!r}")
+            raise UserError(
+                f"a text has {len(ids)} tokens, the model {config.max_length} positions; shorten it: {text[:60]!r}"
+            )
     input_ids = _pad(encoded, tokenizer.pad_id)  # [B, L]
     batch = {
         "input_ids": input_ids,

@@ -69,7 +69,9 @@ class Objective:
         self.loss_weights = {"mlm": 1.0, "nsp": config.next_sentence_weight}
         self._model = BertForPreTraining(model)
         self._corpus, self._facts, self._seed = corpus, TokenFacts.of(tokenizer), seed
-        self._rows = {kind: RowsConfig(n, config.short_row_probability, config.masking) for kind, n in max_lengths.items()}
+        self._rows = {
+            kind: RowsConfig(n, config.short_row_probability, config.masking) for kind, n in max_lengths.items()
+        }
         self.batch_specs: dict[str, BatchSpec] = {kind: rows.batch_spec() for kind, rows in self._rows.items()}
         self.flops_per_row = {
             kind: train_flops_per_row(model, rows.max_length, self.batch_specs[kind]["masked_positions"].shape[0])

@@ -72,8 +72,8 @@ class Checkpoints:
     def _failure(self, error: Exception) -> UserError:
         reason = str(error).strip().splitlines()[0][:200]
         return UserError(
-            f"cannot save into {self._directory} ({reason}); steps saved before are whole: free some space, then run the "
-            "same command to go on from the newest"
+            f"cannot save into {self._directory} ({reason}); steps saved before are whole: free some space, then run "
+            "the same command to go on from the newest"
         )
 
     def last_saved_step(self) -> int | None:
@@ -83,7 +83,7 @@ class Checkpoints:
     def restore(
         self, abstract_state: TrainState, note: Callable[[str], None], only: int | None = None
     ) -> TrainState | None:
-        """The newest step that can be read (or ``only`` that), placed as ``abstract_state`` says; None if there is none."""
+        """The newest step that can be read (or ``only`` that), placed as ``abstract_state`` says; None without one."""
         for step in reversed(committed_steps(self._directory) if only is None else [only]):
             try:
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
@@ -104,7 +104,9 @@ class Checkpoints:
 def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
     """A checkpoint of step 0 that holds parameters alone, for ``read_params``."""
     with ocp.CheckpointManager(files.as_path(workdir) / "checkpoints") as manager:
-        items = ocp.args.Composite(state=ocp.args.StandardSave({"params": params}), facts=ocp.args.JsonSave(dict(facts)))
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave({"params": params}), facts=ocp.args.JsonSave(dict(facts))
+        )
         manager.save(0, args=items)
 
 

@@ -30,11 +30,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0 and self.weight_decay >= 0):
-            raise UserError(f"optimizer: b1 and b2 must lie in [0, 1), eps above 0, weight_decay not below 0; found {self}")
+            raise UserError(
+                f"optimizer: b1 and b2 must lie in [0, 1), eps above 0, weight_decay not below 0; found {self}"
+            )
 
 
 class AdamState(NamedTuple):
-    count: jax.Array  # [] int32
     mu: Any  # first moment, like params
     nu: Any  # second moment, like params
 
@@ -44,14 +45,14 @@ def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.Gradien
 
     def init(params: Any) -> AdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return AdamState(jnp.zeros([], jnp.int32), zeros, jax.tree.map(jnp.copy, zeros))
+        return AdamState(zeros, jax.tree.map(jnp.copy, zeros))
 
     def update(updates: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
         del params
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
         steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
-        return steps, AdamState(state.count + 1, mu, nu)
+        return steps, AdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 

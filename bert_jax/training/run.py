@@ -18,7 +18,17 @@ from bert_jax import files
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers", "tensorflow-datasets")
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "numpy",
+    "tokenizers",
+    "tensorflow-datasets",
+)
 
 
 def read_run(workdir: str) -> dict[str, Any]:
@@ -74,7 +84,9 @@ def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[
     facts = json.loads(json.dumps(facts))
     changed = differences(run.get("facts", facts), facts, "run")
     if changed:
-        raise UserError(f"{workdir} was begun with other inputs: {'; '.join(changed)}. Put them back, or use another --workdir")
+        raise UserError(
+            f"{workdir} was begun with other inputs: {'; '.join(changed)}. Put them back, or use another --workdir"
+        )
     run = {**run, "facts": facts}
     write_run(workdir, run)
     return run
@@ -99,7 +111,9 @@ def git_commit() -> str | None:
     with contextlib.suppress(OSError):
         here = Path(__file__).resolve().parents[2]
         if (here / ".git").exists():
-            done = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+            )
             return done.stdout.strip() or None
     return None
 

@@ -71,7 +71,11 @@ def abstract(tree: Any) -> Any:
 
 
 def overlay(given: Any, fresh: Any, where: str = "params") -> Any:
-    """``fresh`` with every leaf that ``given`` has, placed where the fresh one lies. Raises ``UserError`` on a shape."""
+    """``fresh`` with every leaf that ``given`` has, placed where the fresh one lies.
+
+    Raises:
+      UserError: a shape differs.
+    """
     if isinstance(fresh, dict):
         return {name: overlay(given.get(name, {}), leaf, f"{where}/{name}") for name, leaf in fresh.items()}
     if isinstance(given, dict):

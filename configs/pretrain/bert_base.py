@@ -17,7 +17,9 @@ def get_config(size: str = "base") -> ConfigDict:
 
     # Text
     config.vocab = ConfigDict({"path": "", "size": 30_522, "lowercase": True})
-    config.corpus = ConfigDict({"path": "", "source": "text_files", "options": {"paths": ()}, "heldout_fraction": 0.005})
+    config.corpus = ConfigDict(
+        {"path": "", "source": "text_files", "options": {"paths": ()}, "heldout_fraction": 0.005}
+    )
 
     # Objective and model
     config.objective = ConfigDict({"name": "mlm_nsp"})
@@ -36,7 +38,9 @@ def get_config(size: str = "base") -> ConfigDict:
     # Layout and cadence: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 4})
-    config.training = ConfigDict({"log_every_steps": 100, "eval_every_steps": 10_000, "eval_rows": 10_240, "micro_batches": 1})
+    config.training = ConfigDict(
+        {"log_every_steps": 100, "eval_every_steps": 10_000, "eval_rows": 10_240, "micro_batches": 1}
+    )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")
     return config

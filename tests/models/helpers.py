@@ -26,7 +26,9 @@ def tiny(**fields: Any) -> ModelConfig:
     return ModelConfig(**(TINY | fields))
 
 
-def random_batch(seed: int = 0, rows: int = 4, length: int = 16, masked: int = 3, vocab: int = 64) -> dict[str, np.ndarray]:
+def random_batch(
+    seed: int = 0, rows: int = 4, length: int = 16, masked: int = 3, vocab: int = 64
+) -> dict[str, np.ndarray]:
     """Rows of different lengths, padded; the inputs of ``BertForPreTraining``."""
     rng = np.random.default_rng(seed)
     lengths = np.linspace(length, length // 2, rows).astype(int)
@@ -70,7 +72,9 @@ def loss(model: BertForPreTraining, params: Any, batch: Any, targets: Any, rng: 
     assert isinstance(out, dict)
     weights = targets["masked_weights"]
     nll = _nll(out["mlm_logits"], targets["masked_labels"])
-    return jnp.sum(nll * weights) / jnp.sum(weights) + jnp.mean(_nll(out["nsp_logits"], targets["next_sentence_labels"]))
+    return jnp.sum(nll * weights) / jnp.sum(weights) + jnp.mean(
+        _nll(out["nsp_logits"], targets["next_sentence_labels"])
+    )
 
 
 def _nll(logits: jax.Array, labels: Any) -> jax.Array:

@@ -45,8 +45,10 @@ def test_padding_is_never_read() -> None:
 def test_packed_pairs_do_not_see_each_other() -> None:
     ids = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0]])
     positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 0, 0, 0]])
-    seen = influence(attention_mask=jnp.asarray(ids > 0, jnp.int32), sequence_ids=jnp.asarray(ids), position_ids=positions)
-    visible = (ids.T == ids) & (ids > 0) & (ids.T > 0)
+    seen = influence(
+        attention_mask=jnp.asarray(ids > 0, jnp.int32), sequence_ids=jnp.asarray(ids), position_ids=positions
+    )
+    visible = (ids == ids.T) & (ids > 0) & (ids.T > 0)
     real = ids[0] > 0
     assert np.all(seen[real][~visible[real]] == 0)
     assert np.all(seen[visible] > 1e-5)

@@ -103,7 +103,9 @@ def test_initial_values() -> None:
 
 def test_every_parameter_has_logical_axes() -> None:
     for layers, leading in (("unrolled", ()), ("scanned", ("layers",))):
-        boxed = jax.eval_shape(BertForPreTraining(tiny(layers=layers)).init, jax.random.key(0), **random_batch())["params"]
+        boxed = jax.eval_shape(BertForPreTraining(tiny(layers=layers)).init, jax.random.key(0), **random_batch())[
+            "params"
+        ]
         boxes = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
         assert all(isinstance(b, nn.LogicallyPartitioned) and len(b.names) == b.value.ndim for b in boxes)
         encoder = boxed["encoder"]
@@ -120,7 +122,7 @@ def test_bfloat16_is_close_and_parameters_stay_float32() -> None:
     half_value, half_gradient = value_and_gradient(tiny(dtype="bfloat16"), params)
     assert half_value.dtype == jnp.float32
     assert half_value == pytest.approx(float(value), rel=0.02)
-    assert 0 < abs(float(half_value) - float(value))  # it did compute in bfloat16
+    assert abs(float(half_value) - float(value)) > 0  # it did compute in bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half_gradient))
     words = ("encoder", "embeddings", "word_embeddings")
     a, b = (np.ravel(g[words[0]][words[1]][words[2]]) for g in (gradient, half_gradient))

@@ -19,7 +19,9 @@ def test_parameter_counts_are_the_published_ones(size: str, layers: str) -> None
     config = ModelConfig(vocab_size=30_522, **SIZES[size], layers=layers)
     ids = jnp.zeros((1, 8), jnp.int32)
     position = jnp.zeros((1, 1), jnp.int32)
-    shapes = nn.unbox(jax.eval_shape(BertForPreTraining(config).init, jax.random.key(0), ids, ids, ids, position, position))
+    shapes = nn.unbox(
+        jax.eval_shape(BertForPreTraining(config).init, jax.random.key(0), ids, ids, ids, position, position)
+    )
     count = {name: sum(leaf.size for leaf in jax.tree.leaves(tree)) for name, tree in shapes["params"].items()}
     encoder, whole = COUNTS[size]
     assert count["encoder"] + count["pooler"] == encoder
@@ -46,7 +48,10 @@ def test_flops_match_the_published_model() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"hidden_size": 100, "num_heads": 12}, "hidden_size 100 does not divide by num_heads 12; the nearest that does is 10"),
+        (
+            {"hidden_size": 100, "num_heads": 12},
+            "hidden_size 100 does not divide by num_heads 12; the nearest that does is 10",
+        ),
         ({"dropout_rate": 1.0}, r"dropout_rate is 1.0, must lie in \[0, 1\)"),
         ({"activation": "swish"}, "activation is 'swish'; allowed: gelu, gelu_tanh, relu"),
         ({"num_layers": 0, "mlp_dim": 0}, "num_layers is 0, must be at least 1; mlp_dim is 0"),

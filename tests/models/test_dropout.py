@@ -11,7 +11,9 @@ RATE = 0.1
 SHAPE = (64, 16, 256)
 
 
-def kept(seed: int = 0, step: int = 0, site: str = "a", rows: np.ndarray | None = None, rate: float = RATE) -> np.ndarray:
+def kept(
+    seed: int = 0, step: int = 0, site: str = "a", rows: np.ndarray | None = None, rate: float = RATE
+) -> np.ndarray:
     rows = np.arange(SHAPE[0]) if rows is None else rows
     rng = RowRng.create(seed, step, jnp.asarray(rows))
     return np.asarray(dropout(jnp.ones((len(rows), *SHAPE[1:])), rate, rng, site)) > 0

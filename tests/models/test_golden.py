@@ -26,5 +26,8 @@ def test_what_torch_gave() -> None:
     np.testing.assert_allclose(outputs["nsp_logits"][:, 0], stored["nsp_logits"], atol=2e-5, rtol=0)
     assert abs(float(loss) - float(stored["loss"])) <= 2e-5
     query = grads["encoder"]["layer_0"]["attention"]["query"]["kernel"].reshape(32, 32).T
-    for found, expected in ((query, stored["query_gradient"]), (grads["encoder"]["embeddings"]["word_embeddings"], stored["word_gradient"])):
+    for found, expected in (
+        (query, stored["query_gradient"]),
+        (grads["encoder"]["embeddings"]["word_embeddings"], stored["word_gradient"]),
+    ):
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

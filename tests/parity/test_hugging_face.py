@@ -25,7 +25,16 @@ from tests.models.golden import GOLDEN, batch_of, loss_of
 
 pytestmark = pytest.mark.parity
 V, P = 64, 32
-VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + i) for i in range(26)), *(f"##{chr(97 + i)}" for i in range(26)), *"0123456")
+VOCAB = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *(chr(97 + i) for i in range(26)),
+    *(f"##{chr(97 + i)}" for i in range(26)),
+    *"0123456",
+)
 
 
 def theirs(tmp_path: Path, activation: str = "gelu", dtype=torch.float32):
@@ -61,9 +70,7 @@ def torch_outputs(model, batch):
     )
     positions = tensors["masked_positions"].long()
     logits = torch.gather(out.prediction_logits, 1, positions[..., None].expand(-1, -1, V))
-    nll = torch.nn.functional.cross_entropy(
-        logits.transpose(1, 2), tensors["masked_labels"].long(), reduction="none"
-    )
+    nll = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tensors["masked_labels"].long(), reduction="none")
     weights = tensors["masked_weights"].to(logits.dtype)
     nsp = torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0].long())
     loss = (nll * weights).sum() / weights.sum() + nsp
@@ -76,7 +83,7 @@ def torch_outputs(model, batch):
 def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dtype: str) -> None:
     model = theirs(tmp_path, activation, getattr(torch, dtype))
     imported = import_model(tmp_path)
-    assert imported.missing == () and imported.unused == ()
+    assert (imported.missing, imported.unused) == ((), ())
     batch = batch_of(V)
     out, logits, loss = torch_outputs(model, batch)
     loss.backward()
@@ -116,7 +123,9 @@ def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dty
 
 def write_golden(params, batch, mlm_logits, nsp_logits, loss: float, parameters) -> None:
     """Weights, inputs and what torch gave for them."""
-    flat = {"/".join(str(k.key) for k in path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    flat = {
+        "/".join(str(k.key) for k in path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(params)
+    }
     gradient = parameters["bert.encoder.layer.0.attention.self.query.weight"].grad.numpy()
     words = parameters["bert.embeddings.word_embeddings.weight"].grad.numpy()
     np.savez_compressed(
@@ -170,7 +179,7 @@ def test_an_export_loads_in_transformers(tmp_path: Path) -> None:
     imported = import_model(tmp_path / "in")
     export_model(imported.params, imported.config, WordPiece.load(imported.vocabulary), tmp_path / "out", "card")
     model, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     batch = batch_of(V)
     _, logits, loss = torch_outputs(model.eval(), batch)
     found, outputs = loss_of(imported.config, imported.params, batch)

@@ -15,7 +15,11 @@ def chi_square_z(observed: np.ndarray, expected: np.ndarray) -> float:
 def test_bits_never_change() -> None:
     # Plans and rows of old runs depend on these values.
     assert int(random.key("corpus", 1, "plan")) == 4563844575777867503
-    assert random.fold(np.uint64(7), [0, 1, 2]).tolist() == [7191089600892374487, 309689372594955804, 16616101746815609346]
+    assert random.fold(np.uint64(7), [0, 1, 2]).tolist() == [
+        7191089600892374487,
+        309689372594955804,
+        16616101746815609346,
+    ]
 
 
 def test_keys_tell_types_and_order_apart() -> None:

@@ -40,7 +40,10 @@ def test_killed_twice_and_resumed(tmp_path: Path) -> None:
     text = toy.write_text(tmp_path / "text.txt")
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     # Slow enough to be hit: many steps, a save every few.
-    changes = {"phases": {"phase1": {"num_steps": 400, "batch_size": 8, "max_length": 32}}, "checkpoints": {"every_steps": 20}}
+    changes = {
+        "phases": {"phase1": {"num_steps": 400, "batch_size": 8, "max_length": 32}},
+        "checkpoints": {"every_steps": 20},
+    }
     config = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, model=model, **changes))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     finish(config, whole)
