@@ -1,0 +1,220 @@
+"""The command as a whole: one run to its end, starting from a model, and every kind of bad input."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.records import SPECIAL_TOKENS
+from tests import toy
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
+    """The workdir of a run that has ended."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert pretrain(folder, toy.recipe(text)) == 0
+    return folder / "run"
+
+
+def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
+    recipe = toy.write_recipe(folder / "recipe.json", config)
+    return run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}", *flags])
+
+
+def records(workdir: Path, split: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [record for record in lines if record["split"] == split]
+
+
+def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, evaluations = records(finished, "train"), records(finished, "eval")
+    assert [r["step"] for r in train] == list(range(2, 25, 2))
+    assert [r["step"] for r in evaluations] == [0, 8, 16, 24]
+    wanted = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "perplexity"}
+    assert wanted <= evaluations[0].keys()
+    rates = {"learning_rate", "gradient_norm", "tokens_per_second", "mfu", "input_wait_seconds"}
+    assert wanted | rates <= train[0].keys()
+    assert evaluations[-1]["mlm_loss"] < evaluations[0]["mlm_loss"]
+    names = {path.name for path in finished.iterdir()}
+    assert {"vocab.txt", "corpus", "checkpoints", "events", "report.html", "hugging_face", "run.json"} <= names
+    assert set(json.loads((finished / "baselines.json").read_text())) == {
+        "unigram_cross_entropy",
+        "trigram_cloze_cross_entropy",
+        "nsp_majority_rate",
+    }
+    capsys.readouterr()
+    assert run(["status", f"--workdir={finished}", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["step"], status["last_save_step"]) == ("finished", 24, 24)
+    assert run(["fill-mask", f"--workdir={finished}", "--json", "the [MASK] sees [MASK]."]) == 0
+    filled = json.loads(capsys.readouterr().out)
+    assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
+
+
+def test_two_phases_with_one_clock(tmp_path: Path, text: Path) -> None:
+    phases = {
+        "phase1": {"num_steps": 6, "batch_size": 16, "max_length": 16},
+        "phase2": {"num_steps": 6, "batch_size": 8, "max_length": 32},
+    }
+    assert pretrain(tmp_path, toy.recipe(text) | {"phases": phases}) == 0
+    train = records(tmp_path / "run", "train")
+    assert [r["phase"] for r in train] == ["phase1"] * 3 + ["phase2"] * 3
+    # The mean rate of two steps, warm-up over 4 of 12: one clock through both phases.
+    rates = [1e-3 * (s / 4 if s < 4 else (12 - s) / 8) for s in range(12)]
+    np.testing.assert_allclose([r["learning_rate"] for r in train], np.reshape(rates, (6, 2)).mean(1), rtol=1e-5)
+
+
+def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path, text: Path) -> None:
+    old = (finished / "vocab.txt").read_text().split("\n")[:-1]
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*old, "mountains", "##zzz"]) + "\n")
+    flags = [f"--init={finished / 'hugging_face'}", f"--vocab={vocab}"]
+    assert pretrain(tmp_path, toy.recipe(text), *flags) == 0
+    first = records(tmp_path / "run", "eval")[0]
+    before = records(finished, "eval")
+    assert first["mlm_loss"] < before[0]["mlm_loss"] - 0.1
+    assert load_trained(str(tmp_path / "run")).config.vocab_size == len(old) + 2
+
+
+def test_the_first_evaluation_is_that_of_the_model_started_from(finished: Path, tmp_path: Path, text: Path) -> None:
+    corpus = {"path": str(finished / "corpus")}
+    assert pretrain(tmp_path, toy.recipe(text, corpus=corpus), f"--init={finished}", "--init_optimizer=kept") == 0
+    first, last = records(tmp_path / "run", "eval")[0], records(finished, "eval")[-1]
+    assert first["mlm_loss"] == pytest.approx(last["mlm_loss"], abs=1e-5)
+    assert first["step"] == 0
+
+
+def test_import_makes_a_workdir(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir, again = tmp_path / "imported", tmp_path / "again"
+    assert run(["import", f"--input={finished / 'hugging_face'}", f"--workdir={workdir}"]) == 0
+    assert run(["export", f"--workdir={workdir}", f"--output={again}"]) == 0
+    assert (again / "model.safetensors").read_bytes() == (finished / "hugging_face/model.safetensors").read_bytes()
+
+
+BAD_RECIPES = {
+    "unknown key": (
+        {"training": {"log_evry_steps": 5}},
+        "config.training.log_evry_steps; did you mean 'log_every_steps'",
+    ),
+    "unknown group": ({"trainig": {}}, "config.trainig; did you mean 'training'"),
+    "wrong type": ({"schedule": {"peak_learning_rate": "fast"}}, "peak_learning_rate is 'fast'; expected float"),
+    "long rows": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 64}}},
+        "exceeds the model's 32 positions",
+    ),
+    "mesh": ({"mesh": {"data": 3}}, "does not divide the 8 devices"),
+    "batch": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 12, "max_length": 32}}},
+        "the nearest that does: 8 or 16",
+    ),
+    "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
+    "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
+    "logger": ({"training": {"loggers": ("tensorbord",)}}, "did you mean 'tensorboard'"),
+    "source": ({"corpus": {"source": "docstring", "options": {}}}, "did you mean 'docstrings'"),
+    "no such text": ({"corpus": {"options": {"paths": ("nothing/*.txt",)}}}, "nothing/*.txt"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RECIPES)
+def test_bad_recipes(name: str, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes, expected = BAD_RECIPES[name]
+    assert pretrain(tmp_path, toy.recipe(text, **changes)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert expected in error
+    assert not (tmp_path / "run" / "checkpoints" / "24").exists()
+
+
+BAD_TEXTS = {
+    "empty": (b"", "text"),
+    "one sentence": (b"There is but one sentence here.\n", "document"),
+    "binary": (b"Good text.\nMore text.\n\x00\x01\x02\xff" * 20, "byte offset 22"),
+    "encoding": ("Caf\u00e9 au lait.\nNoch ein Satz.\n".encode("latin-1") * 20, "byte offset 3"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_bad_texts(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, expected = BAD_TEXTS[name]
+    (tmp_path / "bad.txt").write_bytes(content)
+    assert pretrain(tmp_path, toy.recipe(tmp_path / "bad.txt")) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert expected in error
+    assert not (tmp_path / "run" / "corpus").exists()
+
+
+def test_a_vocabulary_without_a_special_token(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS[:-1], "the", "cat"]) + "\n")
+    assert pretrain(tmp_path, toy.recipe(text), f"--vocab={vocab}") == 2
+    assert "[MASK]" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "vocab.txt").exists()
+
+
+def test_a_workdir_of_another_config(
+    finished: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, optimizer={"weight_decay": 0.1}, seed=1))
+    before = (finished / "run.json").read_bytes()
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={finished}"]) == 2
+    error = capsys.readouterr().err
+    assert "config.seed: 0 -> 1" in error
+    assert "config.optimizer.weight_decay: 0.01 -> 0.1" in error
+    assert (finished / "run.json").read_bytes() == before
+
+
+def test_a_longer_run_needs_extend(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(tmp_path, toy.recipe(text)) == 0
+    longer = toy.recipe(text, phases={"phase1": {"num_steps": 30, "batch_size": 8, "max_length": 32}})
+    assert pretrain(tmp_path, longer) == 2
+    assert "--extend" in capsys.readouterr().err
+    assert pretrain(tmp_path, longer, "--extend") == 0
+    assert records(tmp_path / "run", "train")[-1]["step"] == 30
+
+
+def test_another_vocabulary_in_the_workdir(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(tmp_path, toy.recipe(text)) == 0
+    vocab = tmp_path / "run" / "vocab.txt"
+    vocab.write_text(vocab.read_text() + "extra\n")
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert "another vocabulary" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_during_a_save(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = ocp.CheckpointManager.save
+
+    def save(self: ocp.CheckpointManager, step: int, **keywords: Any) -> bool:
+        if step >= 15:
+            raise OSError(28, "No space left on device")
+        return real(self, step, **keywords)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", save)
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "No space left on device" in error
+    assert "free some space" in error
+    monkeypatch.undo()
+    assert pretrain(tmp_path, toy.recipe(text)) == 0
+    assert "resumed at step 10" in capsys.readouterr().err
+
+
+def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bert_jax.errors import UserError
+    from bert_jax.training.run import only_writer
+
+    with only_writer(str(finished)), pytest.raises(UserError, match="in use by process"), only_writer(str(finished)):
+        pass
