@@ -63,7 +63,7 @@ class Settings:
             configuration.build(Phase, {**values, "kind": name}, f"config.phases.{name}")
             for name, values in sorted(self.phases.items())
         )
-        return Experiment(
+        experiment = Experiment(
             self.seed,
             Phases(phases),
             self.optimizer,
@@ -73,6 +73,8 @@ class Settings:
             self.checkpoints,
             self.loader,
         )
+        assert experiment.evaluated_phase  # a wrong name is an error now
+        return experiment
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
@@ -155,7 +157,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "corpus_fingerprint": corpus.fingerprint,
             }
             run = runs.settle(workdir, run, facts)
-            write_baselines(task, settings, workdir, observer.note)
+            write_baselines(task, experiment, workdir, observer.note)
             start = (
                 start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
                 if initial and fresh
@@ -204,11 +206,13 @@ def open_corpus(
     return corpus
 
 
-def write_baselines(task: Task, settings: Settings, workdir: str, note: Note) -> None:
+def write_baselines(task: Task, experiment: Experiment, workdir: str, note: Note) -> None:
     """``baselines.json``: what the held-out figures are to be compared with."""
     path = files.as_path(workdir) / "baselines.json"
     if not path.exists():
-        files.write_text(path, json.dumps(task.baselines(settings.training.eval_rows)))
+        files.write_text(
+            path, json.dumps(task.baselines(experiment.evaluated_phase.kind, experiment.training.eval_rows))
+        )
     shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in json.loads(path.read_text()).items()]
     note(f"to beat on the held-out rows: {', '.join(shown)}")
 

@@ -88,7 +88,7 @@ class Task(Protocol):
         """Sums over everything -> means, divided once, and what follows from them (a perplexity)."""
         ...
 
-    def baselines(self, num_rows: int) -> dict[str, float]:
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         """What models without learning reach on the evaluation's first ``num_rows`` rows (unigram, majority, ...)."""
         ...
 

@@ -36,8 +36,8 @@ tags: [bert, jax, bert_jax]
 
 # {run.get("name", "BERT")}
 
-A BERT encoder ({"uncased" if facts["lowercase"] else "cased"}) with its masked-LM and next-sentence heads, pretrained with
-bert_jax. It loads as `BertForPreTraining`, `BertForMaskedLM` or `BertModel`.
+A BERT encoder ({"uncased" if facts["lowercase"] else "cased"}) with its masked-LM and next-sentence heads, pretrained
+with bert_jax. It loads as `BertForPreTraining`, `BertForMaskedLM` or `BertModel`.
 
 Intended use: fine-tuning, feature extraction and study. It has the biases and the gaps of the text it was trained on,
 and gives no facts.

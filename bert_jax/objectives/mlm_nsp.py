@@ -123,10 +123,10 @@ class Objective:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
         return means | {"perplexity": math.exp(min(means["mlm_loss"], 80.0))}
 
-    def baselines(self, num_rows: int) -> dict[str, float]:
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         """Cross-entropies in nats a masked token, and the NSP accuracy of always giving the commoner label, all on the
-        evaluation's own rows of the first kind of batch."""
-        source = self.source("eval", next(iter(self.batch_specs)), 0)
+        evaluation's own rows."""
+        source = self.source("eval", kind, 0)
         indices = np.arange(min(num_rows, source.rows_per_epoch))
         rows = source.rows(np.zeros_like(indices), indices)
         tokens = baselines.read_tokens(self._corpus.split("train"))

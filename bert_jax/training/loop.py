@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.loader import Loader, LoaderConfig
@@ -35,6 +36,7 @@ class TrainingConfig:
     log_every_steps: int = 100
     eval_every_steps: int = 1000
     eval_rows: int = 2048  # held-out rows of an evaluation, the same each time
+    eval_phase: str | None = None  # the phase whose row length they have; None: the last
     micro_batches: int = 1  # gradient accumulation: parts that a batch is computed in
     loggers: tuple[str, ...] = ("tensorboard",)
 
@@ -55,6 +57,13 @@ class Experiment:
     training: TrainingConfig
     checkpoints: CheckpointConfig
     loader: LoaderConfig
+
+    @property
+    def evaluated_phase(self) -> Phase:
+        """The phase whose rows every evaluation reads."""
+        by_name = {phase.kind: phase for phase in self.phases.phases}
+        name = self.training.eval_phase
+        return self.phases.phases[-1] if name is None else choose("phase in config.training.eval_phase", name, by_name)
 
 
 def train_and_evaluate(
@@ -101,15 +110,14 @@ def train_and_evaluate(
             donate_argnums=0,
             out_shardings=jax.tree.map(lambda x: x.sharding, state),
         )
-        evaluation = Evaluation(task, mesh, training.eval_rows)
+        evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
         compiled: dict[str, Any] = {}
 
         def evaluate(step: int) -> dict[str, float]:
-            phase = phases.phase_of(min(step, phases.num_steps - 1))
             jax.block_until_ready(state)
             with observer.during("evaluating"):
-                metrics = evaluation.run(state.params, frozen, phase)
-            observer.evaluation(step, phase.kind, metrics)
+                metrics = evaluation.run(state.params, frozen)
+            observer.evaluation(step, metrics)
             return metrics
 
         result = evaluate(0) if first_step == 0 else {}
@@ -154,7 +162,7 @@ def train_and_evaluate(
         with observer.during("saving"):
             checkpoints.wait()
     checkpoints.close()
-    return result or evaluation.run(state.params, frozen, phases.phases[-1])
+    return result or evaluation.run(state.params, frozen)
 
 
 @dataclasses.dataclass
@@ -181,14 +189,14 @@ class Window:
 class Evaluation:
     """The same held-out rows at every evaluation, without dropout."""
 
-    def __init__(self, task: Task, mesh: Mesh, num_rows: int):
-        self._task, self._mesh, self._num_rows = task, mesh, num_rows
+    def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int):
+        self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
         self._step = jax.jit(make_eval_step(task))
 
-    def run(self, params: Any, frozen: Any, phase: Phase) -> dict[str, float]:
+    def run(self, params: Any, frozen: Any) -> dict[str, float]:
         """Metrics over all rows: sums in float64 on the host, divided once."""
         totals: dict[str, Sum] = {}
-        for batch in self.batches(phase):
+        for batch in self.batches():
             sums = jax.device_get(self._step(params, frozen, meshes.to_devices(batch, self._mesh)))
             for name, (value, count) in sums.items():
                 old = totals.get(name, Sum(0.0, 0.0))
@@ -196,8 +204,9 @@ class Evaluation:
         metrics = self._task.summary(totals)
         return {name: value for name, value in metrics.items() if name != "tokens"}
 
-    def batches(self, phase: Phase) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         """The first rows of the held-out split in batches of the phase; rows that pad the last one weigh nothing."""
+        phase = self._phase
         source = self._task.source("eval", phase.kind, 0)
         total = min(self._num_rows, source.rows_per_epoch)
         for start in range(0, total, phase.batch_size):

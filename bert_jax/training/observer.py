@@ -59,8 +59,8 @@ class Observer:
         self.status.waited(metrics["input_wait_seconds"])
         self.status.update(step=step, eta_seconds=self.progress.eta_seconds)
 
-    def evaluation(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
-        self.log.write(step, "eval", {**metrics, "phase": phase})
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.log.write(step, "eval", metrics)
         shown = ", ".join(f"{name.replace('_', ' ')} {figure(value)}" for name, value in metrics.items())
         self.note(f"step {step:,} held-out: {shown}")
 

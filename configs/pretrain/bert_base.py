@@ -39,7 +39,13 @@ def get_config(size: str = "base") -> ConfigDict:
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 4})
     config.training = ConfigDict(
-        {"log_every_steps": 100, "eval_every_steps": 10_000, "eval_rows": 10_240, "micro_batches": 1}
+        {
+            "log_every_steps": 100,
+            "eval_every_steps": 10_000,
+            "eval_rows": 10_240,
+            "eval_phase": "phase1",  # rows of 128 throughout, so that the curve means one thing
+            "micro_batches": 1,
+        }
     )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")
