@@ -23,7 +23,7 @@ from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training import run as runs
-from bert_jax.training.checkpoints import CheckpointConfig, committed_steps
+from bert_jax.training.checkpoints import CheckpointConfig, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer
@@ -143,7 +143,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         )
         observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
-            fresh = not committed_steps(files.as_path(workdir) / "checkpoints")
+            fresh = not saved_steps(workdir)
             initial = load_initial(request.init) if request.init else None
             tokenizer = open_vocabulary(settings, config, workdir, initial, observer.note)
             corpus = open_corpus(settings, config, workdir, tokenizer, observer.note)

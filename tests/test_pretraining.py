@@ -62,12 +62,13 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
 
 
-def test_two_phases_with_one_clock(tmp_path: Path, text: Path) -> None:
+def test_two_phases_with_one_clock(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a relative workdir, as people type it
     phases = {
         "phase1": {"num_steps": 6, "batch_size": 16, "max_length": 16},
         "phase2": {"num_steps": 6, "batch_size": 8, "max_length": 32},
     }
-    assert pretrain(tmp_path, toy.recipe(text) | {"phases": phases}) == 0
+    assert pretrain(Path(), toy.recipe(text) | {"phases": phases}) == 0
     train = records(tmp_path / "run", "train")
     assert [r["phase"] for r in train] == ["phase1"] * 3 + ["phase2"] * 3
     # The mean rate of two steps, warm-up over 4 of 12: one clock through both phases.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,7 +40,7 @@ class Checkpoints:
     """Asynchronous saves into ``workdir/checkpoints``; restores the newest whole step."""
 
     def __init__(self, workdir: str, config: CheckpointConfig):
-        self._directory = files.as_path(workdir) / "checkpoints"
+        self._workdir, self._directory = workdir, _folder(workdir)
         self._config = config
         self._manager = self._open()
 
@@ -77,14 +78,14 @@ class Checkpoints:
         )
 
     def last_saved_step(self) -> int | None:
-        steps = committed_steps(self._directory)
+        steps = saved_steps(self._workdir)
         return steps[-1] if steps else None
 
     def restore(
         self, abstract_state: TrainState, note: Callable[[str], None], only: int | None = None
     ) -> TrainState | None:
         """The newest step that can be read (or ``only`` that), placed as ``abstract_state`` says; None without one."""
-        for step in reversed(committed_steps(self._directory) if only is None else [only]):
+        for step in reversed(saved_steps(self._workdir) if only is None else [only]):
             try:
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
                 return self._manager.restore(step, args=items).state
@@ -101,18 +102,23 @@ class Checkpoints:
         self._manager.close()
 
 
+def _folder(workdir: str) -> epath.Path:
+    """Where the steps lie; Orbax takes absolute paths only."""
+    return epath.Path(workdir if files.is_remote(workdir) else os.path.abspath(workdir)) / "checkpoints"
+
+
 def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
     """A checkpoint of step 0 that holds parameters alone, for ``read_params``."""
-    with ocp.CheckpointManager(files.as_path(workdir) / "checkpoints") as manager:
+    with ocp.CheckpointManager(_folder(workdir)) as manager:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave({"params": params}), facts=ocp.args.JsonSave(dict(facts))
         )
         manager.save(0, args=items)
 
 
-def committed_steps(directory: epath.PathLike) -> list[int]:
+def saved_steps(workdir: str) -> list[int]:
     """Steps that were written whole, ascending."""
-    folder = files.as_path(directory)
+    folder = _folder(workdir)
     if not folder.is_dir():
         return []
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and (p / _COMMITTED).exists())
@@ -127,8 +133,8 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     Raises:
       UserError: there is no whole checkpoint, or not that one.
     """
-    directory = files.as_path(workdir) / "checkpoints"
-    steps = committed_steps(directory)
+    directory = _folder(workdir)
+    steps = saved_steps(workdir)
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first: bert-jax pretrain'}")
