@@ -15,7 +15,7 @@ from bert_jax.models.config import ModelConfig
 TINY: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
-    "num_layers": 3,
+    "num_layers": 2,
     "num_heads": 4,
     "mlp_dim": 64,
     "max_length": 32,

@@ -1,0 +1,229 @@
+"""Hugging Face directories without transformers: what goes out comes back, and what is wrong is named."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.errors import UserError
+from bert_jax.interchange import hugging_face
+from bert_jax.interchange.card import model_card
+from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
+from bert_jax.models.config import ModelConfig
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.wordpiece import WordPiece
+from tests.models.helpers import random_params, tiny
+
+LETTERS = [chr(97 + i) for i in range(26)]
+TOKENIZER = WordPiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"), lowercase=False)
+CONFIG = tiny(activation="gelu_tanh", dropout_rate=0.2, layer_norm_eps=1e-6)
+PARAMS = random_params(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "model"
+    export_model(PARAMS, CONFIG, TOKENIZER, folder, "the card")
+    return folder
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    """A copy of the export that a test may spoil."""
+    for file in exported.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    """Pass the tensors through ``change``, a function of the dictionary."""
+    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, {"format": "pt"})
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+def test_what_goes_out_comes_back(exported: Path) -> None:
+    imported = import_model(exported)
+    assert_same(imported.params, PARAMS)
+    assert imported.config == CONFIG
+    assert (imported.missing, imported.unused, imported.lowercase) == ((), (), False)
+    assert WordPiece.load(imported.vocabulary, imported.lowercase).sha256 == TOKENIZER.sha256
+
+
+def test_the_files_of_a_directory(exported: Path) -> None:
+    names = {file.name for file in exported.iterdir()}
+    assert names == {
+        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json",
+        "special_tokens_map.json", "README.md",
+    }  # fmt: skip
+    config = json.loads((exported / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert config["hidden_act"] == "gelu_new"
+    assert config["pad_token_id"] == TOKENIZER.pad_id
+    tensors = load_file(exported / WEIGHTS)
+    query = PARAMS["encoder"]["layer_1"]["attention"]["query"]["kernel"]  # [D, H, head_dim]
+    assert np.array_equal(tensors["bert.encoder.layer.1.attention.self.query.weight"], query.reshape(32, 32).T)
+    assert {t.dtype for t in tensors.values()} == {np.dtype(np.float32)}
+
+
+def test_an_export_that_reads_back_differently_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(folder: Path) -> hugging_face.Imported:
+        imported = import_model(folder)
+        imported.params["mlm_head"]["output_bias"][7] += 0.01
+        return imported
+
+    monkeypatch.setattr(hugging_face, "import_model", damaged)
+    with pytest.raises(UserError, match=r"differs from the trained one \(mlm_logits by 1.0e-02\); nothing was written"):
+        export_model(PARAMS, CONFIG, TOKENIZER, tmp_path / "out", "card")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_taken_is_refused(exported: Path) -> None:
+    before = (exported / "README.md").read_text()
+    with pytest.raises(UserError, match="exists already"):
+        export_model(PARAMS, CONFIG, TOKENIZER, exported, "another card")
+    assert (exported / "README.md").read_text() == before
+
+
+def test_old_names_are_read(copy: Path) -> None:
+    def old(name: str) -> str:
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return name.removeprefix("bert.")
+
+    rewrite(copy, lambda tensors: {old(name): x for name, x in tensors.items()})
+    assert_same(import_model(copy).params, PARAMS)
+
+
+def test_buffers_and_copies_are_read_past(copy: Path) -> None:
+    def add(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return tensors | {
+            "bert.embeddings.position_ids": np.arange(32)[None],
+            "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
+            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
+            "qa_outputs.weight": np.zeros((2, 32), np.float32),
+        }
+
+    rewrite(copy, add)
+    imported = import_model(copy)
+    assert_same(imported.params, PARAMS)
+    assert imported.unused == ("qa_outputs.weight",)
+
+
+def test_a_decoder_that_is_not_tied_is_refused(copy: Path) -> None:
+    untied = {"cls.predictions.decoder.weight": np.zeros((64, 32), np.float32)}
+    rewrite(copy, lambda tensors: tensors | untied)
+    with pytest.raises(UserError, match="decoder that is not its word embeddings"):
+        import_model(copy)
+
+
+def test_shards_are_read(copy: Path) -> None:
+    tensors = load_file(copy / WEIGHTS)
+    (copy / WEIGHTS).unlink()
+    places = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(sorted(tensors))}
+    for place in set(places.values()):
+        save_file({name: tensors[name] for name in tensors if places[name] == place}, copy / place)
+    (copy / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": places}))
+    assert_same(import_model(copy).params, PARAMS)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_halves_are_widened(copy: Path, dtype: Any) -> None:
+    rewrite(copy, lambda tensors: {name: x.astype(dtype) for name, x in tensors.items()})
+    expected = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), PARAMS)
+    assert_same(import_model(copy).params, expected)
+
+
+def test_missing_heads_are_reported(copy: Path) -> None:
+    def bare(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: x for name, x in tensors.items() if not name.startswith(("cls.", "bert.pooler."))}
+
+    rewrite(copy, bare)
+    imported = import_model(copy)
+    assert set(imported.params) == {"encoder"}
+    assert imported.missing == (
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "cls.predictions.transform.dense.weight",
+        "cls.predictions.transform.dense.bias",
+        "cls.predictions.transform.LayerNorm.weight",
+        "cls.predictions.transform.LayerNorm.bias",
+        "cls.predictions.bias",
+        "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias",
+    )
+
+
+def without(name: str) -> Any:
+    return lambda folder: rewrite(folder, lambda tensors: {n: x for n, x in tensors.items() if n != name})
+
+
+def truncate(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+
+
+def only_pickle(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; only model_type 'bert'"),
+        (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
+        (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
+        (lambda f: edit_config(f, vocab_size=65), r"word_embeddings.weight is \[64, 32\], config.json says \[65, 32\]"),
+        (lambda f: edit_config(f, num_hidden_layers=3), "16 tensors of the encoder are missing, such as bert.enc"),
+        (without("bert.embeddings.word_embeddings.weight"), "1 tensors of the encoder are missing"),
+        (truncate, "model.safetensors cannot be read .* copy it again"),
+        (only_pickle, "pytorch_model.bin is a pickle, .* model.save_pretrained"),
+        (lambda f: (f / WEIGHTS).unlink(), "has no model.safetensors; is it a model's folder"),
+        (lambda f: (f / "config.json").unlink(), "has no config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
+        (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
+        (lambda f: (f / "vocab.txt").unlink(), "has no vocab.txt"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(copy: Path, spoil: Any, message: str) -> None:
+    spoil(copy)
+    with pytest.raises(UserError, match=message) as error:
+        import_model(copy)
+    assert "\n" not in str(error.value)
+
+
+def test_the_card_is_markdown_with_front_matter() -> None:
+    facts = {
+        "model": dataclasses.asdict(ModelConfig(64)),
+        "lowercase": True,
+        "corpus_fingerprint": "c0ffee",
+        "vocabulary_sha256": "beef",
+        "run": {"name": "trial", "run_id": "r1", "versions": {"jax": "0.10.2"}, "git_commit": "abc"},
+    }
+    card = model_card(facts, {"mlm_loss": 2.5, "nsp_accuracy": 0.75}, step=1000)
+    _, front, body = card.split("---\n", 2)
+    assert "pipeline_tag: fill-mask\n" in front
+    for text in (
+        "# trial",
+        "uncased",
+        "c0ffee",
+        "beef",
+        "step: 1000",
+        "jax 0.10.2",
+        "| mlm loss | 2.5000 |",
+        '"vocab_size": 64',
+    ):
+        assert text in body
+    assert "No evaluation is recorded" in model_card(facts, {}, step=0)
