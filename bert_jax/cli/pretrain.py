@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.training.malloc import keep_freed_memory
+
+    keep_freed_memory()  # before jax is imported
     from bert_jax.pretraining import Request, pretrain
 
     request = Request(

@@ -33,16 +33,16 @@ def get_config() -> ConfigDict:
     # Optimization. Short rows first, as in the paper: attention to neighbours is learned several times sooner on them.
     config.phases = ConfigDict(
         {
-            "phase1": {"num_steps": 2000, "batch_size": 64, "max_length": 32},
-            "phase2": {"num_steps": 1100, "batch_size": 32, "max_length": 128},
+            "phase1": {"num_steps": 2800, "batch_size": 64, "max_length": 32},
+            "phase2": {"num_steps": 1800, "batch_size": 32, "max_length": 128},
         }
     )
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
 
     # Cadence: free to change on a restart
-    config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 500, "eval_rows": 1024})
-    config.checkpoints = ConfigDict({"every_steps": 500})
+    config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
+    config.checkpoints = ConfigDict({"every_steps": 700})
 
     config.examples = (
         "This function returns the [MASK] of the array.",
