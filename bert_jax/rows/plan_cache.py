@@ -17,7 +17,7 @@ from bert_jax.rows.plan import PAIR, Pairs
 
 Make = Callable[[int], Iterable[Pairs]]  # epoch -> its pairs, in blocks
 
-_KEPT_ON_DISK = 3  # newest epochs; epoch 0 is always kept, since its length is rows_per_epoch
+_KEPT_ON_DISK = 3  # epochs made last; epoch 0 is always kept, since its length is rows_per_epoch
 _KEPT_OPEN = 4
 
 
@@ -75,7 +75,7 @@ class PlanCache:
             with _one_at_a_time(self._folder / "lock"):
                 if (pairs := self._read(epoch)) is None:  # another process may have made it while this one waited
                     _write(self._path(epoch), self._make(epoch))
-                    self._forget()
+                    self._forget_all_but(epoch)
                     pairs = self._read(epoch)
         except OSError as error:
             raise UserError(
@@ -90,10 +90,12 @@ class PlanCache:
         with contextlib.suppress(UserError):  # whoever needs the plan meets the error in load()
             self._build(epoch)
 
-    def _forget(self) -> None:
-        for path in sorted(self._folder.glob("epoch-*.npy"))[:-_KEPT_ON_DISK]:
-            if path != self._path(0):
-                path.unlink(missing_ok=True)  # a map of it that is open stays valid
+    def _forget_all_but(self, epoch: int) -> None:
+        """Remove the plans made longest ago: a run that went back needs the older epochs, not the newer."""
+        others = [path for path in self._folder.glob("epoch-*.npy") if path not in (self._path(0), self._path(epoch))]
+        with contextlib.suppress(FileNotFoundError):  # another process tidies up too
+            for path in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - _KEPT_ON_DISK]:
+                path.unlink()  # a map of it that is open stays valid
 
 
 def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path:

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.rows.phases import Phase, Phases
+
+TWO = Phases((Phase(5, 4, 16, "short"), Phase(3, 2, 32, "long")))
+
+
+def test_one_clock_over_all_phases() -> None:
+    assert TWO.num_steps == 8
+    assert [TWO.phase_of(s).kind for s in range(8)] == ["short"] * 5 + ["long"] * 3
+    assert TWO.locate(4) == (0, 4)
+    assert TWO.locate(5) == (1, 0)
+
+
+def test_every_row_of_an_epoch_comes_once_and_batches_cross_epochs() -> None:
+    steps = [TWO.step(s, [6, 5]) for s in range(8)]
+    short = [(e, r) for s in steps[:5] for e, r in zip(s.epochs.tolist(), s.rows.tolist(), strict=True)]
+    assert short == [(i // 6, i % 6) for i in range(20)]
+    assert steps[1].epochs.tolist() == [0, 0, 1, 1]
+    long = [(e, r) for s in steps[5:] for e, r in zip(s.epochs.tolist(), s.rows.tolist(), strict=True)]
+    assert long == [(i // 5, i % 5) for i in range(6)]  # the second phase counts its own epochs
+    assert {(s.kind, s.phase) for s in steps} == {("short", 0), ("long", 1)}
+
+
+def test_only_the_epoch_length_of_the_step_s_phase_is_needed() -> None:
+    step = TWO.step(6, {1: 10**12})
+    assert step.rows.tolist() == [2, 3]
+    assert step.rows.dtype == np.int64
+
+
+def test_a_far_step_costs_nothing() -> None:
+    far = Phases((Phase(10**12, 256, 128, "a"),)).step(10**12 - 1, [10**9 + 7])
+    assert far.epochs[-1] * (10**9 + 7) + far.rows[-1] == 256 * 10**12 - 1
+
+
+@pytest.mark.parametrize("step", [-1, 8])
+def test_a_step_outside_the_run_is_an_error(step: int) -> None:
+    with pytest.raises(UserError, match="steps 0 to 7"):
+        TWO.phase_of(step)
+
+
+def test_bad_values_are_errors() -> None:
+    with pytest.raises(UserError, match="batch_size is 0"):
+        Phase(1, 0, 16, "a")
+    with pytest.raises(UserError, match="at least one phase"):
+        Phases(())

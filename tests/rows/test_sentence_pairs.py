@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.rows import plan
+from bert_jax.rows.masking import MaskingConfig
+from bert_jax.rows.plan_cache import PlanCache
+from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
+from tests.rows.fakes import FACTS, FakeSplit, fake_split
+
+SPLIT = fake_split(300, sentences=(2, 40), mean=12)
+CONFIG = RowsConfig(max_length=64)
+
+
+def source(folder: Path, split: FakeSplit = SPLIT, config: RowsConfig = CONFIG, **changes: int) -> SentencePairRows:
+    return SentencePairRows(config, split, FACTS, **{"seed": 0} | changes, directory=folder)  # type: ignore[arg-type]
+
+
+def epoch(rows: SentencePairRows, number: int = 0, count: int | None = None) -> dict[str, np.ndarray]:
+    indices = np.arange(rows.rows_per_epoch if count is None else count)
+    return rows.rows(np.full(len(indices), number), indices)
+
+
+def digest(features: dict[str, np.ndarray]) -> str:
+    return hashlib.sha256(b"".join(features[name].tobytes() for name in sorted(features))).hexdigest()
+
+
+def original(features: dict[str, np.ndarray]) -> np.ndarray:
+    """``input_ids`` with the masked tokens put back."""
+    ids = features["input_ids"].copy()
+    row, slot = np.nonzero(features["masked_weights"])
+    ids[row, features["masked_positions"][row, slot]] = features["masked_labels"][row, slot]
+    return ids
+
+
+def test_features_are_as_declared(tmp_path: Path) -> None:
+    features = epoch(source(tmp_path), count=10)
+    spec = CONFIG.batch_spec()
+    assert {n: (v.shape[1:], str(v.dtype)) for n, v in features.items()} == {n: tuple(f) for n, f in spec.items()}
+
+
+def test_a_row_is_cls_a_sep_b_sep(tmp_path: Path) -> None:
+    rows = source(tmp_path)
+    features, text = epoch(rows), original(epoch(rows))
+    pairs = rows._pairs(np.zeros(len(text), np.int64), np.arange(len(text)))
+    assert len(text) > 1000
+    for i in range(0, len(text), 7):
+        a, b = (
+            SPLIT.tokens[pairs[f"{s}_start"][i] : pairs[f"{s}_start"][i] + pairs[f"{s}_length"][i]].tolist()
+            for s in "ab"
+        )
+        wanted = [FACTS.cls, *a, FACTS.sep, *b, FACTS.sep]
+        length = len(wanted)
+        assert text[i].tolist() == wanted + [FACTS.pad] * (64 - length)
+        assert features["token_type_ids"][i].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * (64 - length)
+        assert features["attention_mask"][i].tolist() == [1] * length + [0] * (64 - length)
+        assert features["next_sentence_labels"][i].tolist() == [int(pairs["is_random"][i])]
+        masked = features["masked_positions"][i][features["masked_weights"][i] > 0]
+        assert not {0, len(a) + 1, length - 1} & set(masked.tolist())
+
+
+def test_masking_and_pairing_rates_over_many_rows(tmp_path: Path) -> None:
+    rows = source(tmp_path, fake_split(6000, sentences=(8, 40), mean=8))
+    features = epoch(rows, count=20_000)
+    row, slot = np.nonzero(features["masked_weights"])
+    seen = features["input_ids"][row, features["masked_positions"][row, slot]]
+    for hits, rate in ((seen == FACTS.mask, 0.8001), (seen == features["masked_labels"][row, slot], 0.1001)):
+        assert abs(hits.sum() - len(row) * rate) / np.sqrt(len(row) * rate * (1 - rate)) < 4
+    lengths = features["attention_mask"].sum(axis=1)
+    wanted = np.maximum(1, np.rint(0.15 * lengths))
+    assert (features["masked_weights"].sum(axis=1) == wanted).all()
+    # Half of the pairs are random, and all that come from a chunk of one sentence: few, of sentences this short.
+    assert 0.5 < features["next_sentence_labels"].mean() < 0.56
+
+
+def test_same_seed_same_bytes_and_any_other_differs(tmp_path: Path) -> None:
+    base = digest(epoch(source(tmp_path / "a"), count=50))
+    assert digest(epoch(source(tmp_path / "b"), count=50)) == base
+    others = [source(tmp_path, seed=1), source(tmp_path, phase=1)]
+    digests = [digest(epoch(other, count=50)) for other in others] + [digest(epoch(source(tmp_path), 1, count=50))]
+    assert len({base, *digests}) == 4
+
+
+def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
+    rows = source(tmp_path)
+    count = rows.rows_per_epoch
+    epochs, indices = np.array([2, 0, 1, 0, 2]), np.array([5, count - 1, 0, 7, 5])
+    together = rows.rows(epochs, indices)
+    for i in range(len(epochs)):
+        alone = source(tmp_path).rows(epochs[i : i + 1], indices[i : i + 1])
+        assert all((alone[name][0] == together[name][i]).all() for name in alone)
+    assert len(rows.rows(np.zeros(0), np.zeros(0))["input_ids"]) == 0
+
+
+def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:
+    rows = source(tmp_path)
+    count = rows.rows_per_epoch
+    dealt = rows._pairs(np.zeros(count, np.int64), np.arange(count))
+    planned = rows._plans.load(0)
+    assert sorted(dealt["a_start"].tolist()) == sorted(planned["a_start"].tolist())
+    assert abs(np.corrcoef(np.arange(count), dealt["a_start"])[0, 1]) * np.sqrt(count) < 4
+
+
+def test_later_epochs_deal_as_many_rows_as_the_first(tmp_path: Path) -> None:
+    rows = source(tmp_path)
+    count = rows.rows_per_epoch
+    lengths = {e: len(rows._plans.load(e)) for e in range(1, 12)}
+    longer = next(e for e, n in lengths.items() if n > count)
+    shorter = next(e for e, n in lengths.items() if n < count)
+    surplus = rows._pairs(np.full(count, longer), np.arange(count))
+    assert len(np.unique(surplus[["a_start", "b_start"]])) == count  # each at most once
+    wrapped = rows._pairs(np.full(count, shorter), np.arange(count))
+    again = count - lengths[shorter]
+    assert (wrapped[-again:] == wrapped[:again]).all()
+    features = epoch(rows, shorter)
+    assert (features["masked_positions"][-again:] != features["masked_positions"][:again]).any()  # with other masks
+
+
+def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="1 document.*needs two"):
+        source(tmp_path, FakeSplit([[4, 5]]))
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"max_length": 4}, {"max_length": 64, "short_row_probability": 1.5}])
+def test_bad_config_values_are_errors(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="rows\\."):
+        RowsConfig(**wrong)  # type: ignore[arg-type]
+
+
+# ---- The cache of plans -------------------------------------------------------------------------------------------
+
+
+def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
+    first = source(tmp_path)
+    planned = first._plans.load(0).copy()
+    [file] = tmp_path.glob("plans/*/epoch-*.npy")
+    stamp = file.stat().st_mtime_ns
+    assert (source(tmp_path)._plans.load(0) == planned).all()
+    assert file.stat().st_mtime_ns == stamp
+    assert (planned == np.concatenate(list(first._make_plan(0)))).all()
+    # Masking is no part of a plan; the seed is.
+    source(tmp_path, config=RowsConfig(64, masking=MaskingConfig(rate=0.3)))._plans.load(0)
+    assert len(list(tmp_path.glob("plans/*"))) == 1
+    source(tmp_path, seed=5)._plans.load(0)
+    assert len(list(tmp_path.glob("plans/*"))) == 2
+
+
+@pytest.mark.parametrize("kept", [0, 100, 1000])
+def test_a_plan_cut_short_is_made_again(tmp_path: Path, kept: int) -> None:
+    planned = source(tmp_path)._plans.load(0).copy()
+    [file] = tmp_path.glob("plans/*/epoch-*.npy")
+    file.write_bytes(file.read_bytes()[:kept])
+    assert (source(tmp_path)._plans.load(0) == planned).all()
+
+
+def test_the_next_plan_is_made_in_the_background(tmp_path: Path) -> None:
+    plans = source(tmp_path)._plans
+    thread = plans.prepare(3)
+    assert thread is not None
+    thread.join()
+    assert [p.name for p in tmp_path.glob("plans/*/*.npy")] == ["epoch-00003.npy"]
+    assert plans.prepare(3) is None
+
+
+def test_old_plans_are_removed_but_the_first_and_newest_stay(tmp_path: Path) -> None:
+    rows = source(tmp_path)
+    held = rows._plans.load(1)
+    for number in range(7):
+        rows._plans.load(number)
+    assert sorted(p.name for p in tmp_path.glob("plans/*/*.npy")) == [f"epoch-0000{i}.npy" for i in (0, 4, 5, 6)]
+    assert (held == rows._plans.load(1)).all()
+
+
+def test_a_read_only_corpus_has_its_plans_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith(str(corpus)))
+    assert source(corpus).rows_per_epoch > 0
+    assert not any(corpus.iterdir())
+    assert len(list(tmp_path.glob("cache/plans/*/epoch-00000.npy"))) == 1
+
+
+def test_a_plan_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "plans").write_text("a file where a folder must go")
+    with pytest.raises(UserError, match="BERT_JAX_CACHE"):
+        PlanCache(tmp_path, "key", lambda epoch: [np.zeros(1, plan.PAIR)]).load(0)
