@@ -28,7 +28,7 @@ import numpy.typing as npt
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 
-VERSION = 1  # a change of what a plan says changes this: cached plans of another version are not read
+VERSION = 2  # a change of what a plan says changes this: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
 CANDIDATES, TURNS = 10, 4  # places looked at for a random second segment: ten, up to four times
 _SENTENCES_AT_ONCE = 1 << 22

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -124,7 +125,7 @@ def _write(path: Path, blocks: Iterable[Pairs]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write_header(file, rows: int) -> None:  # type: ignore[no-untyped-def]
+def _write_header(file: BinaryIO, rows: int) -> None:
     descr = np.lib.format.dtype_to_descr(PAIR)
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (rows,)})
 

@@ -185,16 +185,25 @@ def pairs_of_long_chunks(split: FakeSplit, room: int) -> np.ndarray:
     return plan.make_pairs(split, key, chunks, room)[chunks.stop - chunks.start > 1]
 
 
+def uneven_split() -> FakeSplit:
+    """Most documents are shorter than a row, a few are very long."""
+    rng = np.random.default_rng(1)
+    counts = np.maximum(1, rng.lognormal(2, 1.5, 12_000)).astype(int)
+    return FakeSplit([np.maximum(1, rng.gamma(2, 8, n)).astype(int) for n in counts])
+
+
 LEAK_SPLIT = fake_split(6000, sentences=(5, 40), mean=20, seed=3)
 
 
-@pytest.mark.parametrize("room", [61, 125, 253])
-def test_surface_does_not_tell_the_label(room: int) -> None:
-    pairs = pairs_of_long_chunks(LEAK_SPLIT, room)
+@pytest.mark.parametrize(
+    ("split", "room"), [(LEAK_SPLIT, 61), (LEAK_SPLIT, 125), (LEAK_SPLIT, 253), (uneven_split(), 509)]
+)
+def test_surface_does_not_tell_the_label(split: FakeSplit, room: int) -> None:
+    pairs = pairs_of_long_chunks(split, room)
     assert len(pairs) > 10_000
     labels = pairs["is_random"]
     assert abs(labels.mean() - 0.5) * 2 * np.sqrt(len(labels)) < 4
-    for name, feature in surface(LEAK_SPLIT, pairs, room).items():
+    for name, feature in surface(split, pairs, room).items():
         assert leak_z(feature, labels) < 4, name
 
 
