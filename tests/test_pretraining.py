@@ -213,6 +213,14 @@ def test_a_disk_that_fills_during_a_save(
     assert "resumed at step 10" in capsys.readouterr().err
 
 
+def test_a_corrected_command_after_one_that_failed(tmp_path: Path, text: Path) -> None:
+    assert pretrain(tmp_path, toy.recipe(text, corpus={"options": {"paths": ("nothing/*.txt",)}})) == 2
+    assert (
+        pretrain(tmp_path, toy.recipe(text, phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}}))
+        == 0
+    )
+
+
 def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bert_jax.errors import UserError
     from bert_jax.training.run import only_writer

@@ -51,6 +51,8 @@ def open_run(
     """
     run = read_run(workdir)
     now = time.time()
+    if run and not run.get("imported_from") and not (files.as_path(workdir) / "vocab.txt").exists():
+        run = {}  # it failed before it made anything: a corrected command starts anew
     if run:
         changed = differences(run.get("identity", {}), json.loads(json.dumps(identity)))
         blocking = [d for d in changed if not (extend and _is_length(d))]

@@ -40,7 +40,9 @@ def get_config() -> ConfigDict:
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
 
-    # Cadence: free to change on a restart
+    # Layout and cadence: free to change on a restart
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
     config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 700})
 
