@@ -59,7 +59,7 @@ def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.Gradien
 
 def decay_mask(params: Any) -> Any:
     """True where weight decay applies: everything but biases and layer-norm gains (embeddings are decayed)."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: _leaf_name(path) not in ("bias", "scale"), params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
 
 
 def _leaf_name(path: tuple[Any, ...]) -> str:
