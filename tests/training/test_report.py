@@ -60,7 +60,7 @@ def all_files(odd):
                 "corpus_fingerprint": "abc123", "versions": {"jax": odd}, "restarts": [{"step": 20, "time": 1020.0}]},
         "status": {"state": "failed", "last_error": odd, "num_train_steps": 50, "goodput": {"train": 30.0, odd: 10.0}},
         "baselines": {"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 5.5, "nsp_majority_rate": 0.52},
-        "examples": [{"text": f"a [MASK] {odd}", "predictions": [[odd, 0.5], ["b", 0.25]]}],
+        "examples": [{"text": f"a [MASK] {odd}", "predictions": [[[odd, 0.5], ["b", 0.25]]]}],
     }  # fmt: skip
 
 

@@ -1,0 +1,56 @@
+"""Milliseconds and page faults of a train step of the quickstart's model, memory given back to the kernel and kept."""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def measure(steps: int = 30) -> dict[str, float]:
+    """A 2 x 128 BERT, 8,192 pieces, 32 rows of 128 positions with 19 predictions, float32, no dropout."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from bert_jax.models.bert import BertForPreTraining, fresh_params
+    from bert_jax.models.config import ModelConfig
+    from bert_jax.objectives.losses import cross_entropy
+    from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+
+    config = ModelConfig(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0)
+    rng = np.random.default_rng(0)
+    ids = jnp.asarray(rng.integers(0, 8192, (32, 128)), jnp.int32)
+    positions, labels = ids[:, :19] % 128, ids[:, :19]
+    tx, params = make_optimizer(OptimizerConfig()), fresh_params(config)
+
+    def loss(weights):
+        ones, first = jnp.ones_like(ids), jnp.zeros((32, 1), jnp.int32)
+        out = BertForPreTraining(config).apply({"params": weights}, ids, 0 * ids, ones, positions, first)
+        return cross_entropy(out["mlm_logits"], labels, jnp.ones(labels.shape))[0].value / labels.size
+
+    @jax.jit
+    def step(weights, state):
+        direction, state = tx.update(jax.grad(loss)(weights), state, weights)
+        return jax.tree.map(lambda w, d: w - 1e-3 * d, weights, direction), state
+
+    state = tx.init(params)
+    for _ in range(3):
+        params, state = jax.block_until_ready(step(params, state))
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
+    for _ in range(steps):
+        params, state = step(params, state)
+    jax.block_until_ready(params)
+    seconds = time.perf_counter() - start
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return {"milliseconds": 1e3 * seconds / steps, "page_faults": faults / steps}
+
+
+@pytest.mark.parametrize("memory", ["given back", "kept"])
+def test_step(memory):
+    first = "from bert_jax.training.malloc import keep_freed_memory as f; f(); " if memory == "kept" else ""
+    program = f"{first}import json; from tests.benchmarks.bench_step import measure; print(json.dumps(measure()))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    print(f"\nmemory {memory}: {json.loads(done.stdout)}")
