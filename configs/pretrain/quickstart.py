@@ -46,6 +46,7 @@ def get_config() -> ConfigDict:
     config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 700})
 
+    config.export = True
     config.examples = (
         "This function returns the [MASK] of the array.",
         "If the argument is not a string, a TypeError is [MASK].",
