@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from absl import logging
 from absl.flags import argparse_flags
 
 import bert_jax
@@ -28,6 +29,7 @@ class Parser(argparse_flags.ArgumentParser):
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Returns 0, 2 for bad input, 130 when interrupted. Another error is a bug and keeps its traceback."""
+    logging.set_verbosity(logging.ERROR)  # libraries' warnings are not for users
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:

@@ -20,7 +20,7 @@ from bert_jax.interchange import names
 from bert_jax.models.bert import BertForPreTraining, fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import CLS, MASK, PAD, SEP, UNK
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.wordpiece import WordPiece, read_vocab
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
@@ -62,7 +62,7 @@ def export_model(
     config = dataclasses.replace(config, layers="unrolled")
     with files.whole_directory(output) as folder:
         leaves = {e: np.asarray(_leaf(params, e.ours), np.float32) for e in names.entries(config.num_layers)}
-        save_file({e.theirs: names.to_theirs(x, e) for e, x in leaves.items()}, folder / WEIGHTS, {"format": "pt"})
+        _write_tensors(folder / WEIGHTS, {e.theirs: names.to_theirs(x, e) for e, x in leaves.items()}, output)
         _write_json(folder / "config.json", hf_config(config, tokenizer))
         tokenizer.save(folder / "vocab.txt")
         (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
@@ -70,6 +70,13 @@ def export_model(
         _write_json(folder / "special_tokens_map.json", _special_tokens())
         (folder / "README.md").write_text(card, encoding="utf-8")
         _probe(params, config, import_model(folder))
+
+
+def _write_tensors(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[str]) -> None:
+    try:
+        save_file(tensors, path, {"format": "pt"})
+    except safetensors.SafetensorError as error:  # what a full disk is here: no OSError
+        raise UserError(f"cannot write {output}: {error}; free some space or choose another place") from error
 
 
 def hf_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
@@ -167,6 +174,11 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
     vocabulary = folder / "vocab.txt"
     if not vocabulary.exists():
         raise UserError(f"{directory} has no vocab.txt; save the tokenizer's vocabulary there, one piece a line")
+    pieces = len(read_vocab(vocabulary))
+    if pieces > config.vocab_size:  # fewer are fine: embeddings are padded to a round number
+        raise UserError(
+            f"{vocabulary} has {pieces} pieces, the model {config.vocab_size} embeddings; copy the whole folder again"
+        )
     return Imported(params, config, vocabulary, _lowercase(folder), tuple(missing), unused)
 
 
@@ -202,7 +214,7 @@ def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Every tensor by its present name, as float32."""
     if (folder / INDEX).exists():
-        shards = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
+        shards = sorted(set(_read_json(folder / INDEX).get("weight_map", {}).values()))
     elif (folder / WEIGHTS).exists():
         shards = [WEIGHTS]
     else:
@@ -256,11 +268,14 @@ def _put(tree: dict[str, Any], path: str, value: np.ndarray) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} has no {path.name}; is it a Hugging Face model's folder?") from error
     except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); copy it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is a JSON {type(content).__name__}, not an object; copy it again")
+    return content
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

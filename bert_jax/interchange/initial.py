@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -45,15 +45,21 @@ def load_initial(source: str) -> Initial:
         imported = import_model(source)
         tokenizer = WordPiece.load(imported.vocabulary, lowercase=imported.lowercase)
         return Initial(source, imported.params, imported.config, tokenizer, imported.missing)
-    workdir, _, step = source.partition("@")
-    if step and not step.isdigit():
-        raise UserError(f"--init={source}: after @ comes a step number")
-    if not (files.as_path(workdir) / "checkpoints").exists():
+    workdir, step = source, ""
+    if "@" in source and not _is_workdir(source):
+        workdir, _, step = source.rpartition("@")
+        if not step.isdecimal():
+            raise UserError(f"--init={source}: after @ comes a step number")
+    if not _is_workdir(workdir):
         raise UserError(
             f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/)"
         )
     trained = load_trained(workdir, int(step) if step else None)
     return Initial(source, trained.params, trained.config, trained.tokenizer, (), (workdir, trained.step))
+
+
+def _is_workdir(path: str) -> bool:
+    return (files.as_path(path) / "checkpoints").exists()
 
 
 def start_from(
@@ -74,10 +80,11 @@ def start_from(
       UserError: moments are to be kept where there are none, or where the vocabulary is another.
     """
     params = initial.params
-    if tokenizer.vocab != initial.tokenizer.vocab:
+    same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.model.vocab_size
+    if not same_rows:
         params, added = with_vocabulary(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
-    if optimizer == "kept" and (initial.checkpoints is None or tokenizer.vocab != initial.tokenizer.vocab):
+    if optimizer == "kept" and (initial.checkpoints is None or not same_rows):
         raise UserError(
             "--init_optimizer=kept needs --init=WORKDIR, a run of ours, with its own vocabulary; leave it out to start "
             "the optimizer fresh"
@@ -98,16 +105,16 @@ def start_from(
 def with_vocabulary(params: Any, old: WordPiece, new: WordPiece) -> tuple[Any, int]:
     """``params`` with the vocabulary's rows reordered and extended for ``new``.
 
-    A piece that ``old`` lacks starts at the mean of the pieces that ``old`` cuts it into.
+    A piece that ``old`` lacks starts at the mean of the pieces that ``old`` cuts it into; for one inside a word
+    (``##...``) the first of them is taken from inside a word too, where ``old`` has it.
 
     Returns:
       (params, number of pieces that are new).
     """
     index = {piece: i for i, piece in enumerate(old.vocab)}
     added = [piece for piece in new.vocab if piece not in index]
-    cut = dict(zip(added, old.encode_batch([piece.removeprefix("##") for piece in added]), strict=True))
-    rows = [np.asarray([index[piece]]) if piece in index else cut[piece] for piece in new.vocab]
-    rows = [ids if len(ids) else np.asarray([old.unk_id]) for ids in rows]
+    cut = _sub_pieces(added, old, index)
+    rows = [np.asarray([index[piece]] if piece in index else cut[piece]) for piece in new.vocab]
 
     def convert(tree: Any) -> Any:
         if not isinstance(tree, dict):
@@ -118,6 +125,17 @@ def with_vocabulary(params: Any, old: WordPiece, new: WordPiece) -> tuple[Any, i
         }
 
     return convert(params), len(added)
+
+
+def _sub_pieces(pieces: Sequence[str], old: WordPiece, index: Mapping[str, int]) -> dict[str, list[int]]:
+    """Ids in ``old``, at least one, that stand for each of ``pieces``."""
+    cut = {}
+    for piece, ids in zip(pieces, old.encode_batch([p.removeprefix("##") for p in pieces]), strict=True):
+        first, *others = ids.tolist() or [old.unk_id]
+        if piece.startswith("##"):
+            first = index.get(f"##{old.vocab[first]}", first)
+        cut[piece] = [first, *others]
+    return cut
 
 
 def _kept_state(initial: Initial, state: TrainState, note: Callable[[str], None]) -> TrainState:

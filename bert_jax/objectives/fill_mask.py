@@ -55,7 +55,7 @@ def fill_mask(
     }
     model = BertForPreTraining(config)
     logits = jax.jit(model.apply)({"params": params}, **batch)["mlm_logits"]  # [B, P, V]
-    probabilities = np.array(jax.nn.softmax(logits))
+    probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # the rest is padding of the embeddings
     probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
 
     def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:

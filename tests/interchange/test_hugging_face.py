@@ -1,7 +1,10 @@
 """Hugging Face directories without transformers: what goes out comes back, and what is wrong is named."""
 
 import dataclasses
+import errno
 import json
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,8 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import tokenizers
+import yaml
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
@@ -92,6 +97,48 @@ def test_an_export_that_reads_back_differently_is_refused(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond 50 kB: the weights are larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot write .*/out: .*too large.*; free some space"):
+        export_model(PARAMS, CONFIG, TOKENIZER, tmp_path / "out", "card")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_in_the_operating_system_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"the first half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(hugging_face, "save_file", fail)
+    with pytest.raises(UserError, match="No space left on device; free some space"):
+        export_model(PARAMS, CONFIG, TOKENIZER, tmp_path / "out", "card")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_the_tokenizer_file_gives_our_ids(tmp_path: Path, lowercase: bool) -> None:
+    ours = WordPiece(TOKENIZER.vocab, lowercase)
+    export_model(PARAMS, CONFIG, ours, tmp_path / "out", "card")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    for text in ("abc de", "Ab c\u00e9 42", "", "a [MASK] b", "un\u4e2dde?"):
+        assert tuple(theirs.encode(text).ids) == ours.encode(text, special_tokens_in_text=True).input_ids
+    pair = theirs.encode("abc", "de f")
+    expected = ours.encode("abc", "de f")
+    assert (tuple(pair.ids), tuple(pair.type_ids)) == (expected.input_ids, expected.token_type_ids)
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert (settings["do_lower_case"], settings["model_max_length"]) == (lowercase, CONFIG.max_length)
+    assert import_model(tmp_path / "out").lowercase is lowercase
+
+
 def test_a_place_that_is_taken_is_refused(exported: Path) -> None:
     before = (exported / "README.md").read_text()
     with pytest.raises(UserError, match="exists already"):
@@ -123,6 +170,16 @@ def test_buffers_and_copies_are_read_past(copy: Path) -> None:
     assert imported.unused == ("qa_outputs.weight",)
 
 
+def test_the_bias_of_a_decoder_is_the_bias_of_the_head(copy: Path) -> None:
+    def alias(name: str) -> str:
+        return name.replace("cls.predictions.bias", "cls.predictions.decoder.bias")
+
+    rewrite(copy, lambda tensors: {alias(name): x for name, x in tensors.items()})
+    imported = import_model(copy)
+    assert_same(imported.params, PARAMS)
+    assert (imported.missing, imported.unused) == ((), ())
+
+
 def test_a_decoder_that_is_not_tied_is_refused(copy: Path) -> None:
     untied = {"cls.predictions.decoder.weight": np.zeros((64, 32), np.float32)}
     rewrite(copy, lambda tensors: tensors | untied)
@@ -137,6 +194,15 @@ def test_shards_are_read(copy: Path) -> None:
     for place in set(places.values()):
         save_file({name: tensors[name] for name in tensors if places[name] == place}, copy / place)
     (copy / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": places}))
+    assert_same(import_model(copy).params, PARAMS)
+    (copy / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(UserError, match="model-00002-of-00002.safetensors cannot be read"):
+        import_model(copy)
+
+
+def test_embeddings_may_be_padded(copy: Path) -> None:
+    """Published vocabularies are often padded to a round number of embeddings; the reverse is damage."""
+    (copy / "vocab.txt").write_text("\n".join(TOKENIZER.vocab[:60]) + "\n")
     assert_same(import_model(copy).params, PARAMS)
 
 
@@ -171,6 +237,10 @@ def without(name: str) -> Any:
     return lambda folder: rewrite(folder, lambda tensors: {n: x for n, x in tensors.items() if n != name})
 
 
+def add_line(path: Path) -> None:
+    path.write_text(path.read_text() + "one more\n")
+
+
 def truncate(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
 
@@ -194,7 +264,9 @@ def only_pickle(folder: Path) -> None:
         (lambda f: (f / "config.json").unlink(), "has no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
         (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
+        (lambda f: (f / "config.json").write_text("[]"), "config.json is a JSON list, not an object"),
         (lambda f: (f / "vocab.txt").unlink(), "has no vocab.txt"),
+        (lambda f: add_line(f / "vocab.txt"), "has 65 pieces, the model 64 embeddings"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(copy: Path, spoil: Any, message: str) -> None:
@@ -214,7 +286,11 @@ def test_the_card_is_markdown_with_front_matter() -> None:
     }
     card = model_card(facts, {"mlm_loss": 2.5, "nsp_accuracy": 0.75}, step=1000)
     _, front, body = card.split("---\n", 2)
-    assert "pipeline_tag: fill-mask\n" in front
+    assert yaml.safe_load(front) == {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert", "jax", "bert_jax"],
+    }
     for text in (
         "# trial",
         "uncased",

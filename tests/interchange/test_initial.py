@@ -1,0 +1,146 @@
+"""Starting from a model: rows follow their pieces to another vocabulary, and missing parts start fresh."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.initial import Initial, load_initial, start_from, with_vocabulary
+from bert_jax.interchange.workdir import import_into_workdir
+from bert_jax.models.layers import stack_layers
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training.state import TrainState
+from tests.models.helpers import as_jax, random_params, tiny
+
+OLD = WordPiece((*SPECIAL_TOKENS, "in", "out", "##put", "##in", "##g", "the", "g"))
+CONFIG = tiny(vocab_size=OLD.size)
+PARAMS = random_params(CONFIG)
+
+
+def words(params: Any) -> np.ndarray:
+    return np.asarray(params["encoder"]["embeddings"]["word_embeddings"])
+
+
+def vocabulary_leaves(params: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What is looked up by piece: word embeddings [V, D] and output bias [V]."""
+    return words(params), np.asarray(params["mlm_head"]["output_bias"])
+
+
+def state_of(params: Any) -> TrainState:
+    """A state of which only the parameters and the step matter here."""
+    return TrainState(
+        **{field.name: None for field in dataclasses.fields(TrainState)}
+        | {"params": as_jax(params), "step": jax.numpy.asarray(7)}
+    )
+
+
+def test_kept_pieces_keep_their_rows() -> None:
+    order = np.random.default_rng(0).permutation(OLD.size)[:-2]  # two pieces go, unless they are special
+    kept = [OLD.vocab[i] for i in order] + [t for t in SPECIAL_TOKENS if OLD.vocab.index(t) not in order]
+    new = WordPiece(kept)
+    params, added = with_vocabulary(PARAMS, OLD, new)
+    assert added == 0
+    for before, after in zip(vocabulary_leaves(PARAMS), vocabulary_leaves(params), strict=True):
+        assert len(after) == new.size
+        for i, piece in enumerate(new.vocab):
+            np.testing.assert_array_equal(after[i], before[OLD.vocab.index(piece)])
+
+
+def test_the_rest_of_the_model_is_untouched() -> None:
+    params, _ = with_vocabulary(PARAMS, OLD, WordPiece((*OLD.vocab, "input")))
+
+    def blank(tree: Any) -> Any:
+        tree = jax.tree.map(np.asarray, tree)
+        tree["encoder"]["embeddings"]["word_embeddings"] = tree["mlm_head"]["output_bias"] = np.zeros(1)
+        return tree
+
+    assert jax.tree.structure(params) == jax.tree.structure(PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, blank(params), blank(PARAMS))
+
+
+@pytest.mark.parametrize(
+    ("piece", "parts"),
+    [
+        ("input", ["in", "##put"]),
+        ("outputing", ["out", "##put", "##in", "##g"]),
+        ("INPUT", ["in", "##put"]),  # as the old tokenizer reads it
+        ("##ing", ["##in", "##g"]),  # inside a word
+        ("##theg", ["the", "##g"]),  # "##the" is not there
+        ("zebra", ["[UNK]"]),
+        ("\u200d", ["[UNK]"]),  # the old tokenizer drops it
+    ],
+)
+def test_new_pieces_start_at_the_mean_of_their_old_parts(piece: str, parts: list[str]) -> None:
+    new = WordPiece((*SPECIAL_TOKENS, piece, *OLD.vocab[5:]))
+    params, added = with_vocabulary(PARAMS, OLD, new)
+    assert added == 1
+    rows = [OLD.vocab.index(part) for part in parts]
+    for before, after in zip(vocabulary_leaves(PARAMS), vocabulary_leaves(params), strict=True):
+        np.testing.assert_allclose(after[5], before[rows].mean(axis=0), rtol=1e-6, atol=1e-7)
+
+
+def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
+    fresh = random_params(CONFIG, seed=3)
+    initial = Initial("there", {"encoder": PARAMS["encoder"]}, CONFIG, OLD, missing=("bert.pooler.dense.weight",))
+    notes: list[str] = []
+    state = start_from(initial, CONFIG, OLD, "fresh", notes.append)(state_of(fresh))
+    expected = fresh | {"encoder": PARAMS["encoder"]}
+    jax.tree.map(np.testing.assert_array_equal, state.params, expected)
+    assert int(state.step) == 0
+    assert notes == ["starting from there; fresh: bert.pooler.dense.weight; optimizer fresh"]
+
+
+def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
+    new = WordPiece((*OLD.vocab, "input"))
+    model = dataclasses.replace(CONFIG, layers="scanned", vocab_size=new.size)
+    notes: list[str] = []
+    start = start_from(Initial("there", PARAMS, CONFIG, OLD), model, new, "fresh", notes.append)
+    fresh = stack_layers(random_params(dataclasses.replace(CONFIG, vocab_size=new.size), seed=3))
+    expected = stack_layers(with_vocabulary(PARAMS, OLD, new)[0])
+    jax.tree.map(np.testing.assert_array_equal, start(state_of(fresh)).params, expected)
+    assert notes[0].startswith("vocabulary: 1 new pieces")
+
+
+def test_padding_of_the_embeddings_is_left_behind() -> None:
+    padded = dataclasses.replace(CONFIG, vocab_size=16)
+    initial = Initial("there", random_params(padded, seed=3), padded, OLD)
+    state = start_from(initial, CONFIG, OLD, "fresh", lambda _: None)(state_of(PARAMS))
+    np.testing.assert_array_equal(words(state.params), words(initial.params)[: OLD.size])
+
+
+@pytest.mark.parametrize(
+    "initial",
+    [Initial("there", PARAMS, CONFIG, OLD), Initial("there", PARAMS, CONFIG, WordPiece(OLD.vocab[::-1]), (), ("w", 0))],
+    ids=["no run of ours", "another vocabulary"],
+)
+def test_moments_are_kept_only_with_the_same_rows(initial: Initial) -> None:
+    with pytest.raises(UserError, match="--init_optimizer=kept needs --init=WORKDIR"):
+        start_from(initial, CONFIG, OLD, "kept", lambda _: None)
+
+
+def test_both_kinds_of_folder_are_read(tmp_path: Path) -> None:
+    folder, workdir = tmp_path / "model", tmp_path / "me@home" / "run"  # an @ of a path is no step
+    export_model(PARAMS, CONFIG, OLD, folder, "card")
+    import_into_workdir(str(folder), str(workdir))
+    found = [load_initial(str(source)) for source in (folder, workdir, f"{workdir}@0")]
+    for initial in found:
+        jax.tree.map(np.testing.assert_array_equal, initial.params, PARAMS)
+        assert (initial.model, initial.tokenizer.sha256, initial.missing) == (CONFIG, OLD.sha256, ())
+    assert [initial.checkpoints for initial in found] == [None, (str(workdir), 0), (str(workdir), 0)]
+    with pytest.raises(UserError, match="has only steps 0; choose one of them"):
+        load_initial(f"{workdir}@5")
+    with pytest.raises(UserError, match="run@last: after @ comes a step number"):
+        load_initial(f"{workdir}@last")
+
+
+@pytest.mark.parametrize("source", ["nowhere", "nowhere@3", "."])
+def test_a_folder_of_neither_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="neither a Hugging Face directory .* nor a workdir"):
+        load_initial(source)
