@@ -106,17 +106,26 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def upload(source: Path, target: epath.Path) -> None:
-    """Copy a local folder to an object store, the marker last. Leftovers of an earlier try are removed."""
+def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
+    """Copy a local folder to an object store, the marker last. Leftovers of an earlier try are removed.
+
+    Args:
+      last: a file that comes even after the marker, where it is what decides.
+    """
     if target.exists():
         target.rmtree()
-    listing = []
-    for file in sorted(p for p in source.rglob("*") if p.is_file()):
-        name = file.relative_to(source).as_posix()
-        with open(file, "rb") as reader, (target / name).open("wb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 20)
-        listing.append(f"{sha256(file)}  {name}\n")
-    (target / MARKER).write_text("".join(listing))
+    names = sorted(p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file())
+    listing = "".join(f"{sha256(source / name)}  {name}\n" for name in names)
+    for name in (name for name in names if name != last):
+        _copy(epath.Path(source / name), target / name)
+    (target / MARKER).write_text(listing)
+    if last is not None:
+        _copy(epath.Path(source / last), target / last)
+
+
+def _copy(source: epath.Path, target: epath.Path) -> None:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
 
 
 def committed(path: str | os.PathLike[str]) -> bool:
@@ -142,14 +151,28 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
                 digest, _, name = line.partition("  ")
                 destination = temporary / name
                 destination.parent.mkdir(parents=True, exist_ok=True)
-                with (source / name).open("rb") as reader, open(destination, "wb") as writer:
-                    shutil.copyfileobj(reader, writer, 1 << 20)
+                _copy(source / name, epath.Path(destination))
                 if sha256(destination) != digest:
                     raise UserError(f"{source / name} is damaged: its sha256 is not that of the {MARKER} marker")
     except UserError:
         if not target.is_dir():  # else another process was quicker
             raise
     return target
+
+
+@contextlib.contextmanager
+def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """``path`` itself if local; else, while the block lasts, a local copy of the files in a remote folder that another
+    program may have put there, without a marker."""
+    if not is_remote(path):
+        yield Path(as_path(path))
+        return
+    source = as_path(path)
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        for entry in source.iterdir() if source.is_dir() else ():
+            if entry.is_file():
+                _copy(entry, epath.Path(folder) / entry.name)
+        yield Path(folder)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

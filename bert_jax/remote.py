@@ -102,3 +102,7 @@ class RemotePath(os.PathLike[str]):
 
     def rmtree(self) -> None:
         self._fs.rm(os.fspath(self), recursive=True)
+
+    def rename(self, target: str | os.PathLike[str]) -> None:
+        """Copies and deletes: an object store has nothing better, so this is not atomic."""
+        self._fs.mv(os.fspath(self), os.fspath(target), recursive=True)

@@ -14,13 +14,13 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-from bert_jax import files
+from bert_jax import configuration, files
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.models.bert import BertForPreTraining, fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import CLS, MASK, PAD, SEP, UNK
-from bert_jax.text.wordpiece import WordPiece, read_vocab
+from bert_jax.text.wordpiece import WordPiece
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
@@ -28,6 +28,26 @@ PICKLE_HINT = (
     "; pytorch_model.bin is a pickle, which can run code: load it with transformers where you trust it, then "
     "model.save_pretrained(folder)"
 )
+# config.json's name of each number of a ModelConfig, and what older files leave out.
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "max_position_embeddings": "max_length",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout_prob": "dropout_rate",
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "layer_norm_eps": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+_DEFAULTS = {
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+}
 TOLERANCE = 1e-5  # of the probe, relative to the largest output
 
 
@@ -37,8 +57,7 @@ class Imported:
 
     params: dict[str, Any]  # unrolled, float32; without the missing parts
     config: ModelConfig
-    vocabulary: Path  # a local vocab.txt
-    lowercase: bool
+    tokenizer: WordPiece
     missing: tuple[str, ...]  # their names of tensors that are not there: heads, pooler
     unused: tuple[str, ...]  # tensors of theirs that BERT pretraining has no place for
 
@@ -84,18 +103,8 @@ def hf_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
     return {
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.mlp_dim,
+        **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
         "hidden_act": ACTIVATIONS[config.activation],
-        "hidden_dropout_prob": config.dropout_rate,
-        "attention_probs_dropout_prob": config.attention_dropout_rate,
-        "max_position_embeddings": config.max_length,
-        "type_vocab_size": config.type_vocab_size,
-        "initializer_range": config.initializer_range,
-        "layer_norm_eps": config.layer_norm_eps,
         "pad_token_id": tokenizer.pad_id,
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
@@ -148,10 +157,14 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
     Raises:
       UserError: no BERT, weights only as a pickle, a truncated file, tensors that do not fit the config.
     """
-    folder = files.local_copy(directory)
-    theirs = _read_json(folder / "config.json")
-    config = model_config(theirs, str(directory))
-    tensors = _tied(_read_tensors(folder), str(directory))
+    with files.downloaded(directory) as folder:
+        return _import_local(folder, str(directory))
+
+
+def _import_local(folder: Path, directory: str) -> Imported:
+    config = model_config(_read_json(folder / "config.json"), directory)
+    tokenizer = _read_tokenizer(folder, config, directory)
+    tensors = _tied(_read_tensors(folder), directory)
     params: dict[str, Any] = {}
     missing, problems = [], []
     shapes = jax.tree.map(lambda x: x.shape, jax.eval_shape(lambda: fresh_params(config)))
@@ -170,16 +183,20 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
         problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
     if problems:
         raise UserError(f"{directory} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    unused = tuple(sorted(tensors))
+    return Imported(params, config, tokenizer, tuple(missing), tuple(sorted(tensors)))
+
+
+def _read_tokenizer(folder: Path, config: ModelConfig, directory: str) -> WordPiece:
     vocabulary = folder / "vocab.txt"
     if not vocabulary.exists():
         raise UserError(f"{directory} has no vocab.txt; save the tokenizer's vocabulary there, one piece a line")
-    pieces = len(read_vocab(vocabulary))
-    if pieces > config.vocab_size:  # fewer are fine: embeddings are padded to a round number
+    tokenizer = WordPiece.load(vocabulary, lowercase=_lowercase(folder))
+    if tokenizer.size > config.vocab_size:  # fewer are fine: embeddings are padded to a round number
         raise UserError(
-            f"{vocabulary} has {pieces} pieces, the model {config.vocab_size} embeddings; copy the whole folder again"
+            f"{directory}/vocab.txt has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; copy the "
+            "whole folder again"
         )
-    return Imported(params, config, vocabulary, _lowercase(folder), tuple(missing), unused)
+    return tokenizer
 
 
 def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
@@ -189,26 +206,17 @@ def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
     if theirs.get("position_embedding_type", "absolute") != "absolute":
         raise UserError(f"{where} has {theirs['position_embedding_type']} positions; only absolute ones can be read")
     activations = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
-    activation = theirs.get("hidden_act", "gelu")
+    activation = str(theirs.get("hidden_act", "gelu"))
     if activation not in activations:
         raise UserError(f"{where} has hidden_act {activation!r}; known: {', '.join(activations)}")
+    missing = [name for name in _FIELDS if name not in theirs and name not in _DEFAULTS]
+    if missing:
+        raise UserError(f"{where}/config.json has no {', '.join(missing)}: it is not a BERT's")
+    values = {ours: theirs.get(name, _DEFAULTS.get(name)) for name, ours in _FIELDS.items()}
     try:
-        return ModelConfig(
-            vocab_size=theirs["vocab_size"],
-            hidden_size=theirs["hidden_size"],
-            num_layers=theirs["num_hidden_layers"],
-            num_heads=theirs["num_attention_heads"],
-            mlp_dim=theirs["intermediate_size"],
-            max_length=theirs["max_position_embeddings"],
-            type_vocab_size=theirs["type_vocab_size"],
-            dropout_rate=theirs.get("hidden_dropout_prob", 0.1),
-            attention_dropout_rate=theirs.get("attention_probs_dropout_prob", 0.1),
-            activation=activations[activation],  # type: ignore[arg-type]
-            layer_norm_eps=theirs.get("layer_norm_eps", 1e-12),
-            initializer_range=theirs.get("initializer_range", 0.02),
-        )
-    except KeyError as error:
-        raise UserError(f"{where}/config.json has no {error.args[0]}: it is not a BERT's") from error
+        return configuration.build(ModelConfig, values | {"activation": activations[activation]}, "config")
+    except UserError as error:
+        raise UserError(f"{where}/config.json does not describe a BERT: {error}") from error
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:

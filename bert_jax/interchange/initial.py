@@ -16,7 +16,7 @@ from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints
+from bert_jax.training.checkpoints import read_step
 from bert_jax.training.state import TrainState, abstract, overlay
 
 # Leaves whose rows are pieces of the vocabulary.
@@ -43,8 +43,7 @@ def load_initial(source: str) -> Initial:
     """
     if (files.as_path(source) / "config.json").exists():
         imported = import_model(source)
-        tokenizer = WordPiece.load(imported.vocabulary, lowercase=imported.lowercase)
-        return Initial(source, imported.params, imported.config, tokenizer, imported.missing)
+        return Initial(source, imported.params, imported.config, imported.tokenizer, imported.missing)
     workdir, step = source, ""
     if "@" in source and not _is_workdir(source):
         workdir, _, step = source.rpartition("@")
@@ -84,10 +83,15 @@ def start_from(
     if not same_rows:
         params, added = with_vocabulary(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
-    if optimizer == "kept" and (initial.checkpoints is None or not same_rows):
+    if optimizer == "kept" and initial.checkpoints is None:
         raise UserError(
-            "--init_optimizer=kept needs --init=WORKDIR, a run of ours, with its own vocabulary; leave it out to start "
-            "the optimizer fresh"
+            f"--init_optimizer=kept needs --init=WORKDIR, a run of ours; {initial.source} has no moments: leave it out"
+        )
+    if optimizer == "kept" and not same_rows:
+        raise UserError(
+            f"--init_optimizer=kept needs the model's own vocabulary, in its order: {initial.source} has "
+            f"{initial.model.vocab_size:,} rows for {initial.tokenizer.size:,} pieces, this run "
+            f"{model.vocab_size:,} for {tokenizer.size:,}. Leave out --init_optimizer, or --vocab"
         )
     fresh = f"; fresh: {', '.join(initial.missing)}" if initial.missing else ""
     note(f"starting from {initial.source}{fresh}; optimizer {optimizer}")
@@ -96,7 +100,7 @@ def start_from(
 
     def start(state: TrainState) -> TrainState:
         if optimizer == "kept":
-            state = _kept_state(initial, state, note)
+            state = _kept_state(initial, state)
         return dataclasses.replace(state, params=overlay(params, state.params), step=jax.numpy.zeros_like(state.step))
 
     return start
@@ -138,10 +142,16 @@ def _sub_pieces(pieces: Sequence[str], old: WordPiece, index: Mapping[str, int])
     return cut
 
 
-def _kept_state(initial: Initial, state: TrainState, note: Callable[[str], None]) -> TrainState:
+def _kept_state(initial: Initial, state: TrainState) -> TrainState:
+    """The state that ``initial`` was saved with, its moments included; metrics start at zero."""
     assert initial.checkpoints is not None
     workdir, step = initial.checkpoints
-    restored = Checkpoints(workdir, CheckpointConfig()).restore(abstract(state), note, only=step)
-    if restored is None:
-        raise UserError(f"{workdir} has no checkpoint that can be read; start with --init_optimizer=fresh")
+    try:
+        restored = read_step(workdir, step, abstract(state))
+    except Exception as error:  # another optimizer, other shapes, a damaged file: whatever Orbax raises for it
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(
+            f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read ({reason}); "
+            "leave out --init_optimizer=kept to start the optimizer fresh"
+        ) from error
     return dataclasses.replace(restored, metrics=state.metrics)

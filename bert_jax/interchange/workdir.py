@@ -74,7 +74,7 @@ def import_into_workdir(directory: str, workdir: str) -> str:
       UserError: the directory holds no BERT, or the workdir is not empty.
     """
     imported = import_model(directory)
-    tokenizer = WordPiece.load(imported.vocabulary, lowercase=imported.lowercase)
+    tokenizer = imported.tokenizer
     fresh = fresh_params(imported.config)
     params = jax.tree.map(np.asarray, overlay(imported.params, fresh))
     facts = {

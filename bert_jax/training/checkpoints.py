@@ -6,11 +6,11 @@ save goes on from the step before. A step that cannot be read is set aside by na
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,9 +20,8 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.training.state import TrainState
-
-_COMMITTED = "commit_success.txt"  # Orbax writes it last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +34,30 @@ class CheckpointConfig:
         if self.every_steps < 1 or self.keep < 1:
             raise UserError(f"checkpoints: every_steps and keep must be at least 1; found {self}")
 
+    def kept(self, steps: list[int]) -> list[int]:
+        """Those of ``steps``, ascending, that are not pruned."""
+        forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
+        return sorted({*steps[-self.keep :], *forever})
+
 
 class Checkpoints:
-    """Asynchronous saves into ``workdir/checkpoints``; restores the newest whole step."""
+    """Asynchronous saves into ``workdir/checkpoints``; restores the newest whole step.
+
+    On an object store one process writes each step on its machine first and uploads it whole; several processes write
+    together, which Orbax does on ``gs://`` alone.
+    """
 
     def __init__(self, workdir: str, config: CheckpointConfig):
-        self._workdir, self._directory = workdir, _folder(workdir)
-        self._config = config
+        self._workdir, self._steps, self._config = workdir, _folder(workdir), config
+        self._store: RemoteSteps | None = None
+        if files.is_remote(workdir) and jax.process_count() == 1:
+            self._store = RemoteSteps(self._steps, config.kept)
+        elif files.is_remote(workdir) and not workdir.startswith("gs://"):
+            raise UserError(
+                f"--workdir={workdir}: several hosts save together on gs:// or on a file system that all of them "
+                "mount; choose such a --workdir"
+            )
+        self._directory = epath.Path(self._store.local if self._store else self._steps)
         self._manager = self._open()
 
     def _open(self) -> ocp.CheckpointManager:
@@ -55,73 +71,103 @@ class Checkpoints:
 
     def save(self, state: TrainState, facts: Mapping[str, Any]) -> None:
         """Begin to save; returns once the state may be donated. An error of the save before this one is raised here."""
-        step = int(state.step)
-        try:
-            items = ocp.args.Composite(state=ocp.args.StandardSave(state), facts=ocp.args.JsonSave(dict(facts)))
+        self.save_tree(int(state.step), state, facts)
+
+    def save_tree(self, step: int, tree: Any, facts: Mapping[str, Any]) -> None:
+        """``save`` of any tree as ``step``."""
+        with self._explained():
+            if self._store:
+                self._store.wait()
+            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=ocp.args.JsonSave(dict(facts)))
             if not self._manager.save(step, args=items, force=True):
-                raise UserError(f"step {step} was not saved into {self._directory}: a later step is there already")
-        except (OSError, ValueError, RuntimeError) as error:
-            raise self._failure(error) from error
+                raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")
+            if self._store:
+                self._store.upload(step, self._manager.wait_until_finished)
 
     def wait(self) -> None:
         """Until every save has ended, well or with an error."""
-        try:
+        with self._explained():
             self._manager.wait_until_finished()
+            if self._store:
+                self._store.wait()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, ValueError, RuntimeError) as error:
-            raise self._failure(error) from error
+            raise UserError(
+                f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: free some "
+                "space, then run the same command to go on from the newest"
+            ) from error
 
-    def _failure(self, error: Exception) -> UserError:
-        reason = str(error).strip().splitlines()[0][:200]
-        return UserError(
-            f"cannot save into {self._directory} ({reason}); steps saved before are whole: free some space, then run "
-            "the same command to go on from the newest"
-        )
+    def restore(self, abstract_state: TrainState, note: Callable[[str], None]) -> TrainState | None:
+        """The newest step that can be read, placed as ``abstract_state`` says; None if nothing was saved yet.
 
-    def last_saved_step(self) -> int | None:
-        steps = saved_steps(self._workdir)
-        return steps[-1] if steps else None
+        Steps that cannot be read are set aside once an older one has been. If none can, the fault may lie elsewhere
+        (memory, network, another version), and nothing is touched.
 
-    def restore(
-        self, abstract_state: TrainState, note: Callable[[str], None], only: int | None = None
-    ) -> TrainState | None:
-        """The newest step that can be read (or ``only`` that), placed as ``abstract_state`` says; None without one."""
-        for step in reversed(saved_steps(self._workdir) if only is None else [only]):
+        Raises:
+          UserError: there are steps, and none can be read.
+        """
+        unreadable: dict[int, str] = {}
+        for step in reversed(saved_steps(self._workdir)):
             try:
-                items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
-                return self._manager.restore(step, args=items).state
+                state = read_step(self._workdir, step, abstract_state)
             except Exception as error:  # whatever a damaged file makes a library raise
-                damaged = self._directory.parent / f"damaged-step-{step}"
-                note(f"step {step} cannot be read ({str(error).splitlines()[0][:160]}); set aside as {damaged}")
-                self._manager.close()
-                shutil.rmtree(damaged, ignore_errors=True)
-                (self._directory / str(step)).rename(damaged)
-                self._manager = self._open()
+                unreadable[step] = f"step {step} cannot be read ({_first_line(error)})"
+                continue
+            for damaged, reason in unreadable.items():
+                note(f"{reason}; set aside as {self._set_aside(damaged)}")
+            return state
+        if unreadable:
+            raise UserError(
+                f"{self._steps}: {'; '.join(unreadable.values())}. Nothing was changed; if the folders are damaged, "
+                "move them away and run the same command to begin anew"
+            )
         return None
+
+    def _set_aside(self, step: int) -> epath.Path:
+        damaged = self._steps.parent / f"damaged-step-{step}"
+        self._manager.close()
+        if damaged.exists():
+            damaged.rmtree()
+        (self._steps / str(step)).rename(damaged)
+        self._manager = self._open()  # one that has not seen the step will save it again
+        return damaged
 
     def close(self) -> None:
         self._manager.close()
+        if self._store:
+            self._store.close()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _folder(workdir: str) -> epath.Path:
     """Where the steps lie; Orbax takes absolute paths only."""
-    return epath.Path(workdir if files.is_remote(workdir) else os.path.abspath(workdir)) / "checkpoints"
+    return files.as_path(workdir if files.is_remote(workdir) else os.path.abspath(workdir)) / "checkpoints"
 
 
 def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
     """A checkpoint of step 0 that holds parameters alone, for ``read_params``."""
-    with ocp.CheckpointManager(_folder(workdir)) as manager:
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave({"params": params}), facts=ocp.args.JsonSave(dict(facts))
-        )
-        manager.save(0, args=items)
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    checkpoints.save_tree(0, {"params": params}, facts)
+    checkpoints.wait()
+    checkpoints.close()
 
 
 def saved_steps(workdir: str) -> list[int]:
     """Steps that were written whole, ascending."""
-    folder = _folder(workdir)
-    if not folder.is_dir():
-        return []
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and (p / _COMMITTED).exists())
+    return whole_steps(_folder(workdir))
+
+
+def read_step(workdir: str, step: int, abstract_state: TrainState) -> TrainState:
+    """The state saved at ``step``, placed as ``abstract_state`` says. Raises whatever Orbax raises."""
+    with readable(_folder(workdir) / str(step)) as folder, ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(epath.Path(folder) / "state", abstract_state)
 
 
 def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
@@ -133,19 +179,22 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     Raises:
       UserError: there is no whole checkpoint, or not that one.
     """
-    directory = _folder(workdir)
     steps = saved_steps(workdir)
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first: bert-jax pretrain'}")
     step = steps[-1] if step is None else step
     checkpointer = ocp.PyTreeCheckpointer()
-    tree = checkpointer.metadata(directory / str(step) / "state").item_metadata.tree
-    item = {"params": jax.tree.map(lambda _: 0, tree["params"])}
-    as_numpy = {"params": jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree["params"])}
-    restored = checkpointer.restore(
-        directory / str(step) / "state",
-        args=ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True),
-    )
-    facts = json.loads((directory / str(step) / "facts" / "metadata").read_text())
+    with readable(_folder(workdir) / str(step)) as folder:
+        state = epath.Path(folder) / "state"
+        tree = checkpointer.metadata(state).item_metadata.tree["params"]
+        restored = checkpointer.restore(
+            state,
+            args=ocp.args.PyTreeRestore(
+                item={"params": jax.tree.map(lambda _: 0, tree)},
+                restore_args={"params": jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)},
+                partial_restore=True,
+            ),
+        )
+        facts = json.loads((epath.Path(folder) / "facts" / "metadata").read_text())
     return restored["params"], facts, step

@@ -65,8 +65,8 @@ def test_what_goes_out_comes_back(exported: Path) -> None:
     imported = import_model(exported)
     assert_same(imported.params, PARAMS)
     assert imported.config == CONFIG
-    assert (imported.missing, imported.unused, imported.lowercase) == ((), (), False)
-    assert WordPiece.load(imported.vocabulary, imported.lowercase).sha256 == TOKENIZER.sha256
+    assert (imported.missing, imported.unused, imported.tokenizer.lowercase) == ((), (), False)
+    assert imported.tokenizer.sha256 == TOKENIZER.sha256
 
 
 def test_the_files_of_a_directory(exported: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_tokenizer_file_gives_our_ids(tmp_path: Path, lowercase: bool) -> No
     assert (tuple(pair.ids), tuple(pair.type_ids)) == (expected.input_ids, expected.token_type_ids)
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert (settings["do_lower_case"], settings["model_max_length"]) == (lowercase, CONFIG.max_length)
-    assert import_model(tmp_path / "out").lowercase is lowercase
+    assert import_model(tmp_path / "out").tokenizer.lowercase is lowercase
 
 
 def test_a_place_that_is_taken_is_refused(exported: Path) -> None:
@@ -255,6 +255,8 @@ def only_pickle(folder: Path) -> None:
         (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; only model_type 'bert'"),
         (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
         (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
+        (lambda f: edit_config(f, vocab_size="big"), "config.vocab_size is 'big'; expected int"),
+        (lambda f: edit_config(f, num_attention_heads=5), "does not divide by num_heads 5"),
         (lambda f: edit_config(f, vocab_size=65), r"word_embeddings.weight is \[64, 32\], config.json says \[65, 32\]"),
         (lambda f: edit_config(f, num_hidden_layers=3), "16 tensors of the encoder are missing, such as bert.enc"),
         (without("bert.embeddings.word_embeddings.weight"), "1 tensors of the encoder are missing"),

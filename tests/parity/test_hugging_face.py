@@ -177,7 +177,7 @@ def test_training_trajectory(tmp_path: Path) -> None:
 def test_an_export_loads_in_transformers(tmp_path: Path) -> None:
     theirs(tmp_path / "in")
     imported = import_model(tmp_path / "in")
-    export_model(imported.params, imported.config, WordPiece.load(imported.vocabulary), tmp_path / "out", "card")
+    export_model(imported.params, imported.config, imported.tokenizer, tmp_path / "out", "card")
     model, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     batch = batch_of(V)

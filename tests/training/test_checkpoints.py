@@ -1,0 +1,232 @@
+"""Checkpoints on disk and on a store: exact round trips, pruning, and what a damaged or unwritable step does."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.records import Sum
+from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, read_params, save_params, saved_steps
+from bert_jax.training.state import TrainState, abstract
+
+# A read that fails leaves the others of its step unawaited.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+FACTS = {"model": {"hidden_size": 4}, "vocabulary_sha256": "beef"}
+
+
+@pytest.fixture(autouse=True)
+def _collect_here() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+@pytest.fixture(params=["disk", "store"])
+def workdir(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder, and one in fsspec's memory file system, which stands for an object store."""
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    if request.param == "disk":
+        yield str(tmp_path / "run")
+        return
+    yield "memory://bucket/run"
+    if files.as_path("memory://bucket").exists():
+        files.as_path("memory://bucket").rmtree()
+
+
+def state_at(step: int) -> TrainState:
+    """Values that no other step has."""
+    rng = np.random.default_rng(step)
+    weights = {
+        "dense": {"kernel": jnp.asarray(rng.normal(size=(8, 4)), jnp.float32)},
+        "bias": jnp.full(4, step, "float32"),
+    }
+    return TrainState(
+        step=jnp.asarray(step, jnp.int32),
+        params=weights,
+        opt_state=(jax.tree.map(jnp.square, weights), jnp.asarray(step, jnp.int32)),
+        carry=(),
+        metrics={"mlm_loss": Sum(jnp.float32(step), jnp.float32(7))},
+    )
+
+
+def save(workdir: str, *steps: int, **config: Any) -> None:
+    checkpoints = Checkpoints(workdir, CheckpointConfig(**config))
+    for step in steps:
+        checkpoints.save(state_at(step), FACTS)
+    checkpoints.wait()
+    checkpoints.close()
+
+
+def restore(workdir: str, notes: list[str]) -> TrainState | None:
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    restored = checkpoints.restore(abstract(state_at(0)), notes.append)
+    checkpoints.close()
+    return restored
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, expected)
+
+
+def damage(workdir: str, step: int) -> None:
+    """Truncate every data file of a step."""
+    root = files.as_path(workdir) / "checkpoints" / str(step) / "state"
+    waiting, found = [root], 0
+    while waiting:
+        for entry in waiting.pop().iterdir():
+            if entry.is_dir():
+                waiting.append(entry)
+            elif entry.parent.name == "d":
+                entry.write_bytes(entry.read_bytes()[:10])
+                found += 1
+    assert found
+
+
+def test_round_trip(workdir: str) -> None:
+    notes: list[str] = []
+    assert restore(workdir, notes) is None
+    save(workdir, 5, 10)
+    assert_same(restore(workdir, notes), state_at(10))
+    assert notes == []
+    params, facts, step = read_params(workdir, 5)
+    assert_same(params, state_at(5).params)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
+    assert (facts, step) == (FACTS, 5)
+    assert read_params(workdir)[2] == 10
+
+
+def test_the_oldest_steps_are_pruned_but_for_those_kept_for_ever(workdir: str) -> None:
+    save(workdir, 2, 4, 6, keep=2, keep_every_steps=6)
+    assert saved_steps(workdir) == [4, 6]
+    save(workdir, 8, 10, 12, 14, keep=2, keep_every_steps=6)  # after a restart
+    assert saved_steps(workdir) == [6, 12, 14]
+
+
+def test_a_damaged_step_gives_way_to_the_one_before(workdir: str) -> None:
+    save(workdir, 5, 10)
+    damage(workdir, 10)
+    notes: list[str] = []
+    assert_same(restore(workdir, notes), state_at(5))
+    assert len(notes) == 1
+    assert "step 10 cannot be read" in notes[0]
+    assert "damaged-step-10" in notes[0]
+    assert saved_steps(workdir) == [5]
+    assert (files.as_path(workdir) / "damaged-step-10" / "state").exists()
+    save(workdir, 10)  # the run comes by again
+    assert saved_steps(workdir) == [5, 10]
+    assert_same(restore(workdir, notes), state_at(10))
+
+
+def test_nothing_is_touched_if_no_step_can_be_read(workdir: str) -> None:
+    save(workdir, 5, 10)
+    damage(workdir, 5)
+    damage(workdir, 10)
+    with pytest.raises(UserError, match=r"step 10 cannot be read .* step 5 cannot be read .* Nothing was changed"):
+        restore(workdir, [])
+    assert saved_steps(workdir) == [5, 10]
+
+
+def test_another_model_does_not_set_good_steps_aside(workdir: str) -> None:
+    save(workdir, 5)
+    other = state_at(0)
+    other.params = {"dense": {"kernel": jnp.zeros((8, 5))}, "bias": jnp.zeros(4)}
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    with pytest.raises(UserError, match="step 5 cannot be read"):
+        checkpoints.restore(abstract(other), print)
+    checkpoints.close()
+    assert saved_steps(workdir) == [5]
+
+
+def test_a_folder_without_its_marker_is_no_step(tmp_path: Path) -> None:
+    save(str(tmp_path), 5)
+    (tmp_path / "checkpoints" / "9").mkdir()
+    shutil.copytree(tmp_path / "checkpoints" / "5", tmp_path / "checkpoints" / "11")
+    (tmp_path / "checkpoints" / "11" / "commit_success.txt").unlink()
+    assert saved_steps(str(tmp_path)) == [5]
+    assert_same(restore(str(tmp_path), []), state_at(5))
+
+
+def test_an_upload_that_was_cut_is_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    workdir = "memory://bucket/cut"
+    save(workdir, 5, 10)
+    steps = files.as_path(workdir) / "checkpoints"
+    (steps / "10" / "commit_success.txt").unlink()
+    assert saved_steps(workdir) == [5]
+    assert_same(restore(workdir, []), state_at(5))
+    save(workdir, 10)  # over what was left
+    assert_same(restore(workdir, []), state_at(10))
+    assert not list((tmp_path / "staged").iterdir())  # copies are given back
+
+
+def test_a_flipped_bit_on_a_store_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    workdir = "memory://bucket/flip"
+    save(workdir, 5, 10)
+    [data] = [p for p in files.glob(f"{workdir}/checkpoints/10/state/**") if p.parent.name == "d"][:1]
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(bytes(content))
+    notes: list[str] = []
+    assert_same(restore(workdir, notes), state_at(5))
+    assert "sha256" in notes[0]
+
+
+def test_a_failed_upload_is_said_at_the_next_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("the bucket is read-only")
+
+    monkeypatch.setattr(files, "upload", refuse)
+    checkpoints = Checkpoints("memory://bucket/refused", CheckpointConfig())
+    checkpoints.save(state_at(1), FACTS)
+    with pytest.raises(UserError, match="read-only.*run the same command"):
+        checkpoints.save(state_at(2), FACTS)
+    checkpoints.close()
+
+
+def test_a_failed_save_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    checkpoints = Checkpoints(str(tmp_path), CheckpointConfig())
+    with pytest.raises(UserError, match="No space left on device.*free some space") as error:
+        checkpoints.save(state_at(1), FACTS)
+    checkpoints.close()
+    assert "\n" not in str(error.value)
+
+
+def test_a_step_behind_the_newest_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    save(str(tmp_path), 10)
+    with pytest.raises(UserError, match="10|later step"):
+        save(str(tmp_path), 10)
+
+
+def test_parameters_alone(workdir: str) -> None:
+    with pytest.raises(UserError, match="no finished checkpoint; train first"):
+        read_params(workdir)
+    save_params(workdir, state_at(3).params, FACTS)
+    params, facts, step = read_params(workdir)
+    assert_same(params, state_at(3).params)
+    assert (facts, step) == (FACTS, 0)
+    with pytest.raises(UserError, match="only steps 0; choose one of them"):
+        read_params(workdir, 7)
+
+
+@pytest.mark.parametrize("config", [{"every_steps": 0}, {"keep": 0}])
+def test_configuration(config: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="at least 1"):
+        CheckpointConfig(**config)
