@@ -63,7 +63,7 @@ class Settings:
             configuration.build(Phase, {**values, "kind": name}, f"config.phases.{name}")
             for name, values in sorted(self.phases.items())
         )
-        experiment = Experiment(
+        return Experiment(
             self.seed,
             Phases(phases),
             self.optimizer,
@@ -73,8 +73,6 @@ class Settings:
             self.checkpoints,
             self.loader,
         )
-        assert experiment.evaluated_phase  # a wrong name is an error now
-        return experiment
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
@@ -127,12 +125,15 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
       UserError: anything in the recipe, the workdir, the texts or the machine that does not fit.
     """
     settings = configuration.build(Settings, config, "config")
-    experiment = settings.experiment()  # every number is checked before anything slow starts
+    experiment = settings.experiment()
+    experiment.check()  # before anything slow starts
     objective_room = catalogue.find("objectives", settings.objective.get("name", ""))
     objective_config = configuration.build(
         objective_room.Config, _without(dict(settings.objective), "name"), "config.objective"
     )
-    model_config(settings, vocabulary_size=settings.vocab.size, initial=None)
+    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+    initial = load_initial(request.init) if request.init else None
+    model_config(settings, settings.vocab.size, initial).check_lengths(kinds)
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
 
@@ -144,11 +145,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
             fresh = not saved_steps(workdir)
-            initial = load_initial(request.init) if request.init else None
             tokenizer = open_vocabulary(settings, config, workdir, initial, observer.note)
             corpus = open_corpus(settings, config, workdir, tokenizer, observer.note)
             model = model_config(settings, tokenizer.size, initial)
-            kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
             task = objective_room.Objective(objective_config, corpus, tokenizer, model, kinds, settings.seed)
             facts = {
                 "model": dataclasses.asdict(model),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -79,6 +80,15 @@ class ModelConfig:
                 problems.append(f"{field.name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         if problems:
             raise UserError("model: " + "; ".join(problems))
+
+    def check_lengths(self, max_lengths: Mapping[str, int]) -> None:
+        """Raises ``UserError`` if a kind of row is longer than there are positions."""
+        too_long = {kind: n for kind, n in max_lengths.items() if n > self.max_length}
+        if too_long:
+            raise UserError(
+                f"max_length of {too_long} exceeds the model's {self.max_length} positions; "
+                "shorten the rows or raise model.max_length"
+            )
 
     @property
     def head_dim(self) -> int:

@@ -53,12 +53,7 @@ class Objective:
         Raises:
           UserError: a row is longer than the model's positions, or the vocabulary larger than its embedding.
         """
-        too_long = {kind: n for kind, n in max_lengths.items() if n > model.max_length}
-        if too_long:
-            raise UserError(
-                f"max_length of {too_long} exceeds the model's {model.max_length} positions; "
-                "shorten the rows or raise model.max_length"
-            )
+        model.check_lengths(max_lengths)
         if tokenizer.size > model.vocab_size:
             raise UserError(
                 f"the vocabulary has {tokenizer.size} pieces, the model {model.vocab_size} embeddings; "

@@ -24,7 +24,7 @@ from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.state import TrainState, abstract, initialise
 from bert_jax.training.step import make_eval_step, make_train_step, metric_names
 
@@ -65,6 +65,27 @@ class Experiment:
         name = self.training.eval_phase
         return self.phases.phases[-1] if name is None else choose("phase in config.training.eval_phase", name, by_name)
 
+    def make_schedule(self) -> Schedule:
+        return make_schedule(self.schedule, self.phases.num_steps)
+
+    def make_mesh(self) -> Mesh:
+        """The mesh of this machine's devices, on which every phase's batch fits."""
+        mesh = meshes.make_mesh(self.mesh)
+        for phase in self.phases.phases:
+            where = f"config.phases.{phase.kind}.batch_size"
+            meshes.check_batch(mesh, phase.batch_size, self.training.micro_batches, where)
+        return mesh
+
+    def check(self) -> None:
+        """Whatever can be found wrong before a text is read.
+
+        Raises:
+          UserError: a schedule longer than the run, an unknown phase, a mesh that divides not the devices or a batch.
+        """
+        self.make_schedule()
+        self.make_mesh()
+        assert self.evaluated_phase
+
 
 def train_and_evaluate(
     task: Task,
@@ -86,11 +107,7 @@ def train_and_evaluate(
     training, phases = experiment.training, experiment.phases
 
     # ---- Mesh, optimizer, state: abstract first, then in place ----------------------------------------------------
-    mesh = meshes.make_mesh(experiment.mesh)
-    for phase in phases.phases:
-        where = f"config.phases.{phase.kind}.batch_size"
-        meshes.check_batch(mesh, phase.batch_size, training.micro_batches, where)
-    schedule = make_schedule(experiment.schedule, phases.num_steps)
+    mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
     tx = make_optimizer(experiment.optimizer)
     state, frozen = initialise(task, tx, metric_names(task), phases.phases[0].batch_size, experiment.seed, mesh)
 

@@ -4,6 +4,7 @@ Run by ``make test-parity``. It also writes the golden arrays that ``make test``
 """
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -14,13 +15,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+from bert_jax.cli.main import run
+from bert_jax.corpora.store import Corpus
 from bert_jax.interchange import names
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import stack_layers, unstack_layers
+from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from tests import toy
 from tests.models.golden import GOLDEN, batch_of, loss_of
 
 pytestmark = pytest.mark.parity
@@ -172,6 +177,35 @@ def test_training_trajectory(tmp_path: Path) -> None:
         found.append(float(loss))
     assert expected[-1] < expected[0]
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+def test_the_first_held_out_loss_of_a_run_that_goes_on_is_theirs(tmp_path: Path) -> None:
+    """``bert-jax pretrain --init=HF_DIR``: what it logs before the first step, against the sums that PyTorch makes."""
+    model = theirs(tmp_path / "model")
+    recipe = toy.recipe(
+        toy.write_text(tmp_path / "text.txt"),
+        phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": P}},
+        schedule={"warmup_steps": 2},
+    )
+    workdir = tmp_path / "run"
+    flags = [f"--config={toy.write_recipe(tmp_path / 'recipe.json', recipe)}", f"--workdir={workdir}"]
+    assert run(["pretrain", *flags, f"--init={tmp_path / 'model'}"]) == 0
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    found = next(line for line in lines if line["split"] == "eval" and line["step"] == 0)
+
+    corpus, tokenizer = Corpus(workdir / "corpus"), WordPiece(VOCAB)
+    task = Objective(Config(), corpus, tokenizer, import_model(tmp_path / "model").config, {"phase1": P}, seed=0)
+    rows = np.arange(min(recipe["training"]["eval_rows"], task.source("eval", "phase1", 0).rows_per_epoch))
+    batch = task.source("eval", "phase1", 0).rows(np.zeros_like(rows), rows)
+    with torch.no_grad():
+        out, logits, loss = torch_outputs(model, batch)
+    nsp = torch.nn.functional.cross_entropy(
+        out.seq_relationship_logits, torch.tensor(batch["next_sentence_labels"])[:, 0].long()
+    )
+    assert found["nsp_loss"] == pytest.approx(nsp.item(), abs=1e-4)
+    assert found["mlm_loss"] == pytest.approx((loss - nsp).item(), abs=1e-4)
+    hits = (logits.argmax(-1).numpy() == batch["masked_labels"]) * batch["masked_weights"]
+    assert found["mlm_accuracy"] == pytest.approx(hits.sum() / batch["masked_weights"].sum(), abs=1e-6)
 
 
 def test_an_export_loads_in_transformers(tmp_path: Path) -> None:
