@@ -78,6 +78,7 @@ def build(
     with files.whole_directory(output) as folder, contextlib.ExitStack() as stack:
         writers = {s: stack.enter_context(SplitWriter(folder, s, dtype, block_tokens)) for s in SPLITS}
         dropped = {"empty_sentences": 0, "empty_documents": 0}
+        draws: list[float] = []  # the lowest and the highest three
         num_documents = num_bytes = num_tokens = 0
         for document in _tokenized(source.documents(), tokenizer, num_workers):
             num_documents, num_bytes = num_documents + 1, num_bytes + document.num_bytes
@@ -85,12 +86,14 @@ def build(
             dropped["empty_sentences"] += document.num_empty
             dropped["empty_documents"] += not len(document.lengths)
             if len(document.lengths):
+                draws = sorted([*draws, document.heldout_draw])
+                draws = draws[:3] + draws[-3:] if len(draws) > 6 else draws
                 writers["heldout" if document.heldout_draw < heldout_fraction else "train"].write(
                     document.tokens, document.lengths
                 )
             if progress:
                 progress(num_documents, num_bytes, num_tokens)
-        _check(writers, heldout_fraction)
+        _check(writers, heldout_fraction, draws)
         splits = {name: writer.close() for name, writer in writers.items()}
         _write_tfds_metadata(folder, dtype, splits)
         manifest = {
@@ -176,25 +179,33 @@ def _tokenize_in_worker(batch: list[Document]) -> list[Tokenized]:
     return _tokenize(_tokenizer, batch)
 
 
-def _check(writers: dict[str, SplitWriter], heldout_fraction: float) -> None:
-    """Raise ``UserError`` if the corpus cannot serve: next-sentence prediction draws from a second document."""
+def _check(writers: dict[str, SplitWriter], heldout_fraction: float, draws: list[float]) -> None:
+    """Raise ``UserError`` if the corpus cannot serve: next-sentence prediction draws from a second document.
+
+    Args:
+      draws: of the documents, ascending; of more than six, the lowest and the highest three.
+    """
     found = {name: writer.num_documents for name, writer in writers.items()}
     total = sum(found.values())
     told = f"the corpus has {total} document{'s' * (total != 1)} with text"
     if total == 0:
         raise UserError("the corpus is empty: no document has text; check corpus.paths or corpus.packages")
-    if total == 1:
-        raise UserError(f"{told}; at least 2 are needed: add files, or set corpus.document_boundary='blank_line'")
+    if total < 4:
+        raise UserError(
+            f"{told}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or set"
+            " corpus.document_boundary='blank_line'"
+        )
     if sum(writer.num_long_documents for writer in writers.values()) < 2:
         raise UserError(
             f"{told}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check the"
             " corpus.format (one sentence a line, or free text) and corpus.document_boundary"
         )
     for split, count in found.items():
-        if count == 0:
+        if count < 2:
+            third = sorted(draws, reverse=split == "train")[1:3]
             raise UserError(
-                f"{told}, and with heldout_fraction={heldout_fraction} none of them falls into the split {split!r};"
-                f" {'raise' if split == 'heldout' else 'lower'} heldout_fraction or add documents"
+                f"{told}, and heldout_fraction={heldout_fraction} puts {count} of them into the split {split!r}, which"
+                f" needs 2; heldout_fraction={sum(third) / 2:.4f} does, and so do more documents"
             )
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import uuid
 from collections.abc import Iterator
@@ -233,7 +234,7 @@ def test_object_store(source, monkeypatch, tmp_path):
     assert len(stored_documents(corpus, "train")) == manifest["splits"]["train"]["num_documents"]
 
 
-TWO = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(2))
+FIVE = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(5))
 
 
 @pytest.mark.parametrize(
@@ -241,17 +242,31 @@ TWO = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(2))
     [
         ((), 0.5, "the corpus is empty"),
         ((Document("d", (" ",)),), 0.5, "the corpus is empty"),
-        (TWO[:1], 0.5, "the corpus has 1 document with text; at least 2"),
-        ((TWO[0], Document("e", ("a",))), 0.5, "fewer than 2 of them with 2 sentences"),
-        (TWO, 1e-9, "none of them falls into the split 'heldout'; raise heldout_fraction"),
-        (TWO, 1 - 1e-9, "none of them falls into the split 'train'; lower heldout_fraction"),
-        (TWO, 0.0, "heldout_fraction is 0.0; a number between 0 and 1"),
+        (FIVE[:1], 0.5, "the corpus has 1 document with text; at least 4"),
+        (FIVE[:3], 0.5, "the corpus has 3 documents with text; at least 4"),
+        ((FIVE[0], *(Document(c, ("a",)) for c in "efg")), 0.5, "fewer than 2 of them with 2 sentences"),
+        (FIVE, 1e-9, "puts 0 of them into the split 'heldout', which needs 2; heldout_fraction="),
+        (FIVE, 1 - 1e-9, "puts 0 of them into the split 'train', which needs 2; heldout_fraction="),
+        (FIVE, 0.0, "heldout_fraction is 0.0; a number between 0 and 1"),
     ],
 )
 def test_corpora_that_cannot_serve_are_refused_and_leave_nothing(tmp_path, documents, fraction, message):
     with pytest.raises(UserError, match=message):
         build(ListSource(tuple(documents)), TOKENIZER, tmp_path / "corpus", heldout_fraction=fraction)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [4, 5, 12, 40])
+@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
+def test_the_fraction_that_an_error_names_serves(tmp_path, count, fraction):
+    source = ListSource(tuple(Document(f"d{i}", ("a b", "c d")) for i in range(count)))
+    with pytest.raises(UserError) as error:
+        build(source, TOKENIZER, tmp_path / "corpus", heldout_fraction=fraction)
+    named = float(re.search(r"heldout_fraction=([\d.]+) does", str(error.value))[1])
+    splits = build(source, TOKENIZER, tmp_path / "corpus", heldout_fraction=named)["splits"]
+    small, large = ("heldout", "train") if fraction < 0.5 else ("train", "heldout")
+    assert splits[small]["num_documents"] == 2
+    assert splits[large]["num_documents"] == count - 2
 
 
 def test_full_disk_leaves_nothing(source, tmp_path, monkeypatch):
@@ -275,7 +290,7 @@ def test_a_failing_source_leaves_nothing(tmp_path):
             raise UserError("bad file")
 
     with pytest.raises(UserError, match="bad file"):
-        build(Failing(TWO), TOKENIZER, tmp_path / "corpus")
+        build(Failing(FIVE), TOKENIZER, tmp_path / "corpus")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,72 @@
+"""A run whose workdir is on an object store (fsspec's memory file system): whole, resumed, exported, gone on from."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_jax import files
+from bert_jax.cli.main import run
+from bert_jax.training.checkpoints import saved_steps
+from tests import toy
+
+STORE = "memory://runs-under-test"
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    yield
+    if files.as_path(STORE).exists():
+        files.as_path(STORE).rmtree()
+
+
+def evaluations(workdir: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (files.as_path(workdir) / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["split"] == "eval"]
+
+
+def test_a_run_on_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
+    workdir, exported = f"{STORE}/run", f"{STORE}/model"
+    command = ["pretrain", f"--config={recipe}", f"--workdir={workdir}"]
+
+    def refuse(source: Path, target: Any, **keywords: Any) -> None:
+        if source.name == "15":
+            raise OSError("the bucket's quota is spent")
+        upload(source, target, **keywords)
+
+    upload = files.upload
+    monkeypatch.setattr(files, "upload", refuse)
+    assert run(command) == 2
+    assert "quota is spent" in capsys.readouterr().err
+    assert saved_steps(workdir) == [5, 10]
+
+    monkeypatch.setattr(files, "upload", upload)
+    assert run(command) == 0
+    assert "resumed at step 10" in capsys.readouterr().err
+    assert saved_steps(workdir) == [15, 20, 24]
+    assert [line["step"] for line in evaluations(workdir)] == [0, 8, 16, 24]
+    for name in ("report.html", "hugging_face/model.safetensors", "examples.json", "corpus/COMMITTED"):
+        assert (files.as_path(workdir) / name).exists()
+
+    assert run(["status", f"--workdir={workdir}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "finished"
+    assert run(["export", f"--workdir={workdir}", f"--output={exported}"]) == 0
+    (files.as_path(exported) / files.MARKER).unlink()  # as another program would have put it there
+    assert run(["import", f"--input={exported}", f"--workdir={STORE}/imported"]) == 0
+    assert saved_steps(f"{STORE}/imported") == [0]
+    assert not any((tmp_path / "cache" / "checkpoints").iterdir())  # nothing is left on this machine
+
+
+def test_going_on_from_a_run_on_a_store(tmp_path: Path) -> None:
+    text = toy.write_text(tmp_path / "text.txt")
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, training={"eval_every_steps": 5}))
+    first, second = f"{STORE}/first", str(tmp_path / "second")
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={first}"]) == 0
+    flags = [f"--config.corpus.path={first}/corpus", f"--init={first}@20", "--init_optimizer=kept"]
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={second}", *flags]) == 0
+    [before] = [line for line in evaluations(first) if line["step"] == 20]
+    assert evaluations(second)[0]["mlm_loss"] == pytest.approx(before["mlm_loss"], abs=1e-5)
