@@ -226,8 +226,9 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
         note("\n".join(as_table(f) for f in filled))
     if settings.export and not (workdir / "hugging_face" / "config.json").exists():
         note(export_workdir(request.workdir, workdir / "hugging_face"))
+    example = settings.examples[0] if settings.examples else "The [MASK] of the story."
     note(
         f"done: report {write_report(request.workdir)}, model {workdir / 'hugging_face'}, "
         f"metrics {workdir / 'metrics.jsonl'}\n"
-        f'next: bert-jax fill-mask --workdir={request.workdir} "The function returns the [MASK] of the array."'
+        f'next: bert-jax fill-mask --workdir={request.workdir} "{example}"'
     )

@@ -29,7 +29,7 @@ class Parser(argparse_flags.ArgumentParser):
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Returns 0, 2 for bad input, 130 when interrupted. Another error is a bug and keeps its traceback."""
-    logging.set_verbosity(logging.ERROR)  # libraries' warnings are not for users
+    logging.set_verbosity(logging.FATAL)  # what libraries log is not for users: errors reach us as exceptions
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,8 +77,8 @@ class Checkpoints:
     def save_tree(self, step: int, tree: Any, facts: Mapping[str, Any]) -> None:
         """``save`` of any tree as ``step``."""
         with self._explained():
-            if self._store:
-                self._store.wait()
+            self.wait()
+            self._check_space(sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
             items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=ocp.args.JsonSave(dict(facts)))
             if not self._manager.save(step, args=items, force=True):
                 raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")
@@ -90,6 +91,14 @@ class Checkpoints:
             self._manager.wait_until_finished()
             if self._store:
                 self._store.wait()
+
+    def _check_space(self, needed: int) -> None:
+        """Before a byte is written: of a disk that fills in a save, the libraries tell in hundreds of lines."""
+        if files.is_remote(self._directory):
+            return
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
+            raise OSError(f"No space left on device: a step takes up to {needed:,} bytes, {free:,} are free")
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -37,7 +37,7 @@ TITLES = {
 }
 LOG_SCALE = ("gradient_norm",)
 EXACT = ("learning_rate",)  # not measured: no moving average
-NOT_DRAWN = ("perplexity", "epoch", "tokens_seen", "phase")
+NOT_DRAWN = ("perplexity", "phase")
 # Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
 BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
@@ -133,9 +133,6 @@ def _tiles(records: list[Record], state: Mapping[str, Any], baselines: Mapping[s
     tiles = [(kind + n.replace("_", " "), figure(last[n]), *_against(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
-    trained = _last(records, "train") or {}
-    if is_number(trained.get("tokens_seen")):
-        tiles.append(("tokens seen", count(trained["tokens_seen"]), "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
     speeds = sorted(r["tokens_per_second"] for r in records if is_number(r.get("tokens_per_second")))
     speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
