@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob as local_glob
 import hashlib
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -51,7 +52,7 @@ def glob(pattern: str) -> list[epath.Path]:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a whole file or nothing."""
     target = as_path(path)
-    with _explained(target):
+    with explained(target):
         if is_remote(target):
             target.write_bytes(data)  # one object is put whole or not at all
             return
@@ -82,28 +83,35 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
       UserError: ``path`` exists and is not empty, cannot be written, or the disk is full.
     """
     target = as_path(path)
+    check_new(target)
     if is_remote(target):
-        if committed(target):
-            raise UserError(f"{target} exists already; choose another place or remove it")
         temporary = Path(tempfile.mkdtemp(prefix="bert_jax-"))
     else:
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
-        with _explained(target):
+        with explained(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             _sweep(target)
             temporary = _temporary(target)
             temporary.mkdir()
     try:
-        with _explained(target, only=DISK_TROUBLE):
+        with explained(target, only=DISK_TROUBLE):
             yield temporary
-        with _explained(target):
+        with explained(target):
             if is_remote(target):
                 upload(temporary, target)
             else:
                 os.replace(temporary, target)  # an empty folder gives way
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_new(path: str | os.PathLike[str]) -> None:
+    """Raise ``UserError`` if there is something at ``path``; an empty folder does not count, nor one never finished."""
+    target = as_path(path)
+    if is_remote(target):
+        if committed(target):
+            raise UserError(f"{target} exists already; choose another place or remove it")
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
 
 
 def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
@@ -117,13 +125,19 @@ def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
     names = sorted(p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file())
     listing = "".join(f"{sha256(source / name)}  {name}\n" for name in names)
     for name in (name for name in names if name != last):
-        _copy(epath.Path(source / name), target / name)
+        copy(epath.Path(source / name), target / name)
     (target / MARKER).write_text(listing)
     if last is not None:
-        _copy(epath.Path(source / last), target / last)
+        copy(epath.Path(source / last), target / last)
 
 
-def _copy(source: epath.Path, target: epath.Path) -> None:
+def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
+    """Write the marker of a folder on an object store whose files (name -> sha256) are all there."""
+    (folder / MARKER).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())))
+
+
+def copy(source: epath.Path, target: epath.Path) -> None:
+    """Copy a file between any two file systems."""
     with source.open("rb") as reader, target.open("wb") as writer:
         shutil.copyfileobj(reader, writer, 1 << 20)
 
@@ -151,7 +165,7 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
                 digest, _, name = line.partition("  ")
                 destination = temporary / name
                 destination.parent.mkdir(parents=True, exist_ok=True)
-                _copy(source / name, epath.Path(destination))
+                copy(source / name, epath.Path(destination))
                 if sha256(destination) != digest:
                     raise UserError(f"{source / name} is damaged: its sha256 is not that of the {MARKER} marker")
     except UserError:
@@ -171,7 +185,7 @@ def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         for entry in source.iterdir() if source.is_dir() else ():
             if entry.is_file():
-                _copy(entry, epath.Path(folder) / entry.name)
+                copy(entry, epath.Path(folder) / entry.name)
         yield Path(folder)
 
 
@@ -213,13 +227,25 @@ def _runs(process: int) -> bool:
 
 
 @contextlib.contextmanager
-def _explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
+def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
     """Turn an ``OSError`` of writing ``target`` (of the kinds ``only``, if given) into a ``UserError``."""
     try:
         yield
     except OSError as error:
         if only and error.errno not in only:
             raise
-        raise UserError(
-            f"cannot write {target}: {error.strerror or error}; free some space or choose another place"
-        ) from error
+        raise UserError(cannot_write(target, error)) from error
+
+
+def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
+    """What the user should know of a write that failed."""
+    return f"cannot write {target}: {error.strerror or error}; free some space or choose another place"
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold a lock that a killed holder lets go; none where the file system has no locks."""
+    with open(path, "w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -79,7 +79,7 @@ class Settings:
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
-            "corpus": _without(dataclasses.asdict(self.corpus), "path", "num_workers"),
+            "corpus": _without(dataclasses.asdict(self.corpus), "path", "num_workers", "beam_options"),
             "objective": dict(self.objective),
             "model": _without(dict(self.model), *FREE_MODEL_FIELDS),
             "phases": {name: dict(values) for name, values in self.phases.items()},

@@ -1,191 +1,194 @@
-"""Documents to the store: tokenize, split off held-out documents, write blocks, offsets and manifest."""
+"""Documents to the store: parts made by workers, then put together.
+
+While it grows, a store is the folder ``OUTPUT.partial`` (on an object store: ``OUTPUT`` without its marker). A build
+that was cut goes on there with the parts that are missing.
+"""
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import contextlib
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import multiprocessing
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 import bert_jax
 from bert_jax import files
-from bert_jax.corpora.split_writer import SplitWriter
-from bert_jax.corpora.store import DATASET_NAME, FORMAT_VERSION, MANIFEST, SPLITS
+from bert_jax.corpora import engine, part_job
+from bert_jax.corpora.assembly import join_splits, write_offsets, write_tfds_metadata
+from bert_jax.corpora.part_job import PartJob, extremes
+from bert_jax.corpora.parts import Part, group
+from bert_jax.corpora.source import Source
+from bert_jax.corpora.store import FORMAT_VERSION, MANIFEST, SPLITS
+from bert_jax.corpora.workplace import Workplace
 from bert_jax.errors import UserError
-from bert_jax.records import Document
 from bert_jax.text.wordpiece import WordPiece
 
-BATCH_BYTES = 2 << 20  # of text tokenized at a time
+PART_BYTES = 16 << 20
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
+Facts = dict[str, Any]
 Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens so far
 
 
-class Source(Protocol):
-    """Where documents come from: ``corpora.text_files.Source`` and its like."""
+@dataclasses.dataclass(frozen=True)
+class BuildConfig:
+    """How a store is made. ``num_workers`` and ``beam_options`` decide who makes it, the others what is in it."""
 
-    def documents(self) -> Iterator[Document]: ...
+    heldout_fraction: float = 0.05  # of the documents, chosen by their hash
+    block_tokens: int = 4096  # tokens of a record
+    part_bytes: int = PART_BYTES  # of text in a shard
+    num_workers: int = 0  # processes of this machine; 0: one a core
+    beam_options: tuple[str, ...] = ()  # of an Apache Beam runner on a cluster
 
-    def fingerprint(self) -> str: ...
+    def __post_init__(self) -> None:
+        if not 0 < self.heldout_fraction < 1:
+            raise UserError(
+                f"heldout_fraction is {self.heldout_fraction}; a number between 0 and 1 is needed, such as 0.05"
+            )
+        if self.block_tokens < 1:
+            raise UserError(f"block_tokens is {self.block_tokens}; at least 1 is needed, 4096 is good")
+        if self.part_bytes < 1:
+            raise UserError(f"part_bytes is {self.part_bytes}; at least 1 is needed, {PART_BYTES} is good")
+        if self.num_workers < 0:
+            raise UserError(f"num_workers is {self.num_workers}; at least 0 is needed: 0 means one a core")
 
-    def describe(self) -> dict[str, Any]: ...
-
-
-class Tokenized(NamedTuple):
-    """A document as the store keeps it."""
-
-    heldout_draw: float  # in [0, 1), from the hash of the document: held out if below the fraction
-    num_bytes: int
-    num_empty: int  # sentences without a token, left out
-    lengths: np.ndarray  # int64 [S], all at least 1
-    tokens: np.ndarray  # int32 [sum(lengths)]
+    def identity(self) -> dict[str, Any]:
+        """What decides the result."""
+        free = ("num_workers", "beam_options")
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
 
 
 def build(
     source: Source,
     tokenizer: WordPiece,
     output: str | os.PathLike[str],
-    *,
-    heldout_fraction: float = 0.05,
-    block_tokens: int = 4096,
-    num_workers: int = 0,
+    config: BuildConfig = BuildConfig(),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write the store of ``source`` to ``output`` and return its manifest.
 
     A document is held out by the hash of its name and text, whatever the other documents. Memory is bounded by the
-    longest document and a few batches. ``num_workers`` processes tokenize (0: this one); the store is the same.
+    longest document and a few batches a worker. The bytes of the store do not depend on who makes it.
 
     Raises:
       UserError: bad source, nothing to train on or to hold out, no second document to draw next sentences from,
-        ``output`` not empty, full disk. Then nothing is left at ``output``.
+        ``output`` not empty, full disk. Then nothing is left at ``output``; after a full disk the finished parts stay
+        in ``OUTPUT.partial`` for the next try.
     """
-    if not 0 < heldout_fraction < 1:
-        raise UserError(f"heldout_fraction is {heldout_fraction}; a number between 0 and 1 is needed, such as 0.05")
-    if block_tokens < 1:
-        raise UserError(f"block_tokens is {block_tokens}; at least 1 is needed, 4096 is good")
+    files.check_new(output)
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
+    parts = group(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
-    with files.whole_directory(output) as folder, contextlib.ExitStack() as stack:
-        writers = {s: stack.enter_context(SplitWriter(folder, s, dtype, block_tokens)) for s in SPLITS}
-        dropped = {"empty_sentences": 0, "empty_documents": 0}
-        draws: list[float] = []  # the lowest and the highest three
-        num_documents = num_bytes = num_tokens = 0
-        for document in _tokenized(source.documents(), tokenizer, num_workers):
-            num_documents, num_bytes = num_documents + 1, num_bytes + document.num_bytes
-            num_tokens += len(document.tokens)
-            dropped["empty_sentences"] += document.num_empty
-            dropped["empty_documents"] += not len(document.lengths)
-            if len(document.lengths):
-                draws = sorted([*draws, document.heldout_draw])
-                draws = draws[:3] + draws[-3:] if len(draws) > 6 else draws
-                writers["heldout" if document.heldout_draw < heldout_fraction else "train"].write(
-                    document.tokens, document.lengths
-                )
-            if progress:
-                progress(num_documents, num_bytes, num_tokens)
-        _check(writers, heldout_fraction, draws)
-        splits = {name: writer.close() for name, writer in writers.items()}
-        _write_tfds_metadata(folder, dtype, splits)
-        manifest = {
+    identity = [FORMAT_VERSION, facts, config.identity(), tokenizer.sha256, _versions()]
+    with _workplace(output, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
+        job = PartJob(
+            source, tokenizer, workplace, len(parts), config.heldout_fraction, config.block_tokens, dtype.name
+        )
+        watch = _Watch(workplace, parts, progress)
+        engine.run(job, parts, config.num_workers, config.beam_options, watch)
+        workplace.raise_failures()
+        made = [workplace.facts(part_job.STAGE, part) for part in parts]
+        _check(made, config.heldout_fraction)
+        splits = join_splits(made)
+        manifest: Facts = {
             "format_version": FORMAT_VERSION,
             "fingerprint": _hash([tokenizer.sha256, *(splits[name]["fingerprint"] for name in SPLITS)]),
             "tokenizer_sha256": tokenizer.sha256,
             "vocab_size": tokenizer.size,
             "lowercase": tokenizer.lowercase,
             "dtype": dtype.name,
-            "block_tokens": block_tokens,
-            "heldout_fraction": heldout_fraction,
-            "text_bytes": num_bytes,
-            "dropped": dropped,
+            **config.identity(),
+            "documents": sum(part["documents"] for part in made),
+            "text_bytes": sum(part["bytes"] for part in made),
+            "dropped": _dropped(made),
+            "skipped": _skipped(made),
             "splits": splits,
             **facts,
             "versions": _versions(),
-            "files": {
-                path.name: {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
-                for path in sorted(folder.iterdir())
-            },
         }
+        return _assemble(workplace, output, parts, made, manifest)
+
+
+@contextlib.contextmanager
+def _workplace(output: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
+    """Where the store grows: gone if the input is bad, kept for the next try after a kill or a full disk."""
+    target = files.as_path(output)
+    if files.is_remote(target):
+        workplace = Workplace(os.fspath(target))
+        workplace.open(key)
+        yield workplace
+        return
+    root = Path(f"{os.fspath(target)}.partial")
+    lock = root.with_name(f"{root.name}.lock")
+    with files.explained(target, only=files.DISK_TROUBLE):
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with files.one_at_a_time(lock):
+            files.check_new(target)  # again: another process may have held the lock
+            workplace = Workplace(str(root))
+            try:
+                workplace.open(key)
+                yield workplace
+            except UserError:
+                if not workplace.worth_keeping:
+                    shutil.rmtree(root, ignore_errors=True)
+                raise
+            finally:
+                lock.unlink(missing_ok=True)
+
+
+def _assemble(
+    workplace: Workplace, output: str | os.PathLike[str], parts: Sequence[Part], made: list[Facts], manifest: Facts
+) -> Facts:
+    """Add to the shards what makes them a store, its manifest last, and put it at ``output``."""
+    shards = [part["splits"][split]["file"] for split in SPLITS for part in made]
+    sizes = {split: sum(part["splits"][split]["file"]["bytes"] for part in made) for split in SPLITS}
+    with workplace.scratch() as folder:
+        written = write_offsets(workplace, parts, manifest["splits"], folder)
+        (folder / "tfds").mkdir()
+        written += write_tfds_metadata(folder / "tfds", np.dtype(manifest["dtype"]), manifest["splits"], sizes)
+        described = [{"name": p.name, "bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in written]
+        listing = sorted(shards + described, key=lambda facts: facts["name"])
+        manifest["files"] = {f["name"]: {"bytes": f["bytes"], "sha256": f["sha256"]} for f in listing}
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        digests = {name: facts["sha256"] for name, facts in manifest["files"].items()}
+        digests[MANIFEST] = files.sha256(folder / MANIFEST)
+        for path in [*written, folder / MANIFEST]:
+            workplace.put(path, path.name)
+    workplace.become(output, digests)
     return manifest
 
 
-def _tokenized(documents: Iterable[Document], tokenizer: WordPiece, num_workers: int) -> Iterator[Tokenized]:
-    """Tokenized documents in the order of ``documents``, with a bounded number of batches in flight."""
-    batches = _batches(documents)
-    if num_workers == 0:
-        for batch in batches:
-            yield from _tokenize(tokenizer, batch)
-        return
-    context = multiprocessing.get_context("spawn")  # a fork would copy the threads of libraries in a broken state
-    with concurrent.futures.ProcessPoolExecutor(num_workers, context, _start_worker, (tokenizer,)) as pool:
-        waiting: collections.deque[concurrent.futures.Future[list[Tokenized]]] = collections.deque()
-        for batch in batches:
-            waiting.append(pool.submit(_tokenize_in_worker, batch))
-            if len(waiting) > 2 * num_workers:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+class _Watch:
+    """Tells ``progress`` what the finished parts hold."""
+
+    def __init__(self, workplace: Workplace, parts: Sequence[Part], progress: Progress | None) -> None:
+        self._workplace, self._progress = workplace, progress
+        self._pending = list(parts)
+        self._counts = (0, 0, 0)
+
+    def __call__(self) -> None:
+        if self._progress is None:
+            return
+        finished = [part for part in self._pending if self._workplace.finished(part_job.STAGE, part)]
+        for facts in (self._workplace.facts(part_job.STAGE, part) for part in finished):
+            documents, num_bytes, tokens = self._counts
+            new = sum(split["num_tokens"] for split in facts["splits"].values())
+            self._counts = (documents + facts["documents"], num_bytes + facts["bytes"], tokens + new)
+        self._pending = [part for part in self._pending if part not in finished]
+        self._progress(*self._counts)
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += sum(map(len, document.sentences))
-        if size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _tokenize(tokenizer: WordPiece, batch: list[Document]) -> list[Tokenized]:
-    encoded = tokenizer.encode_batch([sentence for document in batch for sentence in document.sentences])
-    result = []
-    start = 0
-    for document in batch:
-        sentences = encoded[start : start + len(document.sentences)]
-        start += len(document.sentences)
-        lengths = np.array([len(s) for s in sentences], np.int64)
-        tokens = np.concatenate([np.zeros(0, np.int32), *sentences])
-        text = "\n".join(document.sentences).encode("utf-8", "replace")
-        name = document.id.encode("utf-8", "surrogateescape")
-        draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
-        result.append(Tokenized(draw, len(text), int((lengths == 0).sum()), lengths[lengths > 0], tokens))
-    return result
-
-
-_tokenizer: WordPiece  # of a worker process
-
-
-def _start_worker(tokenizer: WordPiece) -> None:
-    global _tokenizer
-    os.environ["RAYON_NUM_THREADS"] = "1"  # the processes are the parallelism
-    _tokenizer = tokenizer
-
-
-def _tokenize_in_worker(batch: list[Document]) -> list[Tokenized]:
-    return _tokenize(_tokenizer, batch)
-
-
-def _check(writers: dict[str, SplitWriter], heldout_fraction: float, draws: list[float]) -> None:
-    """Raise ``UserError`` if the corpus cannot serve: next-sentence prediction draws from a second document.
-
-    Args:
-      draws: of the documents, ascending; of more than six, the lowest and the highest three.
-    """
-    found = {name: writer.num_documents for name, writer in writers.items()}
+def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
+    """Raise ``UserError`` if the corpus cannot serve: next-sentence prediction draws from a second document."""
+    found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
     told = f"the corpus has {total} document{'s' * (total != 1)} with text"
     if total == 0:
@@ -195,11 +198,12 @@ def _check(writers: dict[str, SplitWriter], heldout_fraction: float, draws: list
             f"{told}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or set"
             " corpus.document_boundary='blank_line'"
         )
-    if sum(writer.num_long_documents for writer in writers.values()) < 2:
+    if sum(facts["num_long_documents"] for part in made for facts in part["splits"].values()) < 2:
         raise UserError(
             f"{told}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check the"
             " corpus.format (one sentence a line, or free text) and corpus.document_boundary"
         )
+    draws = extremes([draw for part in made for draw in part["draws"]])
     for split, count in found.items():
         if count < 2:
             third = sorted(draws, reverse=split == "train")[1:3]
@@ -209,29 +213,20 @@ def _check(writers: dict[str, SplitWriter], heldout_fraction: float, draws: list
             )
 
 
-def _write_tfds_metadata(folder: Path, dtype: np.dtype, splits: dict[str, dict[str, Any]]) -> None:
-    """``dataset_info.json`` and ``features.json``, with which TFDS reads the folder without TensorFlow."""
-    import tensorflow_datasets as tfds
+def _dropped(made: Sequence[Facts]) -> dict[str, int]:
+    names = ("empty_documents", "empty_sentences")
+    return {name: sum(part["dropped"].get(name, 0) for part in made) for name in names}
 
-    template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name=DATASET_NAME, filetype_suffix="array_record")
-    tfds.folder_dataset.write_metadata(
-        data_dir=folder,
-        features=tfds.features.FeaturesDict(
-            {"tokens": tfds.features.Tensor(shape=(None,), dtype=dtype, encoding=tfds.features.Encoding.BYTES)}
-        ),
-        split_infos=[
-            tfds.core.SplitInfo(
-                name=name,
-                shard_lengths=[shard["num_blocks"] for shard in facts["shards"]],
-                num_bytes=sum((folder / shard["name"]).stat().st_size for shard in facts["shards"]),
-                filename_template=template,
-            )
-            for name, facts in splits.items()
-        ],
-        version="1.0.0",
-        check_data=False,
-        description="Blocks of tokens; sentence and document boundaries are in the .npy files beside them.",
-    )
+
+def _skipped(made: Sequence[Facts]) -> dict[str, Facts]:
+    """Reason -> how often, and the first places."""
+    skipped: dict[str, Facts] = {}
+    for part in made:
+        for reason, facts in part["skipped"].items():
+            total = skipped.setdefault(reason, {"count": 0, "examples": []})
+            total["count"] += facts["count"]
+            total["examples"] = [*total["examples"], *facts["examples"]][: part_job.EXAMPLES]
+    return dict(sorted(skipped.items()))
 
 
 def _versions() -> dict[str, str]:

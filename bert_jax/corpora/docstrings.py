@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.corpora.prose import paragraphs
+from bert_jax.corpora.source import Piece
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import split_sentences
@@ -66,9 +67,15 @@ class Source:
 
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
-    def documents(self) -> Iterator[Document]:
-        """Modules that have prose, by package and then by path. Raises ``UserError`` for a package not installed."""
+    def pieces(self) -> list[Piece]:
+        """One: what was seen in one package is left out of the next. Raises ``UserError`` for a package that is not
+        installed."""
         self._versions()
+        return [Piece("docstrings")]
+
+    def read(self, piece: Piece) -> Iterator[Document]:
+        """Modules that have prose, by package and then by path."""
+        del piece
         yield from _read(tuple(sorted(set(self.packages))))
 
     def fingerprint(self) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 from bert_jax import catalogue, files
 from bert_jax.configuration import build
-from bert_jax.corpora.build import Progress
+from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
+from bert_jax.corpora.source import documents
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece, read_vocab
 
@@ -37,7 +38,9 @@ class CorpusConfig:
     source: str = "docstrings"  # a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
-    num_workers: int = 0  # processes that tokenize; the store does not depend on it
+    part_bytes: int = PART_BYTES  # of text in a shard
+    num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
+    beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
 
 
 def find_source(corpus: CorpusConfig) -> Any:
@@ -57,7 +60,7 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
         pieces = read_vocab(vocab.path)
     else:
         source = find_source(build(CorpusConfig, config["corpus"], "config.corpus"))
-        sentences = (sentence for document in source.documents() for sentence in document.sentences)
+        sentences = (sentence for document in documents(source) for sentence in document.sentences)
         pieces = learn_wordpiece(sentences, vocab.size, vocab.lowercase, vocab.min_frequency)
     files.write_text(output, "".join(f"{piece}\n" for piece in pieces))
     return pieces
@@ -81,7 +84,11 @@ def prepare_corpus(
         find_source(corpus),
         tokenizer,
         output,
-        heldout_fraction=corpus.heldout_fraction,
-        num_workers=corpus.num_workers,
-        progress=progress,
+        BuildConfig(
+            heldout_fraction=corpus.heldout_fraction,
+            part_bytes=corpus.part_bytes,
+            num_workers=corpus.num_workers,
+            beam_options=tuple(corpus.beam_options),
+        ),
+        progress,
     )

@@ -47,3 +47,9 @@ class Source(Protocol):
     def describe(self) -> dict[str, Any]:
         """What the manifest and the data card say of it: settings, number of files, revisions, licence if known."""
         ...
+
+
+def documents(source: Source) -> Iterator[Document]:
+    """All documents, piece by piece."""
+    for piece in source.pieces():
+        yield from (item for item in source.read(piece) if isinstance(item, Document))

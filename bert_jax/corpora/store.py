@@ -1,8 +1,8 @@
 """The store of a tokenized corpus: what the build writes and rows read.
 
 A folder that TFDS reads too. Per split: ArrayRecord shards whose records are blocks of ``block_tokens`` tokens (the
-last block is shorter; documents span blocks), the token offset of every sentence, and the first sentence of every
-document. ``manifest.json`` says what is in it.
+last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence, and the
+first sentence of every document. ``manifest.json`` says what is in it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from array_record.python.array_record_module import ArrayRecordReader
 from bert_jax import files
 from bert_jax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
+OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
 
 
 class Tokenizer(Protocol):
@@ -38,6 +39,16 @@ class Tokenizer(Protocol):
 def shard_name(split: str, index: int, count: int) -> str:
     """TFDS's default name of a shard."""
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
+
+
+def sentence_offsets_name(split: str) -> str:
+    """File of the token offset of every sentence."""
+    return f"{split}.sentence_offsets.npy"
+
+
+def document_starts_name(split: str) -> str:
+    """File of the first sentence of every document."""
+    return f"{split}.document_starts.npy"
 
 
 @functools.lru_cache
@@ -105,8 +116,8 @@ class CorpusSplit:
         self.num_sentences: int = facts["num_sentences"]
         self.num_documents: int = facts["num_documents"]
         # int64 [S + 1], the last entry num_tokens; int64 [N + 1], the last entry num_sentences
-        self.sentence_offsets: np.ndarray = np.load(folder / f"{name}.sentence_offsets.npy", mmap_mode="r")
-        self.document_starts: np.ndarray = np.load(folder / f"{name}.document_starts.npy", mmap_mode="r")
+        self.sentence_offsets: np.ndarray = np.load(folder / sentence_offsets_name(name), mmap_mode="r")
+        self.document_starts: np.ndarray = np.load(folder / document_starts_name(name), mmap_mode="r")
         self._arguments = (folder, name, cache_bytes)
         self._blocks = _Blocks(folder, manifest, name, cache_bytes)
 
@@ -129,28 +140,29 @@ class CorpusSplit:
         """
         stops = starts + lengths
         assert len(starts) == 0 or (starts.min() >= 0 and lengths.min() >= 0 and stops.max() <= self.num_tokens)
-        size = self._blocks.block_tokens
-        first, last = starts // size, np.maximum(stops - 1, starts) // size
+        first, last = self._blocks.find(starts), self._blocks.find(np.maximum(stops - 1, starts))
         blocks = self._blocks.get(np.unique(np.concatenate([first, last])))
         pieces = []
-        for start, stop, block, final in zip(
-            starts.tolist(), stops.tolist(), first.tolist(), last.tolist(), strict=True
+        for start, stop, block, final, offset in zip(
+            starts.tolist(),
+            stops.tolist(),
+            first.tolist(),
+            last.tolist(),
+            self._blocks.starts[first].tolist(),
+            strict=True,
         ):
-            offset = block * size
             if block == final:
                 pieces.append(blocks[block][start - offset : stop - offset])
             else:
-                pieces += self._across(blocks, start, stop)
+                pieces += self._across(blocks, start, stop, range(block, final + 1))
         return np.concatenate(pieces, dtype=np.int32, casting="same_kind") if pieces else np.zeros(0, np.int32)
 
-    def _across(self, blocks: dict[int, np.ndarray], start: int, stop: int) -> list[np.ndarray]:
-        """The parts of a span that crosses blocks."""
-        size = self._blocks.block_tokens
-        inner = np.arange(start // size + 1, (stop - 1) // size)
+    def _across(self, blocks: dict[int, np.ndarray], start: int, stop: int, numbers: range) -> list[np.ndarray]:
+        """The parts of a span that crosses the blocks ``numbers``."""
+        inner = np.array(numbers[1:-1], np.int64)
         blocks = {**blocks, **self._blocks.get(inner)} if len(inner) else blocks
-        return [
-            blocks[b][max(start - b * size, 0) : stop - b * size] for b in range(start // size, (stop - 1) // size + 1)
-        ]
+        offsets = self._blocks.starts[numbers.start : numbers.stop].tolist()
+        return [blocks[b][max(start - o, 0) : stop - o] for b, o in zip(numbers, offsets, strict=True)]
 
 
 class _Blocks:
@@ -159,16 +171,24 @@ class _Blocks:
     def __init__(self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int) -> None:
         facts = manifest["splits"][split]
         self._dtype = np.dtype(manifest["dtype"])
-        self._num_tokens: int = facts["num_tokens"]
-        self._record_tokens: int = manifest["block_tokens"]
         self._paths = [folder / shard["name"] for shard in facts["shards"]]
         self._first_records = np.cumsum([0] + [shard["num_blocks"] for shard in facts["shards"]])
-        self._whole = self._num_tokens * self._dtype.itemsize <= cache_bytes
-        self.block_tokens = max(self._num_tokens, 1) if self._whole else self._record_tokens
-        self._capacity = 1 if self._whole else max(1, cache_bytes // (self._record_tokens * self._dtype.itemsize))
+        self._record_starts = _record_starts(facts["shards"], manifest["block_tokens"])
+        num_bytes = facts["num_tokens"] * self._dtype.itemsize
+        self._whole = num_bytes <= cache_bytes
+        # int64 [n + 1]: the first token of each block, and the number of tokens
+        self.starts = self._record_starts[[0, -1]] if self._whole else self._record_starts
+        block_bytes = manifest["block_tokens"] * self._dtype.itemsize
+        self._capacity = 1 if self._whole else max(1, cache_bytes // block_bytes)
         self._cache: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
         self._readers: dict[int, ArrayRecordReader] = {}
         self._lock = threading.Lock()
+
+    def find(self, tokens: np.ndarray) -> np.ndarray:
+        """The block [n] that each of ``tokens`` [n] lies in."""
+        if self._whole:
+            return np.zeros(len(tokens), np.int64)
+        return np.minimum(np.searchsorted(self.starts, tokens, side="right") - 1, len(self.starts) - 2)
 
     def get(self, numbers: np.ndarray) -> dict[int, np.ndarray]:
         """Blocks by number: arrays [block_tokens] (the last one shorter) of the stored dtype."""
@@ -203,6 +223,8 @@ class _Blocks:
 
     def _reader(self, shard: int) -> ArrayRecordReader:
         if shard not in self._readers:
+            if len(self._readers) >= OPEN_SHARDS:
+                self._readers.pop(next(iter(self._readers)))
             reader = ArrayRecordReader(os.fspath(self._paths[shard]), "readahead_buffer_size:0,max_parallelism:0")
             expected = self._first_records[shard + 1] - self._first_records[shard]
             if not reader.ok() or reader.num_records() != expected:
@@ -211,10 +233,19 @@ class _Blocks:
         return self._readers[shard]
 
     def _decode(self, record: bytes, number: int) -> np.ndarray:
-        tokens = min(self._record_tokens, self._num_tokens - number * self._record_tokens)
+        tokens = int(self._record_starts[number + 1] - self._record_starts[number])
         header = record_header(tokens * self._dtype.itemsize)
         assert record.startswith(header)
         return np.frombuffer(record, self._dtype, count=tokens, offset=len(header))
+
+
+def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray:
+    """int64 [n + 1]: the first token of every record of all shards, and the number of tokens."""
+    sizes = [np.full(shard["num_blocks"], block_tokens, np.int64) for shard in shards]
+    for size, shard in zip(sizes, shards, strict=True):
+        if len(size):
+            size[-1] = shard["num_tokens"] - block_tokens * (len(size) - 1)
+    return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
 
 
 def _read_manifest(folder: Path, name: str) -> dict[str, Any]:

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.corpora import split_writer
-from bert_jax.corpora.build import build
+from bert_jax.corpora import part_writer
+from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.part_job import tokenize
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.store import Corpus, record_header
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
@@ -31,8 +33,12 @@ TOKENIZER = WordPiece((*SPECIAL_TOKENS, *LETTERS))
 class ListSource:
     items: tuple[Document, ...]
 
-    def documents(self) -> Iterator[Document]:
-        yield from self.items
+    def pieces(self) -> list[Piece]:
+        """Of four documents, 100 bytes each."""
+        return [Piece("list", start, start + 4, 100) for start in range(0, len(self.items), 4)]
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        yield from self.items[piece.start : piece.stop]
 
     def fingerprint(self) -> str:
         return hashlib.sha256(repr(self.items).encode()).hexdigest()
@@ -60,7 +66,7 @@ def source() -> ListSource:
 @pytest.fixture(scope="module")
 def folder(source, tmp_path_factory):
     output = tmp_path_factory.mktemp("corpora") / "corpus"
-    build(source, TOKENIZER, output, heldout_fraction=0.2, block_tokens=16)
+    build(source, TOKENIZER, output, BuildConfig(0.2, 16, 400, num_workers=1))
     return output
 
 
@@ -138,7 +144,7 @@ def test_tfds_reads_the_same_tokens_without_tensorflow(folder):
     for name in data:
         split = Corpus(folder).split(name)
         blocks = [example["tokens"] for example in data[name]]
-        assert {len(b) for b in blocks[:-1]} == {16}
+        assert {len(b) for b in blocks} == {*range(1, 17)} & {len(b) for b in blocks}
         assert blocks[0].dtype == np.uint16
         np.testing.assert_array_equal(np.concatenate(blocks), split.read(np.array([0]), np.array([split.num_tokens])))
     assert "tensorflow" not in sys.modules
@@ -155,12 +161,11 @@ def test_record_is_the_example_that_tfds_would_write(size):
     assert record_header(size) + payload.tobytes() == features.serialize_example({"tokens": payload})
 
 
-def test_many_shards_and_four_byte_tokens(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(split_writer, "SHARD_TOKENS", 64)
+def test_many_shards_and_four_byte_tokens(source, tmp_path):
     vocab = (*SPECIAL_TOKENS, *(f"[unused{i}]" for i in range(70_000)), *LETTERS)
-    manifest = build(source, WordPiece(vocab), tmp_path / "corpus", heldout_fraction=0.2, block_tokens=16)
+    manifest = build(source, WordPiece(vocab), tmp_path / "corpus", BuildConfig(0.2, 16, 400, num_workers=1))
     assert manifest["dtype"] == "uint32"
-    assert len(manifest["splits"]["train"]["shards"]) > 5
+    assert len(manifest["splits"]["train"]["shards"]) == 4
     corpus = Corpus(tmp_path / "corpus", cache_bytes=300)
     split = corpus.split("train")
     tokens = split.read(np.array([0]), np.array([split.num_tokens]))
@@ -178,7 +183,7 @@ def test_manifest_says_what_was_built_and_dropped(tmp_path):
         ListSource(odd + random_source().items),
         TOKENIZER,
         tmp_path / "corpus",
-        heldout_fraction=0.2,
+        BuildConfig(0.2),
         progress=lambda *counts: seen.append(counts),
     )
     assert manifest["dropped"] == {"empty_sentences": 3, "empty_documents": 2}
@@ -196,31 +201,29 @@ def test_manifest_says_what_was_built_and_dropped(tmp_path):
 
 def test_workers_and_repetition_change_nothing(source, folder, tmp_path):
     first = Corpus(folder).manifest
-    again = build(source, TOKENIZER, tmp_path / "a", heldout_fraction=0.2, block_tokens=16, num_workers=2)
+    again = build(source, TOKENIZER, tmp_path / "a", BuildConfig(0.2, 16, 400, num_workers=2))
     assert again["fingerprint"] == first["fingerprint"]
     assert again["files"] == first["files"]  # byte for byte
-    other = build(random_source(seed=1), TOKENIZER, tmp_path / "b", heldout_fraction=0.2, block_tokens=16)
+    other = build(random_source(seed=1), TOKENIZER, tmp_path / "b", BuildConfig(0.2, 16, 400, num_workers=1))
     assert other["fingerprint"] != first["fingerprint"]
 
 
 def test_blocks_are_no_part_of_the_content(source, folder, tmp_path):
-    other = build(source, TOKENIZER, tmp_path / "a", heldout_fraction=0.2, block_tokens=100)
+    other = build(source, TOKENIZER, tmp_path / "a", BuildConfig(0.2, 100, 400, num_workers=1))
     assert other["fingerprint"] == Corpus(folder).fingerprint
 
 
 def test_held_out_documents_do_not_depend_on_the_others(source, folder, tmp_path):
     heldout = stored_documents(Corpus(folder), "heldout")
-    build(ListSource(source.items[::-1][:40]), TOKENIZER, tmp_path / "part", heldout_fraction=0.2)
+    build(ListSource(source.items[::-1][:40]), TOKENIZER, tmp_path / "part", BuildConfig(0.2))
     part = stored_documents(Corpus(tmp_path / "part"), "heldout")
     assert part
     assert all(document in heldout for document in part)
 
 
 def test_held_out_rate():
-    from bert_jax.corpora.build import _tokenize
-
     documents = [Document(f"d{i}", ("a b",)) for i in range(20_000)]
-    draws = np.array([t.heldout_draw for t in _tokenize(TOKENIZER, documents)])
+    draws = np.array([t.heldout_draw for t in tokenize(documents, TOKENIZER)])
     rate = (draws < 0.05).mean()
     assert abs(rate - 0.05) < 4 * np.sqrt(0.05 * 0.95 / len(draws))
 
@@ -228,7 +231,7 @@ def test_held_out_rate():
 def test_object_store(source, monkeypatch, tmp_path):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
     url = f"memory://bucket-{uuid.uuid4().hex}/corpus"
-    manifest = build(source, TOKENIZER, url, heldout_fraction=0.2)
+    manifest = build(source, TOKENIZER, url, BuildConfig(0.2))
     corpus = Corpus(url)
     assert corpus.fingerprint == manifest["fingerprint"]
     assert len(stored_documents(corpus, "train")) == manifest["splits"]["train"]["num_documents"]
@@ -252,7 +255,7 @@ FIVE = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(5))
 )
 def test_corpora_that_cannot_serve_are_refused_and_leave_nothing(tmp_path, documents, fraction, message):
     with pytest.raises(UserError, match=message):
-        build(ListSource(tuple(documents)), TOKENIZER, tmp_path / "corpus", heldout_fraction=fraction)
+        build(ListSource(tuple(documents)), TOKENIZER, tmp_path / "corpus", BuildConfig(fraction))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,9 +264,9 @@ def test_corpora_that_cannot_serve_are_refused_and_leave_nothing(tmp_path, docum
 def test_the_fraction_that_an_error_names_serves(tmp_path, count, fraction):
     source = ListSource(tuple(Document(f"d{i}", ("a b", "c d")) for i in range(count)))
     with pytest.raises(UserError) as error:
-        build(source, TOKENIZER, tmp_path / "corpus", heldout_fraction=fraction)
+        build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(fraction))
     named = float(re.search(r"heldout_fraction=([\d.]+) does", str(error.value))[1])
-    splits = build(source, TOKENIZER, tmp_path / "corpus", heldout_fraction=named)["splits"]
+    splits = build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(named))["splits"]
     small, large = ("heldout", "train") if fraction < 0.5 else ("train", "heldout")
     assert splits[small]["num_documents"] == 2
     assert splits[large]["num_documents"] == count - 2
@@ -277,16 +280,21 @@ def test_full_disk_leaves_nothing(source, tmp_path, monkeypatch):
         def write(self, _record: bytes) -> None:
             raise RuntimeError(f"write() failed: No space left on device; writing {self.path}; at byte 4096")
 
-    monkeypatch.setattr(split_writer, "ArrayRecordWriter", FullWriter)
-    with pytest.raises(UserError, match=r"cannot write .*corpus: write\(\) failed: No space left on device; free"):
-        build(source, TOKENIZER, tmp_path / "corpus", heldout_fraction=0.2, block_tokens=16)
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(part_writer, "ArrayRecordWriter", FullWriter)
+    with pytest.raises(
+        UserError, match=r"cannot write .*corpus.partial: write\(\) failed: No space left on device; free"
+    ):
+        build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(0.2, 16, 400, num_workers=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.partial"]  # finished parts, for the next try
+    monkeypatch.undo()
+    assert build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(0.2, 16, 400, num_workers=1))["documents"] == 60
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
 def test_a_failing_source_leaves_nothing(tmp_path):
     class Failing(ListSource):
-        def documents(self) -> Iterator[Document]:
-            yield from self.items
+        def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+            yield from super().read(piece)
             raise UserError("bad file")
 
     with pytest.raises(UserError, match="bad file"):
@@ -312,7 +320,7 @@ def test_wrong_folders_vocabularies_and_splits_are_explained(folder, tmp_path):
 
 @pytest.mark.parametrize("name", ["corpus-train.array_record-00000-of-00001", "train.sentence_offsets.npy"])
 def test_cut_and_missing_files_are_found_when_opened(source, tmp_path, name):
-    build(source, TOKENIZER, tmp_path / "corpus", heldout_fraction=0.2)
+    build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(0.2))
     path = tmp_path / "corpus" / name
     size = path.stat().st_size
     os.truncate(path, size - 1)

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.corpora.build import build
+from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.models.config import ModelConfig
@@ -40,9 +41,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, WordPiece]:
     source = Source(
         paths=(str(toy.write_text(folder / "text.txt")),), format="sentences", document_boundary="blank_line"
     )
-    sentences = (sentence for document in source.documents() for sentence in document.sentences)
+    sentences = (sentence for document in documents(source) for sentence in document.sentences)
     tokenizer = WordPiece(learn_wordpiece(sentences, 120, min_frequency=1))
-    build(source, tokenizer, folder / "store", heldout_fraction=0.2)
+    build(source, tokenizer, folder / "store", BuildConfig(0.2))
     return Corpus(folder / "store"), tokenizer
 
 

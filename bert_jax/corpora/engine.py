@@ -1,0 +1,112 @@
+"""Who does the work of a build: this process, worker processes of this machine, or a cluster. One Apache Beam pipeline.
+
+An element is the description of a part of the source; whoever gets it reads that part, and writes what comes of it as
+files of its own. Nothing else passes between workers, so memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bert_jax.corpora.parts import Part
+
+Work = Callable[[Part], None]  # pickles; leaves files behind, and is quick where they are there already
+POLL_SECONDS = 1.0
+
+
+def run(
+    work: Work,
+    parts: Sequence[Part],
+    num_workers: int = 0,
+    beam_options: Sequence[str] = (),
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Have ``work`` done for every part.
+
+    Args:
+      num_workers: processes of this machine; 0: one a core. One needs no engine and works in this process.
+      beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is the runner's.
+      tick: called about once a second and after the last part, to show progress.
+    """
+    workers = min(num_workers or len(os.sched_getaffinity(0)), len(parts))
+    if not beam_options and workers <= 1:
+        for part in parts:
+            work(part)
+            tick()
+        return
+    with _ticking(tick):
+        _run_beam(work, parts, workers, beam_options)
+
+
+def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Sequence[str]) -> None:
+    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    with _quiet():
+        import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    runner, options = (None, [*beam_options]) if beam_options else _local_runner(workers)
+    with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
+        (
+            pipeline
+            | "Parts" >> beam.Create(list(parts))
+            | "Spread" >> beam.Reshuffle()  # else a runner may fuse all into one worker
+            | "Make" >> beam.Map(_Worker(work))
+        )
+
+
+def _local_runner(workers: int) -> tuple[Any, list[str]]:
+    """Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program."""
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+    # What a worker logs is its own coming and going; an error comes back as an exception.
+    command = f"exec {shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
+    environment = SubprocessSDKEnvironment.from_command_string(command_string=command)
+    return FnApiRunner(default_environment=environment), [f"--direct_num_workers={workers}"]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Beam warns of optional parts that are not installed."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+class _Worker:
+    """``work`` in a worker process."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __call__(self, part: Any) -> None:
+        os.environ["RAYON_NUM_THREADS"] = "1"  # the processes are the parallelism
+        self._work(Part(*part))
+
+
+@contextlib.contextmanager
+def _ticking(tick: Callable[[], None]) -> Iterator[None]:
+    """Call ``tick`` every ``POLL_SECONDS`` while the block lasts, and once when it has ended well."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_SECONDS):
+            tick()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    tick()

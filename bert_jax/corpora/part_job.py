@@ -1,0 +1,143 @@
+"""What a worker of a build does with one part: read, tokenize, split off held-out documents, write."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax import files
+from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter
+from bert_jax.corpora.parts import Part
+from bert_jax.corpora.source import Skipped, Source
+from bert_jax.corpora.store import SPLITS, shard_name
+from bert_jax.corpora.workplace import Workplace
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+from bert_jax.text.wordpiece import WordPiece
+
+STAGE = "tokens"
+BATCH_BYTES = 2 << 20  # of text tokenized at a time
+EXTREMES = 3  # held-out draws kept from either end, for the error that names a better fraction
+EXAMPLES = 3  # places kept of each reason to skip
+
+
+class Tokenized(NamedTuple):
+    """A document as the store keeps it."""
+
+    heldout_draw: float  # in [0, 1), from the hash of the document: held out if below the fraction
+    num_bytes: int
+    num_empty: int  # sentences without a token, left out
+    lengths: np.ndarray  # int64 [S], all at least 1
+    tokens: np.ndarray  # int32 [sum(lengths)]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartJob:
+    """Leaves a shard of each split in the workplace, the lengths of their sentences and documents, and facts."""
+
+    source: Source
+    tokenizer: WordPiece
+    workplace: Workplace
+    num_parts: int
+    heldout_fraction: float
+    block_tokens: int
+    dtype: str
+
+    def __call__(self, part: Part) -> None:
+        if self.workplace.failed or self.workplace.finished(STAGE, part):
+            return
+        try:
+            with self.workplace.scratch() as folder:
+                facts = self._make(part, folder)
+                for split in SPLITS:
+                    self._publish(part, split, folder, facts["splits"][split])
+                self.workplace.finish(STAGE, part, facts)
+        except UserError as error:
+            self.workplace.fail(part, str(error))
+        except OSError as error:
+            if error.errno not in files.DISK_TROUBLE:
+                raise
+            self.workplace.fail(part, files.cannot_write(self.workplace.root, error), keep=True)
+
+    def _make(self, part: Part, folder: Path) -> dict[str, Any]:
+        writers = {split: PartWriter(folder, split, np.dtype(self.dtype), self.block_tokens) for split in SPLITS}
+        dropped: collections.Counter[str] = collections.Counter()
+        skipped: dict[str, dict[str, Any]] = {}
+        draws: list[float] = []
+        counts = {"documents": 0, "bytes": 0}
+        items = (item for piece in part.pieces for item in self.source.read(piece))
+        for document in tokenize(_documents(items, skipped), self.tokenizer):
+            counts["documents"] += 1
+            counts["bytes"] += document.num_bytes
+            dropped["empty_sentences"] += document.num_empty
+            dropped["empty_documents"] += not len(document.lengths)
+            if len(document.lengths):
+                draws = extremes([*draws, document.heldout_draw])
+                split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
+                writers[split].write(document.tokens, document.lengths)
+        splits = {split: writer.close() for split, writer in writers.items()}
+        return {**counts, "dropped": dict(dropped), "skipped": skipped, "draws": draws, "splits": splits}
+
+    def _publish(self, part: Part, split: str, folder: Path, facts: dict[str, Any]) -> None:
+        """Move the files of a split to the workplace; add to ``facts`` what the manifest says of the shard."""
+        shard = folder / f"{split}.{SHARD}"
+        name = shard_name(split, part.number, self.num_parts)
+        facts["file"] = {"name": name, "bytes": shard.stat().st_size, "sha256": files.sha256(shard)}
+        self.workplace.put(shard, name)
+        for ending in (SENTENCES, DOCUMENTS):
+            self.workplace.put(folder / f"{split}.{ending}", lengths_name(part, split, ending))
+
+
+def lengths_name(part: Part, split: str, ending: str) -> str:
+    """Where the workplace keeps the lengths of a part until they become the offsets of the corpus."""
+    return f"parts/{part.name}.{split}.{ending}"
+
+
+def extremes(draws: list[float]) -> list[float]:
+    """Ascending; of many, the lowest and the highest ``EXTREMES``."""
+    draws = sorted(draws)
+    return draws[:EXTREMES] + draws[-EXTREMES:] if len(draws) > 2 * EXTREMES else draws
+
+
+def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
+    """The documents among ``items``; what was skipped is counted by reason."""
+    for item in items:
+        if isinstance(item, Document):
+            yield item
+        else:
+            facts = skipped.setdefault(item.reason, {"count": 0, "examples": []})
+            facts["count"] += 1
+            facts["examples"] = [*facts["examples"], item.where][:EXAMPLES]
+
+
+def tokenize(documents: Iterable[Document], tokenizer: WordPiece) -> Iterator[Tokenized]:
+    """Documents in order, tokenized some ``BATCH_BYTES`` at a time."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += sum(map(len, document.sentences))
+        if size >= BATCH_BYTES:
+            yield from _tokenize(tokenizer, batch)
+            batch, size = [], 0
+    yield from _tokenize(tokenizer, batch)
+
+
+def _tokenize(tokenizer: WordPiece, batch: list[Document]) -> Iterator[Tokenized]:
+    encoded = tokenizer.encode_batch([sentence for document in batch for sentence in document.sentences])
+    start = 0
+    for document in batch:
+        sentences = encoded[start : start + len(document.sentences)]
+        start += len(document.sentences)
+        lengths = np.array([len(s) for s in sentences], np.int64)
+        tokens = np.concatenate([np.zeros(0, np.int32), *sentences])
+        text = "\n".join(document.sentences).encode("utf-8", "replace")
+        name = document.id.encode("utf-8", "surrogateescape")
+        draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
+        yield Tokenized(draw, len(text), int((lengths == 0).sum()), lengths[lengths > 0], tokens)

@@ -1,0 +1,37 @@
+"""Pieces of a source, put together into parts of even size: a part becomes one shard of each split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from bert_jax.corpora.source import Piece
+
+
+class Part(NamedTuple):
+    """The unit of work of a build. Whoever makes it, and whatever else is made, its bytes are the same."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:05d}"
+
+
+def group(pieces: Iterable[Piece], part_bytes: int) -> list[Part]:
+    """Consecutive pieces together until they hold ``part_bytes`` of text; a larger piece is a part of its own."""
+    return [Part(number, run) for number, run in enumerate(_runs(pieces, part_bytes))]
+
+
+def _runs(pieces: Iterable[Piece], part_bytes: int) -> Iterator[tuple[Piece, ...]]:
+    run: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if run and size + piece.num_bytes > part_bytes:
+            yield tuple(run)
+            run, size = [], 0
+        run.append(piece)
+        size += piece.num_bytes
+    if run:
+        yield tuple(run)

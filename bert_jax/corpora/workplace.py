@@ -1,0 +1,120 @@
+"""The folder in which a build grows, shared by its workers. Each finished part is a file that says so, so a build that
+was cut goes on with the parts that are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bert_jax import files
+from bert_jax.corpora.parts import Part
+from bert_jax.errors import UserError
+
+KEY = "key"  # the file that says what is being built
+FAILED = "failed"  # the folder of what went wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class Workplace:
+    """A local folder, or one on an object store; what workers know of it is its name."""
+
+    root: str
+
+    def open(self, key: str) -> None:
+        """Begin, or go on with what the same ``key`` (hash of all that decides the result) left behind."""
+        root = files.as_path(self.root)
+        if root.exists() and (not (root / KEY).exists() or (root / KEY).read_text() != key):
+            root.rmtree()
+        files.write_text(root / KEY, key)
+        for name in (FAILED, "scratch"):
+            if (root / name).exists():
+                (root / name).rmtree()
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A local folder to write into, on the file system of the workplace if that is local."""
+        beside = None
+        if not files.is_remote(self.root):
+            beside = Path(self.root) / "scratch"
+            beside.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="bert_jax-", dir=beside))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def put(self, source: Path, name: str) -> None:
+        """Move a finished file to ``name``: there it is whole or not at all."""
+        target = files.as_path(self.root) / name
+        if files.is_remote(target):
+            files.copy(epath.Path(source), target)
+            return
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source, target)
+
+    def get(self, name: str, folder: Path) -> Path:
+        """A local path of the file ``name``, copied into ``folder`` if it is remote."""
+        source = files.as_path(self.root) / name
+        if not files.is_remote(source):
+            return Path(source)
+        target = folder / source.name
+        files.copy(source, epath.Path(target))
+        return target
+
+    def finish(self, stage: str, part: Part, facts: Mapping[str, Any]) -> None:
+        """Say that ``stage`` of a part is done, and what came of it."""
+        files.write_text(self._facts(stage, part), json.dumps(facts))
+
+    def finished(self, stage: str, part: Part) -> bool:
+        return self._facts(stage, part).exists()
+
+    def facts(self, stage: str, part: Part) -> dict[str, Any]:
+        """What ``finish`` was told."""
+        return json.loads(self._facts(stage, part).read_text())  # type: ignore[no-any-return]
+
+    def fail(self, part: Part, message: str, keep: bool = False) -> None:
+        """Have all workers stop. ``keep``: what is finished serves the next try."""
+        files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep]))
+
+    @property
+    def failed(self) -> bool:
+        return (files.as_path(self.root) / FAILED).exists()
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether all that failed did so for want of room."""
+        return self.failed and all(keep for _, keep in self._failures())
+
+    def raise_failures(self) -> None:
+        """Raise ``UserError`` with what parts failed of, the first ones."""
+        if self.failed:
+            messages = list(dict.fromkeys(message for message, _ in self._failures()))
+            raise UserError("; also: ".join(messages[:3]))
+
+    def become(self, output: str | os.PathLike[str], digests: Mapping[str, str]) -> None:
+        """Leave the finished files (name -> sha256), and nothing else, at ``output``."""
+        root = files.as_path(self.root)
+        for name in ("parts", "scratch"):
+            if (root / name).exists():
+                (root / name).rmtree()
+        (root / KEY).unlink()
+        if files.is_remote(root):
+            files.commit(root, digests)
+        else:
+            os.replace(self.root, output)  # an empty folder gives way
+
+    def _failures(self) -> list[tuple[str, bool]]:
+        folder = files.as_path(self.root) / FAILED
+        return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
+
+    def _facts(self, stage: str, part: Part) -> epath.Path:
+        return files.as_path(self.root) / "parts" / f"{part.name}.{stage}.json"

@@ -1,0 +1,118 @@
+"""The build goes on where it was cut, and who makes a store leaves no trace in it."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_jax import files
+from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.parts import group
+from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.errors import UserError
+from bert_jax.records import SPECIAL_TOKENS, Document
+from bert_jax.text.wordpiece import WordPiece
+
+TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefghij"))
+ONE = BuildConfig(0.3, 16, 100, num_workers=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Letters:
+    """Twelve pieces of five documents. ``notes``: a folder in which every reading of a piece leaves a line."""
+
+    notes: str
+    bad: int = -1  # the piece that cannot be read
+    stop: int = -1  # the piece at which the user gives up
+
+    def pieces(self) -> list[Piece]:
+        return [Piece("letters", n, n + 1, 50) for n in range(12)]
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        with open(Path(self.notes) / f"{piece.start:02d}", "a") as file:
+            file.write("read\n")
+        for n in range(5):
+            yield Document(f"{piece.start}-{n}", ("a b c", "abcdefghij"[n] * 3 + " d", f"{'j ' * piece.start}e"))
+            yield Skipped(f"{piece.start}-{n}", "of no use")
+        if piece.start == self.stop:
+            raise KeyboardInterrupt
+        if piece.start == self.bad:
+            raise UserError(f"piece {piece.start} is bad at byte 7")
+
+    def fingerprint(self) -> str:
+        return "letters"
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": "letters"}
+
+
+@pytest.fixture
+def notes(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+def bytes_of(folder: Path) -> dict[str, str]:
+    return {path.name: files.sha256(path) for path in folder.iterdir()}
+
+
+def readings(notes: Path) -> list[int]:
+    return [len((notes / f"{n:02d}").read_text().split()) if (notes / f"{n:02d}").exists() else 0 for n in range(12)]
+
+
+def test_pieces_are_grouped_in_order_by_size():
+    pieces = [Piece(str(n), num_bytes=size) for n, size in enumerate([10, 80, 20, 200, 5, 5, 90])]
+    runs = [[piece.name for piece in part.pieces] for part in group(pieces, 100)]
+    assert runs == [["0", "1"], ["2"], ["3"], ["4", "5", "6"]]
+    assert [part.name for part in group(pieces, 100)] == ["00000", "00001", "00002", "00003"]
+    assert group([], 100) == []
+
+
+def test_a_cut_build_goes_on_without_reading_again_what_it_had(tmp_path, notes):
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "whole", ONE)
+    for path in notes.iterdir():
+        path.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        build(Letters(str(notes), stop=7), TOKENIZER, tmp_path / "cut", ONE)
+    assert not (tmp_path / "cut").exists()
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", ONE)
+    assert readings(notes) == [1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1]  # pieces 6 and 7 are one part
+    assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut", "notes"}
+
+
+def test_parts_of_another_build_are_not_used(tmp_path, notes):
+    with pytest.raises(KeyboardInterrupt):
+        build(Letters(str(notes), stop=7), TOKENIZER, tmp_path / "cut", ONE)
+    other = dataclasses.replace(ONE, heldout_fraction=0.5)
+    manifest = build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", other)
+    assert readings(notes)[0] == 2
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "whole", other)
+    assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
+    assert manifest["heldout_fraction"] == 0.5
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_worker_processes_make_the_same_bytes(tmp_path, notes, workers):
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "one", ONE)
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "many", dataclasses.replace(ONE, num_workers=workers))
+    assert readings(notes) == [2] * 12
+    assert bytes_of(tmp_path / "many") == bytes_of(tmp_path / "one")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_piece_is_one_error_and_leaves_nothing(tmp_path, notes, workers, capfd):
+    config = dataclasses.replace(ONE, num_workers=workers)
+    with pytest.raises(UserError, match="^piece 4 is bad at byte 7$"):
+        build(Letters(str(notes), bad=4), TOKENIZER, tmp_path / "out", config)
+    assert {path.name for path in tmp_path.iterdir()} == {"notes"}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_was_skipped_is_counted_with_its_reason(tmp_path, notes):
+    manifest = build(Letters(str(notes)), TOKENIZER, tmp_path / "out", ONE)
+    assert manifest["skipped"] == {"of no use": {"count": 60, "examples": ["0-0", "0-1", "0-2"]}}
+    assert manifest["documents"] == 60
