@@ -3,12 +3,18 @@
 The trainer of ``tokenizers`` breaks ties by the ids of its symbols, and numbers new symbols in the order of a hash
 map, which differs from process to process. Here every symbol has its id before the trainer sees a word: the sorted
 alphabet, ``c`` and ``##c``, is registered as if it were special tokens.
+
+Counting and learning are apart, so that the parts of a corpus can be counted anywhere: ``count_words`` of each part,
+``merge`` in the order of the parts, ``learn_from_counts``.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
@@ -17,25 +23,74 @@ from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.wordpiece import MAX_WORD_CHARACTERS, bert_normalizer
 
-MAX_ALPHABET = 1000  # rarer characters become [UNK]: a few emoji or ideographs must not eat a small vocabulary
-MAX_DISTINCT_WORDS = 4_000_000  # beyond this, words seen once are forgotten
+ALPHABET = 1000  # characters that a vocabulary may have in any case; rarer ones become [UNK]
+ALPHABET_SHARE = 2  # more than that, up to half of the vocabulary, only as far as the coverage asks for them
+COVERAGE = 0.9999  # of the characters of the text that the alphabet covers, where there is room
+MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
 MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whole number
+RAW_WORDS = 1 << 19  # strings between spaces that are counted before they are normalised
 CHUNK_CHARACTERS = 1 << 20
+# What the normaliser sets apart: CJK ideographs, their extensions and both blocks of compatibility forms.
+IDEOGRAPH = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf"
+    "\uf900-\ufaff\U0002f800-\U0002fa1f]"
+)
 
 
-def learn_wordpiece(texts: Iterable[str], size: int, lowercase: bool = True, min_frequency: int = 2) -> tuple[str, ...]:
+def learn_wordpiece(
+    texts: Iterable[str], size: int, lowercase: bool = True, min_frequency: int = 2, coverage: float = COVERAGE
+) -> tuple[str, ...]:
+    """``learn_from_counts`` of the words of ``texts``, which are read once. Memory is bounded by the distinct words."""
+    return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage)
+
+
+def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
+    """How often each word stands in ``texts``, such as one part of a corpus: words as the model will see them, lowered,
+    cleaned, with punctuation and ideographs apart. Words that the tokenizer gives up on for their length are left out.
+
+    At most ``MAX_DISTINCT_WORDS`` are kept, whatever the text.
+    """
+    words: Counter[str] = Counter()
+    raw: Counter[str] = Counter()  # normalising each distinct string once is several times faster
+    for text in texts:
+        if not text.isascii():  # ideographs are words each, and most distinct strings of a Chinese text are sentences
+            raw.update(IDEOGRAPH.findall(text))
+            text = IDEOGRAPH.sub(" ", text)
+        raw.update(text.split())
+        if len(raw) > RAW_WORDS:
+            words = _bounded(_normalized(raw, lowercase, words))
+            raw = Counter()
+    return _bounded(_normalized(raw, lowercase, words))
+
+
+def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """The sum of the counts of parts. The same parts in the same order give the same sum; the order matters only where
+    more than ``MAX_DISTINCT_WORDS`` are met."""
+    words: Counter[str] = Counter()
+    for part in counts:
+        words.update(part)
+        words = _bounded(words)
+    return words
+
+
+def learn_from_counts(
+    words: Mapping[str, int], size: int, min_frequency: int = 2, coverage: float = COVERAGE
+) -> tuple[str, ...]:
     """At most ``size`` pieces: special tokens, alphabet in code point order, then merged pieces, most frequent first.
 
-    Fewer come out where the text has too few pairs seen ``min_frequency`` times. ``texts`` is read once, and memory
-    is bounded by the number of distinct words.
+    Fewer come out where the text has too few pairs seen ``min_frequency`` times.
+
+    Args:
+      words: of ``count_words``; their order does not matter.
+      coverage: share of all characters that the alphabet is to cover; see ``ALPHABET``.
 
     Raises:
-      UserError: there is no text, or ``size`` has no room for the special tokens and the alphabet.
+      UserError: there is no word, or ``size`` has no room for the special tokens and the alphabet.
     """
-    words = _normalized(_count_words(texts), lowercase)
     if not words:
         raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
-    alphabet = _alphabet(words, min_frequency)
+    words = dict(sorted(words.items()))
+    alphabet = _alphabet(words, min_frequency, size, coverage)
     reserved = [*SPECIAL_TOKENS, *alphabet]
     if size < len(reserved):
         raise UserError(
@@ -54,30 +109,34 @@ def learn_wordpiece(texts: Iterable[str], size: int, lowercase: bool = True, min
     return tuple(sorted(ids, key=ids.__getitem__))
 
 
-def _count_words(texts: Iterable[str]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text.split())
-        if len(counts) > MAX_DISTINCT_WORDS:
-            counts = Counter({word: n for word, n in counts.items() if n > 1})
-    return counts
+def _bounded(words: Counter[str]) -> Counter[str]:
+    """``words`` where they are not too many; else the more frequent of them, at most three quarters of the limit, so
+    that this is seldom done."""
+    floor = 0
+    if len(words) > MAX_DISTINCT_WORDS:
+        while len(words) > MAX_DISTINCT_WORDS * 3 // 4:
+            floor += 1
+            words = Counter({word: n for word, n in words.items() if n > floor})
+    return words
 
 
-def _normalized(counts: Counter[str], lowercase: bool) -> dict[str, int]:
-    """Counts of the words that the model will see: lowered, cleaned, punctuation apart. Words that the tokenizer
-    gives up on for their length are left out."""
+def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
+    """``words`` with the counts of the words of ``raw`` added."""
     normalizer, pre_tokenizer = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
-    words: Counter[str] = Counter()
-    for chunk, count in _chunks(counts):
+    for chunk, count in _chunks(raw):
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(chunk)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += count
     return words
 
 
-def _alphabet(words: dict[str, int], min_frequency: int) -> list[str]:
-    """The ``MAX_ALPHABET`` most frequent characters, ties by code point; then as ``##c`` those among them that occur in
-    longer words (punctuation and ideographs stand alone). Both in code point order."""
+def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage: float) -> list[str]:
+    """The most frequent characters, ties by code point; then as ``##c`` those among them that occur in longer words
+    (punctuation and ideographs stand alone). Both in code point order.
+
+    A thousand serve every alphabet, and keep a few emoji or ideographs from eating a small vocabulary; a text whose
+    words are ideographs needs several thousand of them to be covered.
+    """
     counts: Counter[str] = Counter()
     joined: set[str] = set()
     for word, count in words.items():
@@ -86,11 +145,13 @@ def _alphabet(words: dict[str, int], min_frequency: int) -> list[str]:
         for character in word:
             counts[character] += count
     frequent = sorted((c for c in counts if counts[c] >= min_frequency), key=lambda c: (-counts[c], c))
-    kept = sorted(frequent[:MAX_ALPHABET])
+    covered = list(itertools.accumulate(counts[c] for c in frequent))
+    needed = bisect.bisect_left(covered, coverage * counts.total()) + 1
+    kept = sorted(frequent[: max(ALPHABET, min(needed, size // ALPHABET_SHARE))])
     return kept + [f"##{c}" for c in kept if c in joined]
 
 
-def _repeated(words: dict[str, int]) -> Iterator[str]:
+def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     """Text in which each word stands as often as it was counted: the trainer takes no weights."""
     divisor = -(-sum(words.values()) // MAX_TRAINING_WORDS) or 1
     scaled = {word: round(count / divisor) for word, count in words.items()} if divisor > 1 else words
@@ -100,7 +161,7 @@ def _repeated(words: dict[str, int]) -> Iterator[str]:
             yield f"{chunk} " * min(at_once, count - done)
 
 
-def _chunks(counts: dict[str, int]) -> Iterator[tuple[str, int]]:
+def _chunks(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Words of the same count joined by spaces, with that count; a chunk has about ``CHUNK_CHARACTERS``."""
     groups: dict[int, list[str]] = {}
     for word, count in counts.items():

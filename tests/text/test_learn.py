@@ -1,17 +1,21 @@
 """Learning a vocabulary: what it holds, and that it is the same in every process."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
+import tarfile
+from collections import Counter
 
 import numpy as np
 import pytest
+import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import learn
-from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece, merge
 from bert_jax.text.wordpiece import WordPiece
 
 LEARN_IN_A_PROCESS = """
@@ -69,10 +73,73 @@ def test_words_keep_their_weight_when_counts_are_divided(monkeypatch):
 
 
 def test_rare_characters_do_not_eat_the_vocabulary(monkeypatch):
-    monkeypatch.setattr(learn, "MAX_ALPHABET", 4)
-    vocab = learn_wordpiece(["aabb ccdd", "aabb ☃☃ ée"] * 3, 30, lowercase=False)
+    monkeypatch.setattr(learn, "ALPHABET", 4)
+    vocab = learn_wordpiece(["aabb ccdd", "aabb ☃☃ ée"] * 3, 30, lowercase=False, coverage=0.5)
     assert [p for p in vocab[5:] if len(p) == 1] == ["a", "b", "c", "d"]
     assert not any("☃" in piece for piece in vocab)
+
+
+def test_parts_counted_apart_are_the_same_vocabulary():
+    texts = [f"Été {word}s, {word} low lower中文" for word in ("new", "wide", "long", "old") for _ in range(3)]
+    parts = [count_words(texts[i::3]) for i in range(3)]
+    assert merge(parts) == count_words(texts)
+    assert (
+        learn_from_counts(merge(parts), 60) == learn_from_counts(merge(parts[::-1]), 60) == learn_wordpiece(texts, 60)
+    )
+    assert merge(parts)["中"] == 12
+
+
+def test_counts_do_not_depend_on_when_they_are_normalised(monkeypatch):
+    texts = ["Low lower, LOW été! 中文low \U0002b820x \U0002f800 \ufa0e a\u0301b" + " w" * i for i in range(20)]
+    whole = count_words(texts)
+    monkeypatch.setattr(learn, "RAW_WORDS", 3)
+    assert count_words(texts) == whole
+    tokenizer = tokenizers.normalizers.BertNormalizer(), tokenizers.pre_tokenizers.BertPreTokenizer()
+    words = (w for text in texts for w, _ in tokenizer[1].pre_tokenize_str(tokenizer[0].normalize_str(text)))
+    assert whole == Counter(words)
+
+
+def test_distinct_words_are_bounded(monkeypatch):
+    monkeypatch.setattr(learn, "MAX_DISTINCT_WORDS", 100)
+    monkeypatch.setattr(learn, "RAW_WORDS", 10)
+    counts = count_words(f"common w{i}" for i in range(5000))
+    assert len(counts) <= 100
+    assert counts["common"] == 5000
+    assert len(merge([counts, {f"v{i}": 2 for i in range(90)}, {f"u{i}": 2 for i in range(90)}])) <= 100
+
+
+def test_the_ideographs_are_those_that_the_tokenizer_sets_apart():
+    normalizer = tokenizers.normalizers.BertNormalizer(clean_text=False, strip_accents=False, lowercase=False)
+    for block in (range(0x3000, 0xA000), range(0xF000, 0x10000), range(0x1F000, 0x20010), range(0x2A600, 0x2FB00)):
+        apart = [normalizer.normalize_str(chr(c)) == f" {chr(c)} " for c in block]
+        assert apart == [bool(learn.IDEOGRAPH.match(chr(c))) for c in block]
+
+
+def test_chinese_gets_the_characters_that_cover_it():
+    """2,500 characters, the first the most frequent: far more than the thousand that an alphabet has in any case."""
+    texts = [chr(0x4E00 + i) * (1 + 100_000 // (i + 1)) for i in range(2500)]
+    tokenizer = WordPiece(learn_wordpiece(texts, 8000))
+    ids = np.concatenate(tokenizer.encode_batch(texts))
+    assert np.mean(ids == tokenizer.unk_id) < 2e-4
+    assert len(learn_wordpiece(texts, 3000)) == 5 + 1500  # at most half of a small vocabulary
+    assert not any(piece.startswith("##") for piece in tokenizer.vocab)
+
+
+def test_real_chinese_text(shared_data):
+    texts = chinese_lines(shared_data("zh_modern_prose"), 20_000)
+    published = WordPiece.load(shared_data("vocab") / "bert-base-chinese-vocab.txt")
+    learned = WordPiece(learn_wordpiece(texts, 12_000))
+    for tokenizer, unknown in ((published, 5e-3), (learned, 1e-3)):
+        ids = np.concatenate(tokenizer.encode_batch(texts))
+        assert np.mean(ids == tokenizer.unk_id) < unknown
+        assert len(ids) > 0.95 * sum(map(len, texts))  # a character a token
+    assert sum(len(piece) == 1 for piece in learned.vocab) > 3000
+
+
+def chinese_lines(folder, count):
+    with tarfile.open(folder / "zh_modern_prose.tar.xz") as archive:
+        lines = (line for m in archive if m.isfile() for line in archive.extractfile(m).read().decode().splitlines())
+        return list(itertools.islice((line for line in lines if line.strip()), count))
 
 
 def test_too_small_a_size_and_no_text_are_errors():
