@@ -6,16 +6,13 @@ that was cut goes on there with the parts that are missing.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +25,7 @@ from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
 from bert_jax.corpora.source import Source
 from bert_jax.corpora.store import FORMAT_VERSION, MANIFEST, SPLITS
-from bert_jax.corpora.workplace import Workplace
+from bert_jax.corpora.workplace import Workplace, working
 from bert_jax.errors import UserError
 from bert_jax.text.wordpiece import WordPiece
 
@@ -88,7 +85,9 @@ def build(
     parts = group(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
     identity = [FORMAT_VERSION, facts, config.identity(), tokenizer.sha256, _versions()]
-    with _workplace(output, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
+    target = os.fspath(files.as_path(output))
+    root = target if files.is_remote(target) else f"{target}.partial"
+    with working(root, target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
         job = PartJob(
             source, tokenizer, workplace, len(parts), config.heldout_fraction, config.block_tokens, dtype.name
         )
@@ -114,39 +113,10 @@ def build(
             **facts,
             "versions": _versions(),
         }
-        return _assemble(workplace, output, parts, made, manifest)
+        return _assemble(workplace, target, parts, made, manifest)
 
 
-@contextlib.contextmanager
-def _workplace(output: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
-    """Where the store grows: gone if the input is bad, kept for the next try after a kill or a full disk."""
-    target = files.as_path(output)
-    if files.is_remote(target):
-        workplace = Workplace(os.fspath(target))
-        workplace.open(key)
-        yield workplace
-        return
-    root = Path(f"{os.fspath(target)}.partial")
-    lock = root.with_name(f"{root.name}.lock")
-    with files.explained(target, only=files.DISK_TROUBLE):
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with files.one_at_a_time(lock):
-            files.check_new(target)  # again: another process may have held the lock
-            workplace = Workplace(str(root))
-            try:
-                workplace.open(key)
-                yield workplace
-            except UserError:
-                if not workplace.worth_keeping:
-                    shutil.rmtree(root, ignore_errors=True)
-                raise
-            finally:
-                lock.unlink(missing_ok=True)
-
-
-def _assemble(
-    workplace: Workplace, output: str | os.PathLike[str], parts: Sequence[Part], made: list[Facts], manifest: Facts
-) -> Facts:
+def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: list[Facts], manifest: Facts) -> Facts:
     """Add to the shards what makes them a store, its manifest last, and put it at ``output``."""
     shards = [part["splits"][split]["file"] for split in SPLITS for part in made]
     sizes = {split: sum(part["splits"][split]["file"]["bytes"] for part in made) for split in SPLITS}

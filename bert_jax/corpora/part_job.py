@@ -17,7 +17,6 @@ from bert_jax.corpora.parts import Part
 from bert_jax.corpora.source import Skipped, Source
 from bert_jax.corpora.store import SPLITS, shard_name
 from bert_jax.corpora.workplace import Workplace
-from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.wordpiece import WordPiece
 
@@ -52,18 +51,11 @@ class PartJob:
     def __call__(self, part: Part) -> None:
         if self.workplace.failed or self.workplace.finished(STAGE, part):
             return
-        try:
-            with self.workplace.scratch() as folder:
-                facts = self._make(part, folder)
-                for split in SPLITS:
-                    self._publish(part, split, folder, facts["splits"][split])
-                self.workplace.finish(STAGE, part, facts)
-        except UserError as error:
-            self.workplace.fail(part, str(error))
-        except OSError as error:
-            if error.errno not in files.DISK_TROUBLE:
-                raise
-            self.workplace.fail(part, files.cannot_write(self.workplace.root, error), keep=True)
+        with self.workplace.reporting(part), self.workplace.scratch() as folder:
+            facts = self._make(part, folder)
+            for split in SPLITS:
+                self._publish(part, split, folder, facts["splits"][split])
+            self.workplace.finish(STAGE, part, facts)
 
     def _make(self, part: Part, folder: Path) -> dict[str, Any]:
         writers = {split: PartWriter(folder, split, np.dtype(self.dtype), self.block_tokens) for split in SPLITS}

@@ -15,8 +15,8 @@ from bert_jax import catalogue, files
 from bert_jax.configuration import build
 from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
-from bert_jax.corpora.source import documents
-from bert_jax.text.learn import learn_wordpiece
+from bert_jax.corpora.count import count_words
+from bert_jax.text.learn import learn_from_counts
 from bert_jax.text.wordpiece import WordPiece, read_vocab
 
 
@@ -55,13 +55,16 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
     Raises:
       UserError: bad config, a vocabulary without a special token, a corpus without text.
     """
+    files.check_new(output)
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     if vocab.path:
         pieces = read_vocab(vocab.path)
     else:
-        source = find_source(build(CorpusConfig, config["corpus"], "config.corpus"))
-        sentences = (sentence for document in documents(source) for sentence in document.sentences)
-        pieces = learn_wordpiece(sentences, vocab.size, vocab.lowercase, vocab.min_frequency)
+        corpus = build(CorpusConfig, config["corpus"], "config.corpus")
+        words = count_words(
+            find_source(corpus), vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options
+        )
+        pieces = learn_from_counts(words, vocab.size, vocab.min_frequency)
     files.write_text(output, "".join(f"{piece}\n" for piece in pieces))
     return pieces
 

@@ -23,6 +23,33 @@ KEY = "key"  # the file that says what is being built
 FAILED = "failed"  # the folder of what went wrong
 
 
+@contextlib.contextmanager
+def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
+    """The workplace ``root`` in which ``target`` is made, held by one process at a time.
+
+    Bad input removes it; a kill, Ctrl-C or a full disk leaves it for the next try; success is the block's own affair.
+    """
+    workplace = Workplace(os.fspath(root))
+    if files.is_remote(root):
+        workplace.open(key)
+        yield workplace
+        return
+    lock = Path(f"{os.fspath(root)}.lock")
+    with files.explained(files.as_path(target), only=files.DISK_TROUBLE):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with files.one_at_a_time(lock):
+                files.check_new(target)  # another process may have made it meanwhile
+                workplace.open(key)
+                yield workplace
+        except UserError:
+            if not workplace.worth_keeping:
+                workplace.remove()
+            raise
+        finally:
+            lock.unlink(missing_ok=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Workplace:
     """A local folder, or one on an object store; what workers know of it is its name."""
@@ -85,6 +112,18 @@ class Workplace:
         """Have all workers stop. ``keep``: what is finished serves the next try."""
         files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep]))
 
+    @contextlib.contextmanager
+    def reporting(self, part: Part) -> Iterator[None]:
+        """Errors that the user should know of, wherever the block runs, become those of ``raise_failures``."""
+        try:
+            yield
+        except UserError as error:
+            self.fail(part, str(error))
+        except OSError as error:
+            if error.errno not in files.DISK_TROUBLE:
+                raise
+            self.fail(part, files.cannot_write(self.root, error), keep=True)
+
     @property
     def failed(self) -> bool:
         return (files.as_path(self.root) / FAILED).exists()
@@ -99,6 +138,12 @@ class Workplace:
         if self.failed:
             messages = list(dict.fromkeys(message for message, _ in self._failures()))
             raise UserError("; also: ".join(messages[:3]))
+
+    def remove(self) -> None:
+        """Leave nothing."""
+        root = files.as_path(self.root)
+        if root.exists():
+            root.rmtree()
 
     def become(self, output: str | os.PathLike[str], digests: Mapping[str, str]) -> None:
         """Leave the finished files (name -> sha256), and nothing else, at ``output``."""

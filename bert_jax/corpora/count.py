@@ -1,0 +1,65 @@
+"""Counting the words of a corpus part by part, for the vocabulary that is learned from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from bert_jax import files
+from bert_jax.corpora import engine
+from bert_jax.corpora.parts import Part, group
+from bert_jax.corpora.source import Source
+from bert_jax.corpora.workplace import Workplace, working
+from bert_jax.records import Document
+from bert_jax.text import learn
+
+STAGE = "words"
+
+
+@dataclasses.dataclass(frozen=True)
+class CountJob:
+    """Leaves the counts of one part in the workplace."""
+
+    source: Source
+    workplace: Workplace
+    lowercase: bool
+
+    def __call__(self, part: Part) -> None:
+        if self.workplace.failed or self.workplace.finished(STAGE, part):
+            return
+        with self.workplace.reporting(part):
+            items = (item for piece in part.pieces for item in self.source.read(piece))
+            documents = (item for item in items if isinstance(item, Document))
+            sentences = (sentence for document in documents for sentence in document.sentences)
+            self.workplace.finish(STAGE, part, learn.count_words(sentences, self.lowercase))
+
+
+def count_words(
+    source: Source,
+    lowercase: bool,
+    output: str | os.PathLike[str],
+    part_bytes: int,
+    num_workers: int = 0,
+    beam_options: Sequence[str] = (),
+) -> Counter[str]:
+    """The words of ``source``, as ``text.learn.count_words`` gives them; they do not depend on who counts.
+
+    Args:
+      output: the vocabulary to be made: ``OUTPUT.partial`` holds the counts of a run that is cut, for the next one.
+
+    Raises:
+      UserError: text that cannot be read, a full disk.
+    """
+    parts = group(source.pieces(), part_bytes)
+    identity = [source.fingerprint(), lowercase, part_bytes]
+    target = os.fspath(files.as_path(output))
+    with working(f"{target}.partial", target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
+        engine.run(CountJob(source, workplace, lowercase), parts, num_workers, beam_options)
+        workplace.raise_failures()
+        words = learn.merge(workplace.facts(STAGE, part) for part in parts)
+        workplace.remove()
+    return words
