@@ -7,6 +7,7 @@ that was cut goes on there with the parts that are missing.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -19,7 +20,7 @@ import numpy as np
 
 import bert_jax
 from bert_jax import files
-from bert_jax.corpora import engine, part_job
+from bert_jax.corpora import duplicates, engine, part_job
 from bert_jax.corpora.assembly import join_splits, write_offsets, write_tfds_metadata
 from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
@@ -42,6 +43,7 @@ class BuildConfig:
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
     block_tokens: int = 4096  # tokens of a record
     part_bytes: int = PART_BYTES  # of text in a shard
+    duplicates: duplicates.Kind = "keep"  # "exact" and "near" ones are dropped, but for the first
     num_workers: int = 0  # processes of this machine; 0: one a core
     beam_options: tuple[str, ...] = ()  # of an Apache Beam runner on a cluster
 
@@ -50,6 +52,7 @@ class BuildConfig:
             raise UserError(
                 f"heldout_fraction is {self.heldout_fraction}; a number between 0 and 1 is needed, such as 0.05"
             )
+        duplicates.check(self.duplicates)
         if self.block_tokens < 1:
             raise UserError(f"block_tokens is {self.block_tokens}; at least 1 is needed, 4096 is good")
         if self.part_bytes < 1:
@@ -88,12 +91,22 @@ def build(
     target = os.fspath(files.as_path(output))
     root = target if files.is_remote(target) else f"{target}.partial"
     with working(root, target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
+        run = functools.partial(_run, workplace, parts, config)
+        repeated = {}
+        if config.duplicates != "keep":
+            run(duplicates.FingerprintJob(source, workplace, config.duplicates))
+            repeated = duplicates.mark(workplace, parts, config.duplicates)
         job = PartJob(
-            source, tokenizer, workplace, len(parts), config.heldout_fraction, config.block_tokens, dtype.name
+            source,
+            tokenizer,
+            workplace,
+            len(parts),
+            config.heldout_fraction,
+            config.block_tokens,
+            dtype.name,
+            drop_duplicates=bool(repeated),
         )
-        watch = _Watch(workplace, parts, progress)
-        engine.run(job, parts, config.num_workers, config.beam_options, watch)
-        workplace.raise_failures()
+        run(job, _Watch(workplace, parts, progress))
         made = [workplace.facts(part_job.STAGE, part) for part in parts]
         _check(made, config.heldout_fraction)
         splits = join_splits(made)
@@ -107,13 +120,24 @@ def build(
             **config.identity(),
             "documents": sum(part["documents"] for part in made),
             "text_bytes": sum(part["bytes"] for part in made),
-            "dropped": _dropped(made),
+            "dropped": _dropped(made) | repeated,
             "skipped": _skipped(made),
             "splits": splits,
             **facts,
             "versions": _versions(),
         }
         return _assemble(workplace, target, parts, made, manifest)
+
+
+def _run(
+    workplace: Workplace,
+    parts: Sequence[Part],
+    config: BuildConfig,
+    work: engine.Work,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    engine.run(work, parts, config.num_workers, config.beam_options, tick)
+    workplace.raise_failures()
 
 
 def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: list[Facts], manifest: Facts) -> Facts:

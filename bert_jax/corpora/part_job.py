@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax import files
+from bert_jax.corpora import duplicates
 from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter
 from bert_jax.corpora.parts import Part
 from bert_jax.corpora.source import Skipped, Source
@@ -47,6 +48,7 @@ class PartJob:
     heldout_fraction: float
     block_tokens: int
     dtype: str
+    drop_duplicates: bool = False  # those that ``duplicates.mark`` has marked
 
     def __call__(self, part: Part) -> None:
         if self.workplace.failed or self.workplace.finished(STAGE, part):
@@ -64,7 +66,10 @@ class PartJob:
         draws: list[float] = []
         counts = {"documents": 0, "bytes": 0}
         items = (item for piece in part.pieces for item in self.source.read(piece))
-        for document in tokenize(_documents(items, skipped), self.tokenizer):
+        documents = _documents(items, skipped)
+        if self.drop_duplicates:
+            documents = duplicates.without(documents, np.load(self.workplace.get(duplicates.marks_name(part), folder)))
+        for document in tokenize(documents, self.tokenizer):
             counts["documents"] += 1
             counts["bytes"] += document.num_bytes
             dropped["empty_sentences"] += document.num_empty

@@ -16,6 +16,7 @@ from bert_jax.configuration import build
 from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
+from bert_jax.corpora.duplicates import Kind
 from bert_jax.text.learn import learn_from_counts
 from bert_jax.text.wordpiece import WordPiece, read_vocab
 
@@ -38,6 +39,7 @@ class CorpusConfig:
     source: str = "docstrings"  # a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
+    duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
     part_bytes: int = PART_BYTES  # of text in a shard
     num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
@@ -90,6 +92,7 @@ def prepare_corpus(
         BuildConfig(
             heldout_fraction=corpus.heldout_fraction,
             part_bytes=corpus.part_bytes,
+            duplicates=corpus.duplicates,
             num_workers=corpus.num_workers,
             beam_options=tuple(corpus.beam_options),
         ),

@@ -1,0 +1,170 @@
+"""Documents that say what an earlier one said: found in a first pass over the corpus, left out in the second.
+
+Exact duplicates have the same text, white space aside. Near duplicates share about four in five of their runs of five
+words (Broder 1997; MinHash signatures from ``datasketch``, candidates by banding). The first of its kind is kept, in
+the order of the corpus. A document takes 16 bytes here, or 176 where near duplicates are sought.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from bert_jax.corpora.parts import Part
+from bert_jax.corpora.source import Source
+from bert_jax.corpora.workplace import Workplace
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+from bert_jax.text.learn import IDEOGRAPH
+
+Kind = Literal["keep", "exact", "near"]
+KINDS: tuple[Kind, ...] = ("keep", "exact", "near")
+STAGE = "fingerprints"
+PERMUTATIONS, BAND = 40, 4  # ten bands of four: candidates from a similarity of about 0.56 on
+SIMILARITY = 0.8  # estimated Jaccard similarity of the shingles from which on a document is a near duplicate
+SHINGLE = 5  # words
+WORD = re.compile(rf"{IDEOGRAPH.pattern}|\w+")
+EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text: no duplicate of anything
+
+
+def check(kind: str) -> None:
+    """Raise ``UserError`` for an unknown kind, or where near duplicates need what is not installed."""
+    if kind not in KINDS:
+        raise UserError(f"corpus.duplicates is {kind!r}; allowed: {', '.join(KINDS)}")
+    if kind == "near":
+        try:
+            import datasketch  # noqa: F401
+        except ImportError as error:
+            raise UserError(
+                "corpus.duplicates='near' needs the extra dedup (pip install 'bert-jax[dedup]'); or use 'exact'"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class FingerprintJob:
+    """Leaves digests [n, 2] uint64 of the documents of a part in the workplace; near: signatures [n, 40] uint32 too."""
+
+    source: Source
+    workplace: Workplace
+    kind: Kind
+
+    def __call__(self, part: Part) -> None:
+        if self.workplace.failed or self.workplace.finished(STAGE, part):
+            return
+        with self.workplace.reporting(part), self.workplace.scratch() as folder:
+            items = (item for piece in part.pieces for item in self.source.read(piece))
+            digests, signatures = [EMPTY], [np.zeros(PERMUTATIONS, np.uint32)]
+            for document in (item for item in items if isinstance(item, Document)):
+                text = " ".join(document.sentences)
+                digests.append(digest(text))
+                if self.kind == "near":
+                    signatures.append(signature(text))
+            for name, rows in (("digests", digests), ("signatures", signatures)):
+                np.save(folder / f"{name}.npy", np.stack(rows)[1:])
+                self.workplace.put(folder / f"{name}.npy", f"parts/{part.name}.{name}.npy")
+            self.workplace.finish(STAGE, part, {"documents": len(digests) - 1})
+
+
+def digest(text: str) -> np.ndarray:
+    """uint64 [2], equal where the words are; zero where there are none."""
+    words = " ".join(text.split())
+    if not words:
+        return EMPTY
+    return np.frombuffer(hashlib.blake2b(words.encode("utf-8", "replace"), digest_size=16).digest(), "<u8")
+
+
+def signature(text: str) -> np.ndarray:
+    """uint32 [40] MinHash of the shingles of ``text``."""
+    import datasketch
+
+    words = WORD.findall(text.lower())
+    runs = {" ".join(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}
+    minhash = datasketch.MinHash(PERMUTATIONS, seed=1)
+    minhash.update_batch([run.encode("utf-8", "replace") for run in sorted(runs)])
+    return minhash.hashvalues.astype(np.uint32)
+
+
+def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, int]:
+    """Write which documents of each part to leave out (``parts/<name>.duplicates.npy``); how many, by kind."""
+    with workplace.scratch() as folder:
+
+        def load(name: str) -> np.ndarray:
+            arrays = [np.load(workplace.get(f"parts/{part.name}.{name}.npy", folder)) for part in parts]
+            return np.concatenate(arrays) if arrays else np.zeros((0, 2), np.uint64)
+
+        counts = [workplace.facts(STAGE, part)["documents"] for part in parts]
+        digests = load("digests")
+        exact = exact_duplicates(digests)
+        near = np.zeros_like(exact)
+        if kind == "near":
+            rest = ~exact & digests.any(axis=1)
+            near[rest] = near_duplicates(load("signatures")[rest])
+        for part, marks in zip(parts, np.split(exact | near, np.cumsum(counts)[:-1]), strict=True):
+            np.save(folder / "marks.npy", marks)
+            workplace.put(folder / "marks.npy", marks_name(part))
+    return {"exact_duplicates": int(exact.sum()), "near_duplicates": int(near.sum())}
+
+
+def marks_name(part: Part) -> str:
+    """Where the workplace keeps bool [n], true for the documents of a part to leave out."""
+    return f"parts/{part.name}.duplicates.npy"
+
+
+def exact_duplicates(digests: np.ndarray) -> np.ndarray:
+    """bool [n]: an earlier row of ``digests`` uint64 [n, 2] is the same; never so for zeros."""
+    order = np.lexsort((np.arange(len(digests)), digests[:, 1], digests[:, 0]))
+    ordered = digests[order]
+    repeated = np.zeros(len(digests), bool)
+    repeated[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+    return repeated & digests.any(axis=1)
+
+
+def near_duplicates(signatures: np.ndarray) -> np.ndarray:
+    """bool [n]: linked to an earlier row of ``signatures`` uint32 [n, 40].
+
+    Two rows that agree in a band are compared with the first that agrees there, and linked if they agree in enough
+    places; links carry on (of a chain of versions the first is kept).
+    """
+    root = np.arange(len(signatures))
+    for later, first in _candidates(signatures):
+        alike = (signatures[later] == signatures[first]).mean(axis=1) >= SIMILARITY
+        for a, b in zip(later[alike].tolist(), first[alike].tolist(), strict=True):
+            _link(root, a, b)
+    return root != np.arange(len(signatures))
+
+
+def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each band: rows [m], and for each the first row [m] with the same band."""
+    for start in range(0, PERMUTATIONS, BAND):
+        bands = np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8")  # [n, 2]
+        order = np.lexsort((np.arange(len(bands)), bands[:, 1], bands[:, 0]))
+        same = (bands[order[1:]] == bands[order[:-1]]).all(axis=1)
+        positions = np.arange(len(order))
+        begins = np.maximum.accumulate(np.where(np.concatenate([[False], same]), 0, positions))
+        repeated = np.flatnonzero(np.concatenate([[False], same]))
+        yield order[repeated], order[begins[repeated]]
+
+
+def _link(root: np.ndarray, a: int, b: int) -> None:
+    """Union of two sets under their smallest member."""
+    a, b = _find(root, a), _find(root, b)
+    root[max(a, b)] = min(a, b)
+
+
+def _find(root: np.ndarray, a: int) -> int:
+    while root[a] != a:
+        root[a] = root[root[a]]
+        a = int(root[a])
+    return a
+
+
+def without(documents: Iterable[Document], marks: np.ndarray) -> Iterator[Document]:
+    """``documents`` but for those that ``marks`` [n] leaves out."""
+    for document, marked in zip(documents, marks.tolist(), strict=True):
+        if not marked:
+            yield document
