@@ -47,3 +47,11 @@ class Source(Protocol):
     def describe(self) -> dict[str, Any]:
         """What the manifest and the data card say of it: settings, number of files, revisions, licence if known."""
         ...
+
+
+def documents(source: Source) -> Iterator[Document]:
+    """All documents of ``source``, piece by piece, without what it skips."""
+    for piece in source.pieces():
+        for item in source.read(piece):
+            if isinstance(item, Document):
+                yield item
