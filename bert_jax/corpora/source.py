@@ -50,6 +50,8 @@ class Source(Protocol):
 
 
 def documents(source: Source) -> Iterator[Document]:
-    """All documents, piece by piece."""
+    """All documents of ``source``, piece by piece, without what it skips."""
     for piece in source.pieces():
-        yield from (item for item in source.read(piece) if isinstance(item, Document))
+        for item in source.read(piece):
+            if isinstance(item, Document):
+                yield item

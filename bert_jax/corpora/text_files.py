@@ -1,24 +1,21 @@
-"""The source ``text_files``: plain text, also compressed with gzip or xz, local or on an object store."""
+"""The source ``text_files``: plain text, also compressed, local or on an object store."""
 
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import hashlib
-import lzma
-import os
-import zlib
 from collections.abc import Iterator
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal
 
-from etils import epath
-
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.corpora import globbed
+from bert_jax.corpora.bad_text import BadText, BadTextError, binary, decode
+from bert_jax.corpora.byte_ranges import paragraphs
+from bert_jax.corpora.names import below
+from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.unpacking import unpacked
 from bert_jax.records import Document
-from bert_jax.text.sentences import split_sentences
+from bert_jax.text.sentences import one_space, split_sentences, windows
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+KINDS = "text files, also .gz, .xz, .bz2 or .zst"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,107 +23,97 @@ class Source:
     """UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
 
     ``free`` text is split into sentences, a blank line always ending one; ``sentences`` has one sentence a line.
-    A document is a file, or with the boundary ``blank_line`` a run of lines without a blank one. It is named by its
-    file's path below the folder that all files share, and its number in the file.
+    A document is a file, named by its path below the folder that all files share, or with the boundary
+    ``blank_line`` a run of lines without a blank one, named ``<path>@<byte offset of its first line>``. With
+    ``bad_text="skip"`` lines that are not UTF-8 or have a NUL, files that begin like binary ones, and what follows
+    the damage in a compressed file are left out and counted.
     """
 
     paths: tuple[str, ...]  # globs; ** goes into folders
     format: Literal["free", "sentences"] = "free"
     document_boundary: Literal["file", "blank_line"] = "file"
     language: str = "en"  # of the rules that split free text
+    bad_text: BadText = "error"
+
+    def pieces(self) -> list[Piece]:
+        """Files in the order of their names; a big plain one whose documents end at blank lines is cut."""
+        return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary == "blank_line")
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """The documents of ``piece``, and at its first byte what there is to say of a file without any."""
+        name = below(piece.name)
+        whole = self.document_boundary == "file"
+        sentences: list[str] = []
+        found = False  # something to account for the file by
+        for item in self._sentences(piece):
+            found = True
+            if isinstance(item, Skipped):
+                yield item
+            elif whole:
+                sentences += item[1]
+            elif item[1]:
+                yield Document(f"{name}@{item[0]}", tuple(item[1]))
+            else:
+                yield Skipped(f"{name}@{item[0]}", "no text")
+        if sentences:
+            yield Document(name, tuple(sentences))
+        elif piece.start == 0 and (whole or not found):
+            yield Skipped(name, "no text" if found or piece.num_bytes else "empty file")
 
     def documents(self) -> Iterator[Document]:
-        """All documents, files in the order of their names. Bad files raise ``UserError`` when they are reached."""
-        for name, path in self.files().items():
-            sentences: list[str] = []
-            number = 0
-            for paragraph in self._paragraphs(path):
-                sentences += paragraph
-                if self.document_boundary == "blank_line":
-                    yield Document(f"{name}#{number}", tuple(sentences))
-                    sentences, number = [], number + 1
-            if sentences:
-                yield Document(f"{name}#{number}", tuple(sentences))
-
-    def files(self) -> dict[str, epath.Path]:
-        """Name -> path of every file, sorted by name; each file once, however many globs match it.
-
-        Raises:
-          UserError: a glob matches no file.
-        """
-        found: dict[str, epath.Path] = {}
-        for pattern in self.paths:
-            matches = files.glob(pattern)
-            if not matches:
-                raise UserError(f"no file matches {pattern!r}; check corpus.paths (globs of .txt, .gz or .xz files)")
-            found.update({os.fspath(match): match for match in matches})
-        if not found:
-            raise UserError("corpus.paths is empty; name at least one glob of .txt, .gz or .xz files")
-        shared = os.path.commonprefix([path.split("/")[:-1] for path in found])
-        return {"/".join(path.split("/")[len(shared) :]): found[path] for path in sorted(found)}
+        """All documents, piece by piece."""
+        return documents(self)
 
     def fingerprint(self) -> str:
-        """Hash of the settings and of every file's name and bytes."""
-        digest = hashlib.sha256(f"{self.format} {self.document_boundary} {self.language}".encode())
-        for name, path in self.files().items():
-            digest.update(f"\n{files.sha256(path)}  {name}".encode())
-        return digest.hexdigest()
+        """Hash of the settings and of every file's name and content."""
+        settings = (self.format, self.document_boundary, self.language, self.bad_text)
+        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
         """What the manifest says of the source."""
-        return {"source": "text_files", **dataclasses.asdict(self), "files": len(self.files())}
+        names = globbed.find(self.paths, KINDS)
+        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
+        return {"source": "text_files", **dataclasses.asdict(self), **facts}
 
-    def _paragraphs(self, path: epath.Path) -> Iterator[list[str]]:
-        """Sentences of each run of lines without a blank one."""
-        lines: list[str] = []
-        for line in _lines(path):
-            if line and not line.isspace():
-                lines.append(line)
-            elif lines:
-                yield self._sentences(lines)
-                lines = []
-        if lines:
-            yield self._sentences(lines)
-
-    def _sentences(self, lines: list[str]) -> list[str]:
-        if self.format == "sentences":
-            return [" ".join(line.split()) for line in lines]
-        return split_sentences("\n".join(lines), self.language)
-
-
-def _lines(path: epath.Path) -> Iterator[str]:
-    """Decoded lines; what is not text is an error with the file's name and the offset in the (unpacked) bytes."""
-    offset = 0
-    with path.open("rb") as packed:
+    def _sentences(self, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
+        """(offset, sentences) of each paragraph of ``piece``, and what is skipped."""
+        skip = self.bad_text == "skip"
+        name = below(piece.name)
         try:
-            for raw in _unpacked(packed, path.suffix):
-                yield _decoded(raw, path, offset)
-                offset += len(raw)
-        except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path} is damaged after {offset} unpacked bytes ({error}); replace the file") from error
+            with unpacked(piece.name) as file:
+                if skip and binary(file.head):
+                    if piece.start == 0:
+                        yield Skipped(name, "binary file")
+                    return
+                for offset, raw in paragraphs(file, piece.start, piece.stop):
+                    try:
+                        yield offset, self._split(decode(raw, piece.name, offset))
+                    except BadTextError:
+                        if not skip:
+                            raise
+                        good, bad = _good_lines(raw, name, offset)
+                        yield from bad
+                        if good:
+                            yield offset, self._split(good)
+        except BadTextError as error:  # a damaged archive
+            if not skip:
+                raise
+            yield error.skipped
+
+    def _split(self, paragraph: str) -> list[str]:
+        if self.format == "free":
+            return split_sentences(paragraph, self.language)
+        parts = (window for line in paragraph.split("\n") for window in windows(line))
+        return [sentence for sentence in map(one_space, parts) if sentence]
 
 
-def _decoded(raw: bytes, path: epath.Path, offset: int) -> str:
-    nul = raw.find(b"\0")
-    if nul >= 0:
-        raise UserError(
-            f"{path} has a NUL byte at byte offset {offset + nul}: it is binary or UTF-16, not UTF-8 text; convert it"
-            " or leave it out of corpus.paths"
-        )
-    mark = len(BYTE_ORDER_MARK) if offset == 0 and raw.startswith(BYTE_ORDER_MARK) else 0
-    try:
-        return raw[mark:].decode("utf-8")
-    except UnicodeDecodeError as error:
-        at = mark + error.start
-        raise UserError(
-            f"{path} is not UTF-8 at byte offset {offset + at} (byte 0x{raw[at]:02x}); convert it to UTF-8 or leave it"
-            " out of corpus.paths"
-        ) from error
-
-
-def _unpacked(file: IO[bytes], suffix: str) -> IO[bytes]:
-    if suffix == ".gz":
-        return cast(IO[bytes], gzip.open(file, "rb"))
-    if suffix == ".xz":
-        return cast(IO[bytes], lzma.open(file, "rb"))
-    return file
+def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]:
+    """The lines of a paragraph that are text, and the others."""
+    good, bad = [], []
+    for line in raw.split(b"\n"):
+        try:
+            good.append(decode(line, name, offset))
+        except BadTextError as error:
+            bad.append(error.skipped)
+        offset += len(line) + 1
+    return "\n".join(good), bad

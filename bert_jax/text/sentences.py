@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sentencex
+
+WINDOW = 1 << 14  # characters split at a time: brackets and quotes that never close take the splitter quadratic time
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """Sentences of ``text`` in order, runs of white space made one space, empty ones dropped.
 
     A line break is white space like any other: hard-wrapped prose is joined before it is split. Callers that know
-    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; an unknown one gets the general rules.
+    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; an unknown one gets the general rules. Text
+    that goes on for ``WINDOW`` characters without an end of a sentence is cut, at white space if there is some.
     """
-    joined = " ".join(text.split())
+    if len(text) <= WINDOW:
+        return _split(text, language)
+    sentences: list[str] = []
+    rest = ""  # the last sentence of a window may go on in the next
+    for window in windows(text):
+        sentences += _split(rest + window, language)
+        rest = sentences.pop() if len(sentences) and len(sentences[-1]) < WINDOW // 2 else ""
+        if rest and window[-1].isspace():
+            rest += " "
+    return [*sentences, rest.strip()] if rest.strip() else sentences
+
+
+def one_space(text: str) -> str:
+    """``text`` with runs of white space made one space, and none at its ends."""
+    joined = text.replace("\r\n", " ").replace("\n", " ").strip()
+    if "  " in joined or not joined.isprintable():  # no other white space is printable; quicker than to split
+        return " ".join(text.split())
+    return joined
+
+
+def windows(text: str) -> Iterator[str]:
+    """``text`` cut every ``WINDOW`` characters or a little before, after white space if there is some."""
+    start = 0
+    while len(text) - start > WINDOW:
+        head = text[start : start + WINDOW]
+        word = max(head.rfind(" "), head.rfind("\n")) + 1
+        stop = start + (word if word > WINDOW // 2 else WINDOW)
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
+
+
+def _split(text: str, language: str) -> list[str]:
+    joined = one_space(text)
     return [s for s in map(str.strip, sentencex.segment(language, joined)) if s] if joined else []

@@ -20,8 +20,8 @@ def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):
     (tmp_path / "b.txt").write_text("One two\nthree. Four.\n\n\nFive\n\n six.")
     (tmp_path / "a.txt").write_bytes("\ufeffÄ mark.\r\n\r\nLines end.\r\n".encode())
     assert documents(paths=(f"{tmp_path}/*.txt",)) == {
-        "a.txt#0": ("Ä mark.", "Lines end."),
-        "b.txt#0": ("One two three.", "Four.", "Five", "six."),
+        "a.txt": ("Ä mark.", "Lines end."),
+        "b.txt": ("One two three.", "Four.", "Five", "six."),
     }
 
 
@@ -29,11 +29,11 @@ def test_one_sentence_a_line_and_blank_lines_between_documents(tmp_path):
     (tmp_path / "a.txt").write_text("\n\nOne. Still one.\n  Two \n\n\nThree\n   \nFour")
     settings = {"paths": (f"{tmp_path}/a.txt",), "format": "sentences"}
     assert documents(**settings, document_boundary="blank_line") == {
-        "a.txt#0": ("One. Still one.", "Two"),
-        "a.txt#1": ("Three",),
-        "a.txt#2": ("Four",),
+        "a.txt@2": ("One. Still one.", "Two"),
+        "a.txt@27": ("Three",),
+        "a.txt@37": ("Four",),
     }
-    assert documents(**settings) == {"a.txt#0": ("One. Still one.", "Two", "Three", "Four")}
+    assert documents(**settings) == {"a.txt": ("One. Still one.", "Two", "Three", "Four")}
 
 
 def test_compressed_files_give_the_same_documents(tmp_path):
@@ -42,7 +42,7 @@ def test_compressed_files_give_the_same_documents(tmp_path):
     (tmp_path / "small.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "small.xz").write_bytes(lzma.compress(text.encode()))
     found = documents(paths=(f"{tmp_path}/*",))
-    assert list(found) == ["plain#0", "small.gz#0", "small.xz#0"]
+    assert list(found) == ["plain", "small.gz", "small.xz"]
     assert len(set(found.values())) == 1
 
 
@@ -50,7 +50,7 @@ def test_names_are_below_the_common_folder_and_files_come_once(tmp_path):
     for name in ("x/1.txt", "y/z/2.txt"):
         files.write_text(tmp_path / name, "Text.")
     globs = (f"{tmp_path}/**/*.txt", f"{tmp_path}/x/*.txt")
-    assert list(documents(paths=globs)) == ["x/1.txt#0", "y/z/2.txt#0"]
+    assert list(documents(paths=globs)) == ["x/1.txt", "y/z/2.txt"]
 
 
 def test_object_stores_are_read(tmp_path):
@@ -58,7 +58,7 @@ def test_object_stores_are_read(tmp_path):
     files.write_bytes(f"{bucket}/a/1.txt.gz", gzip.compress(b"One. Two."))
     files.write_text(f"{bucket}/b/2.txt", "Three.")
     source = Source(paths=(f"{bucket}/**/*.*",))
-    assert {d.id: len(d.sentences) for d in source.documents()} == {"a/1.txt.gz#0": 2, "b/2.txt#0": 1}
+    assert {d.id: len(d.sentences) for d in source.documents()} == {"a/1.txt.gz": 2, "b/2.txt": 1}
     assert source.describe()["files"] == 2
 
 

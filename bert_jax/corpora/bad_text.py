@@ -1,0 +1,83 @@
+"""Text that cannot be read: one error that names the place, which a source raises or, told to skip, counts."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from bert_jax.corpora.names import below, shown
+from bert_jax.corpora.source import Skipped
+from bert_jax.errors import UserError
+
+BadText: TypeAlias = Literal["error", "skip"]  # what a source does with it: the option ``bad_text``
+SKIP_HINT = "or count and leave out what is like it with corpus.options.bad_text='skip'"
+
+
+class BadTextError(UserError):
+    """Something in a source that is not text, and where.
+
+    Args:
+      where: file and byte offset or record, for the count of what was skipped.
+      reason: of a small fixed set, such as "not UTF-8".
+      message: what was found and what to do, one line.
+    """
+
+    def __init__(self, where: str, reason: str, message: str) -> None:
+        super().__init__(f"{shown(message)}, {SKIP_HINT}")
+        self.skipped = Skipped(below(where), reason)
+
+
+def decode(raw: bytes, path: str, offset: int) -> str:
+    """``raw``, found at byte ``offset`` of the unpacked ``path``, as text; without a byte order mark at the start.
+
+    Raises:
+      BadTextError: a NUL byte, or bytes that are not UTF-8; its offset is that of the first such byte.
+    """
+    nul = raw.find(b"\0")
+    if nul >= 0:
+        raise BadTextError(
+            f"{path}@{offset + nul}",
+            "NUL byte",
+            f"{path} has a NUL byte at byte offset {offset + nul}: {_guess(raw, offset)}; convert it, leave it out of"
+            " corpus.options.paths",
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = offset + error.start
+        raise BadTextError(
+            f"{path}@{at}",
+            "not UTF-8",
+            f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)}; convert it to"
+            " UTF-8, leave it out of corpus.options.paths",
+        ) from None
+    return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+def binary(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is not text at all: UTF-16 by its mark, or NULs as git looks for."""
+    return head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head
+
+
+def _guess(raw: bytes, offset: int) -> str:
+    """What bytes that are not UTF-8 probably are, with the command that converts them where that is sure enough."""
+    encoding = None
+    if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "UTF-16"
+    elif len(raw) >= 4 and raw.count(0) > 0.2 * len(raw):
+        even, odd = raw[offset % 2 :: 2].count(0), raw[1 - offset % 2 :: 2].count(0)
+        encoding = "UTF-16LE" if odd > 10 * even else "UTF-16BE" if even > 10 * odd else None
+    elif b"\0" not in raw:
+        encoding = _single_bytes(raw)
+    if encoding is None:
+        return "it is binary, damaged or in another encoding"
+    return f"it looks like {encoding} (iconv -f {encoding} -t UTF-8 FILE > NEW)"
+
+
+def _single_bytes(raw: bytes) -> str | None:
+    """Windows-1252, of which Latin-1 text is a part, if every odd byte stands for a letter or a mark of that set."""
+    try:
+        odd = [c for c in raw.decode("cp1252") if ord(c) > 127]
+    except UnicodeDecodeError:
+        return None
+    western = sum(c in "àáâãäåæçèéêëìíîïñòóôõöøùúûüýœßÀÁÄÅÆÇÈÉÊÑÒÓÔÖØÚÜ‘’“”–—…•€£«»°©®\xa0" for c in odd)
+    return "WINDOWS-1252" if western > 0.9 * len(odd) and len(odd) < 0.3 * len(raw) else None

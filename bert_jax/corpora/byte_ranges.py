@@ -1,0 +1,98 @@
+"""Lines and paragraphs of a byte range of a file. What begins in the range belongs to it, wherever it ends, so that
+ranges that lie side by side give each line and each paragraph once, whatever the cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from bert_jax.corpora.unpacking import Unpacked
+
+BLOCK_BYTES = 1 << 18
+BLANK_LINES = re.compile(rb"(?:[ \t\r\x0b\x0c]*+\n)++")
+GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and the blank lines after it
+
+
+def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
+    """(offset, line without its line feed) of the lines that begin in [start, stop), to the end if ``stop`` is -1."""
+    if start:
+        file.seek(start - 1)  # a line that ends just before start leaves an empty one, which is dropped
+    for position, block in _whole_lines(file, max(start - 1, 0)):
+        for line in block.removesuffix(b"\n").split(b"\n"):
+            if 0 <= stop <= position:
+                return
+            if position >= start:
+                yield position, line
+            position += len(line) + 1
+
+
+def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
+    """(offset, text) of the runs of lines without a blank one that begin in [start, stop).
+
+    A blank line has nothing but ASCII white space.
+    """
+    for offset, text in _paragraphs(file, _before(file, start)):
+        if 0 <= stop <= offset:
+            return
+        if offset >= start and not text.isspace():
+            yield offset, text
+
+
+def _before(file: Unpacked, start: int) -> int:
+    """Go to the last byte before ``start`` that is not white space, or to 0, and return the place.
+
+    What stands there belongs to a paragraph that begins before ``start``: it is read from its middle and dropped.
+    """
+    end = start
+    while end:
+        begin = max(0, end - BLOCK_BYTES)
+        file.seek(begin)
+        text = file.read(end - begin).rstrip()
+        if text:
+            file.seek(begin + len(text) - 1)
+            return begin + len(text) - 1
+        end = begin
+    if start:
+        file.seek(0)
+    return 0
+
+
+def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
+    parts: list[bytes] = []  # of a paragraph whose end is not read yet
+    offset = 0
+    for place, block in _whole_lines(file, position):
+        blank = BLANK_LINES.match(block)
+        if blank and parts:
+            yield offset, b"".join(parts)
+            parts = []
+        begin = blank.end() if blank else 0
+        for gap in GAP.finditer(block, begin):
+            text = block[begin : gap.start()]
+            if parts:
+                yield offset, b"".join([*parts, text])
+                parts = []
+            else:
+                yield place + begin, text
+            begin = gap.end()
+        if begin < len(block):
+            offset = offset if parts else place + begin
+            parts.append(block[begin:])
+    if parts:
+        yield offset, b"".join(parts)
+
+
+def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of blocks that end with a line, longer than usual where a line is; the last may lack its end."""
+    parts: list[bytes] = []
+    while block := file.read(BLOCK_BYTES):
+        end = block.rfind(b"\n") + 1
+        if not end:
+            parts.append(block)
+            continue
+        whole = b"".join([*parts, block[:end]])
+        yield position, whole
+        position += len(whole)
+        parts = [block[end:]]
+    rest = b"".join(parts)
+    if rest:
+        yield position, rest

@@ -1,0 +1,111 @@
+"""The source ``jsonl``: a JSON object a line, with the text in a field of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.corpora import globbed
+from bert_jax.corpora.bad_text import BadText, BadTextError, binary, decode
+from bert_jax.corpora.byte_ranges import lines
+from bert_jax.corpora.names import below, shown
+from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.unpacking import unpacked
+from bert_jax.corpora.values import LineBreaks, as_document, pick
+from bert_jax.records import Document
+
+KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """JSON Lines files. Each object is a document, named ``<path>@<byte offset of its line>``.
+
+    The text is a string, of which a line break ends a sentence unless ``line_breaks`` says that it is a space, or a
+    list of sentences. ``bad_text="skip"`` leaves out and counts lines that are not JSON or lack the field.
+    """
+
+    paths: tuple[str, ...]  # globs; ** goes into folders
+    text_field: str = "text"  # a dot goes into nested objects
+    line_breaks: LineBreaks = "end_sentences"
+    language: str = "en"  # of the rules that split text into sentences
+    bad_text: BadText = "error"
+
+    def pieces(self) -> list[Piece]:
+        """Files in the order of their names; big plain ones are cut."""
+        return globbed.pieces(globbed.find(self.paths, KINDS), cut=True)
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """The documents whose lines begin in ``piece``; blank lines are none."""
+        name = below(piece.name)
+        skip = self.bad_text == "skip"
+        empty = piece.start == 0
+        try:
+            with unpacked(piece.name) as file:
+                if skip and binary(file.head):
+                    if piece.start == 0:
+                        yield Skipped(name, "binary file")
+                    return
+                for offset, line in lines(file, piece.start, piece.stop):
+                    if line and not line.isspace():
+                        empty = False
+                        yield self._document(line, piece.name, offset)
+        except BadTextError as error:  # a damaged archive, or a bad line that is not to be skipped
+            if not skip:
+                raise
+            empty = False
+            yield error.skipped
+        if empty:
+            yield Skipped(name, "no text" if piece.num_bytes else "empty file")
+
+    def documents(self) -> Iterator[Document]:
+        """All documents, piece by piece."""
+        return documents(self)
+
+    def fingerprint(self) -> str:
+        """Hash of the settings and of every file's name and content."""
+        settings = (self.text_field, self.line_breaks, self.language, self.bad_text)
+        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of the source."""
+        names = globbed.find(self.paths, KINDS)
+        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
+        return {"source": "jsonl", **dataclasses.asdict(self), **facts}
+
+    def _document(self, line: bytes, path: str, offset: int) -> Document | Skipped:
+        where = f"{shown(path)} at byte offset {offset}"
+        name = f"{below(path)}@{offset}"
+        try:
+            value = pick(_object(decode(line, path, offset), where), self.text_field, where, "corpus.options.text_field")
+        except BadTextError as error:
+            if self.bad_text == "error":
+                raise
+            return Skipped(name, error.skipped.reason)
+        return as_document(
+            name,
+            value,
+            line_breaks=self.line_breaks,
+            language=self.language,
+            bad_text=self.bad_text,
+            where=where,
+        )
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    """Raises ``BadTextError`` if ``line`` is not one JSON object."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:  # also nested too deep, or a number with too many digits
+        raise BadTextError(
+            where, "not JSON", f"{where} has a line that is not JSON ({str(error)[:120]}); one object a line is needed"
+        ) from None
+    if not isinstance(found, dict):
+        raise BadTextError(
+            where,
+            "not a JSON object",
+            f"{where} has a line with a JSON {type(found).__name__}; one object a line is needed",
+        )
+    return found
