@@ -196,7 +196,7 @@ def open_corpus(
         vocab = dataclasses.replace(settings.vocab, path="", lowercase=tokenizer.lowercase)
         vocabulary = files.as_path(workdir) / "vocab.txt"
         prepare_corpus({**config, "vocab": dataclasses.asdict(vocab)}, vocabulary, path)
-    corpus = Corpus(path)
+    corpus = Corpus(path, note=note)
     train, heldout = corpus.split("train"), corpus.split("heldout")
     note(
         f"corpus: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "

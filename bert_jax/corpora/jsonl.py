@@ -79,7 +79,9 @@ class Source:
         where = f"{shown(path)} at byte offset {offset}"
         name = f"{below(path)}@{offset}"
         try:
-            value = pick(_object(decode(line, path, offset), where), self.text_field, where, "corpus.options.text_field")
+            value = pick(
+                _object(decode(line, path, offset), where), self.text_field, where, "corpus.options.text_field"
+            )
         except BadTextError as error:
             if self.bad_text == "error":
                 raise

@@ -18,15 +18,16 @@ from typing import Any, Protocol
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
-from bert_jax import files
+from bert_jax.corpora import staging
+from bert_jax.corpora.staging import MANIFEST, RemoteShards, is_shard
 from bert_jax.errors import UserError
 
 FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
+OPEN_REMOTE_SHARDS = 8  # a file that is open takes room on the disk, also when it has been removed
 
 
 class Tokenizer(Protocol):
@@ -82,10 +83,17 @@ class Corpus:
       UserError: the folder is no corpus, of another format, or a file of it is missing or of the wrong size.
     """
 
-    def __init__(self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES) -> None:
-        self.folder = files.local_copy(path)
+    def __init__(
+        self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES, note: staging.Note | None = None
+    ) -> None:
+        """
+        Args:
+          cache_bytes: of decoded blocks that each split keeps in memory.
+          note: is told of what is copied from an object store.
+        """
+        self.folder, self._shards = staging.stage(path, note)
         self._cache_bytes = cache_bytes
-        self.manifest = _read_manifest(self.folder, str(path))
+        self.manifest = _read_manifest(self.folder, str(path), self._shards is not None)
         self.fingerprint: str = self.manifest["fingerprint"]
         self.tokenizer_sha256: str = self.manifest["tokenizer_sha256"]
 
@@ -93,7 +101,7 @@ class Corpus:
         """The split ``train`` or ``heldout``."""
         if name not in SPLITS:
             raise UserError(f"unknown split {name!r} of a corpus; valid: {', '.join(SPLITS)}")
-        return CorpusSplit(self.folder, name, self._cache_bytes)
+        return CorpusSplit(self.folder, name, self._cache_bytes, self._shards)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise ``UserError`` unless the corpus was made with this very vocabulary."""
@@ -107,7 +115,9 @@ class Corpus:
 class CorpusSplit:
     """One split: random access to tokens. Safe to share between threads; pickles as its path."""
 
-    def __init__(self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES, shards: RemoteShards | None = None
+    ) -> None:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         facts = manifest["splits"][name]
         self.name = name
@@ -118,10 +128,10 @@ class CorpusSplit:
         # int64 [S + 1], the last entry num_tokens; int64 [N + 1], the last entry num_sentences
         self.sentence_offsets: np.ndarray = np.load(folder / sentence_offsets_name(name), mmap_mode="r")
         self.document_starts: np.ndarray = np.load(folder / document_starts_name(name), mmap_mode="r")
-        self._arguments = (folder, name, cache_bytes)
-        self._blocks = _Blocks(folder, manifest, name, cache_bytes)
+        self._arguments = (folder, name, cache_bytes, shards)
+        self._blocks = _Blocks(folder, manifest, name, cache_bytes, shards)
 
-    def __reduce__(self) -> tuple[type[CorpusSplit], tuple[Path, str, int]]:
+    def __reduce__(self) -> tuple[type[CorpusSplit], tuple[Path, str, int, RemoteShards | None]]:
         return CorpusSplit, self._arguments
 
     def sentence_lengths(self) -> np.ndarray:
@@ -168,8 +178,11 @@ class CorpusSplit:
 class _Blocks:
     """Decoded blocks by number, the latest used within ``cache_bytes``; a split that fits is one block, read once."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int, shards: RemoteShards | None
+    ) -> None:
         facts = manifest["splits"][split]
+        self._shards = shards
         self._dtype = np.dtype(manifest["dtype"])
         self._paths = [folder / shard["name"] for shard in facts["shards"]]
         self._first_records = np.cumsum([0] + [shard["num_blocks"] for shard in facts["shards"]])
@@ -223,9 +236,10 @@ class _Blocks:
 
     def _reader(self, shard: int) -> ArrayRecordReader:
         if shard not in self._readers:
-            if len(self._readers) >= OPEN_SHARDS:
+            if len(self._readers) >= (OPEN_SHARDS if self._shards is None else OPEN_REMOTE_SHARDS):
                 self._readers.pop(next(iter(self._readers)))
-            reader = ArrayRecordReader(os.fspath(self._paths[shard]), "readahead_buffer_size:0,max_parallelism:0")
+            path = self._paths[shard] if self._shards is None else self._shards.fetch(self._paths[shard].name)
+            reader = ArrayRecordReader(os.fspath(path), "readahead_buffer_size:0,max_parallelism:0")
             expected = self._first_records[shard + 1] - self._first_records[shard]
             if not reader.ok() or reader.num_records() != expected:
                 raise UserError(f"{self._paths[shard]} is damaged (expected {expected} blocks); build the corpus again")
@@ -248,7 +262,7 @@ def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarra
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
 
 
-def _read_manifest(folder: Path, name: str) -> dict[str, Any]:
+def _read_manifest(folder: Path, name: str, shards_may_lack: bool) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         version, listed = manifest["format_version"], manifest["files"]
@@ -258,6 +272,8 @@ def _read_manifest(folder: Path, name: str) -> dict[str, Any]:
         raise UserError(f"{name} is a corpus of format {version}, this program reads {FORMAT_VERSION}; build it again")
     for file, facts in listed.items():
         size = (folder / file).stat().st_size if (folder / file).exists() else "no"
+        if size == "no" and shards_may_lack and is_shard(file):
+            continue
         if size != facts["bytes"]:
             raise UserError(f"{folder / file} has {size} bytes, the manifest says {facts['bytes']}; build it again")
     return manifest

@@ -1,0 +1,112 @@
+"""A corpus on an object store comes to each host once, checked by its hashes: whole where the disk has room for it,
+else shard by shard as rows ask for them.
+
+Rows are shuffled over the whole corpus, so in the long run every host asks for every shard: where only a part of the
+corpus fits on the disk, expect shards to come and go, and give the host a larger disk if that slows the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bert_jax import files
+from bert_jax.errors import UserError
+
+MANIFEST = "manifest.json"
+SPARE_BYTES = 1 << 30  # of the disk, for all else
+Note = Callable[[str], None]
+
+
+def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path, RemoteShards | None]:
+    """The local folder of a corpus, and what fetches its shards if they are not all in it.
+
+    Args:
+      note: is told what was copied, and how fast.
+
+    Raises:
+      UserError: the remote folder is not a whole corpus, or a file of it is damaged.
+    """
+    if not files.is_remote(path):
+        return Path(files.as_path(path)), None
+    remote = files.as_path(path)
+    if not files.committed(remote):
+        raise UserError(f"{remote} has no {files.MARKER} marker: it is not there or not whole; write it again")
+    text = (remote / MANIFEST).read_text()
+    listed: dict[str, Any] = json.loads(text)["files"]
+    folder = files.cache_directory() / "staged" / hashlib.sha256(f"{remote}\n{text}".encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = {name: facts for name, facts in listed.items() if not (folder / name).exists()}
+    needed = sum(facts["bytes"] for facts in missing.values())
+    lazy = needed + SPARE_BYTES > shutil.disk_usage(folder).free
+    start, copied = time.perf_counter(), 0
+    for name, facts in missing.items():
+        if not (lazy and is_shard(name)):
+            fetch(remote / name, folder / name, facts["sha256"])
+            copied += facts["bytes"]
+    files.write_text(folder / MANIFEST, text)
+    if note and copied:
+        seconds = time.perf_counter() - start
+        note(f"staged {copied / 1e6:,.0f} MB of {remote} in {seconds:.0f} s ({copied / 1e6 / seconds:,.0f} MB/s)")
+    if not lazy:
+        return folder, None
+    if note:
+        note(
+            f"the shards of {remote} ({needed / 1e9:,.1f} GB) are more than the disk holds: they come as rows need them"
+        )
+    return folder, RemoteShards(os.fspath(remote), folder)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file of a corpus holds tokens."""
+    return re.fullmatch(r".*\.array_record-\d+-of-\d+", name) is not None
+
+
+def fetch(source: epath.Path, target: Path, sha256: str) -> None:
+    """Copy a file whole or not at all, once whatever the number of processes; raise ``UserError`` if it is damaged."""
+    with files.one_at_a_time(target.with_name(f"{target.name}.lock")):
+        if target.exists():
+            return
+        temporary = target.with_name(f"{target.name}.tmp")
+        files.copy(source, epath.Path(temporary))
+        if files.sha256(temporary) != sha256:
+            temporary.unlink()
+            raise UserError(f"{source} is damaged: its sha256 is not that of the manifest; write the corpus again")
+        os.replace(temporary, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteShards:
+    """Fetches shards into ``folder``; the ones used longest ago give way."""
+
+    remote: str
+    folder: Path
+
+    def fetch(self, name: str) -> Path:
+        """The local path of a shard, copied now if it is not there."""
+        target = self.folder / name
+        if not target.exists():
+            facts = json.loads((self.folder / MANIFEST).read_text())["files"][name]
+            self._make_room(facts["bytes"])
+            fetch(files.as_path(self.remote) / name, target, facts["sha256"])
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(target)
+        return target
+
+    def _make_room(self, needed: int) -> None:
+        shards = [path for path in self.folder.iterdir() if is_shard(path.name)]
+        for path in sorted(shards, key=lambda path: path.stat().st_mtime_ns):
+            if shutil.disk_usage(self.folder).free >= needed + SPARE_BYTES:
+                return
+            path.unlink(missing_ok=True)  # who has it open keeps it
