@@ -62,9 +62,7 @@ def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path,
     if not lazy:
         return folder, None
     if note:
-        note(
-            f"the shards of {remote} ({needed / 1e9:,.1f} GB) are more than the disk holds: they come as rows need them"
-        )
+        note(f"{needed / 1e9:,.1f} GB of {remote} are more than the disk holds: shards come as rows need them")
     return folder, RemoteShards(os.fspath(remote), folder)
 
 
