@@ -1,0 +1,104 @@
+"""Rows of several sources in fixed shares: languages, domains, or old text replayed among new.
+
+The endless sequence of rows is cut into turns of ``TURN`` rows. Every turn deals each source its share, in an order of
+its own, so any stretch of training sees the mixture, and any row is found without counting from the start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.rows import random
+from bert_jax.task import RowSource
+
+TURN = 1024  # rows in which the shares come out exactly; a share is a multiple of 1 / TURN
+
+
+def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """The share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 / temperature)``.
+
+    Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
+
+    Raises:
+      UserError: a weight that is not positive, weights for some parts and not for others, a bad temperature.
+    """
+    given = {name: weight for name, weight in weights.items() if weight is not None}
+    if given and len(given) < len(weights):
+        raise UserError(
+            f"corpus.options.parts gives a weight to {', '.join(given)} and none to"
+            f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
+        )
+    bad = {name: weight for name, weight in given.items() if not 0 < weight < math.inf}
+    if bad:
+        raise UserError(f"weights of corpus.options.parts must be positive numbers; found {bad}")
+    if not 0 < temperature < math.inf:
+        raise UserError(f"corpus.options.temperature is {temperature}; a positive number is needed, 1 changes nothing")
+    raw = given or {name: sizes[name] ** (1 / temperature) for name in weights}
+    return {name: value / sum(raw.values()) for name, value in raw.items()}
+
+
+def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
+    """int64 [n]: how many of ``TURN`` rows each of ``parts`` (shares that add up to 1) gets: at least one, and by the
+    largest remainder."""
+    exact = np.array(parts, np.float64) * TURN
+    counts = np.maximum(np.floor(exact), 1).astype(np.int64)
+    order = np.argsort(-(exact - counts), kind="stable")
+    for index in range(TURN - int(counts.sum())):
+        counts[order[index % len(order)]] += 1
+    while counts.sum() > TURN:
+        counts[np.argmax(counts)] -= 1
+    return counts
+
+
+class MixedRows:
+    """A ``task.RowSource`` over several. Its epoch has as many rows as theirs together, whatever the shares: parts with
+    more than their size come round sooner."""
+
+    def __init__(self, sources: Sequence[RowSource], parts: Sequence[float], key: np.uint64) -> None:
+        """
+        Args:
+          sources: all with the same features.
+          parts: [n] their shares.
+          key: of (fingerprints, seed, phase).
+        """
+        if not 0 < len(sources) <= TURN:
+            raise UserError(f"a mixture of {len(sources)} parts; allowed: 1 to {TURN}")
+        self._sources, self._key = list(sources), key
+        self._counts = rows_of_a_turn(parts)
+        self._firsts = np.cumsum(self._counts) - self._counts
+        self._prepared = [0] * len(self._sources)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        return sum(source.rows_per_epoch for source in self._sources)
+
+    def locate(self, epochs: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The source [n] that each row comes from, and its number [n] in that source's endless sequence."""
+        turn, slot = np.divmod(epochs * self.rows_per_epoch + indices, TURN)
+        place = random.permuted(random.fold(self._key, turn), slot, TURN)
+        part = np.searchsorted(self._firsts, place, side="right") - 1
+        return part, turn * self._counts[part] + place - self._firsts[part]
+
+    def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """See ``task.RowSource``."""
+        part, number = self.locate(np.asarray(epochs, np.int64), np.asarray(indices, np.int64))
+        batch: dict[str, np.ndarray] = {}
+        for index in np.unique(part).tolist():
+            which = part == index
+            source = self._sources[index]
+            epoch, row = np.divmod(number[which], source.rows_per_epoch)
+            self._prepare(index, int(epoch.max()) + 1)
+            for name, values in source.rows(epoch, row).items():
+                batch.setdefault(name, np.empty((len(part), *values.shape[1:]), values.dtype))[which] = values
+        return batch
+
+    def _prepare(self, index: int, epoch: int) -> None:
+        """Have a part that plans ahead begin its next epoch in the background."""
+        source = self._sources[index]
+        if epoch > self._prepared[index] and hasattr(source, "prepare"):
+            self._prepared[index] = epoch
+            source.prepare(epoch)
