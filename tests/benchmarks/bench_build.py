@@ -1,0 +1,95 @@
+"""MB/s from raw text to the shards of a store, beside the libraries that others build with, and the memory it takes.
+
+The text is the docstring corpus, repeated, or the files of ``$BERT_JAX_BENCH_TEXT`` (a glob). The vocabulary is
+learned from it, or ``$BERT_JAX_BENCH_VOCAB``.
+"""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from bert_jax.corpora.docstrings import Source
+from bert_jax.corpora.source import documents
+from bert_jax.text.wordpiece import WordPiece
+
+WORKERS = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Paths of about 80 MB of text."""
+    if pattern := os.environ.get("BERT_JAX_BENCH_TEXT"):
+        return glob.glob(pattern, recursive=True)
+    folder = tmp_path_factory.mktemp("text")
+    lines = ["\n".join(document.sentences) for document in documents(Source())]
+    for copy in range(8):
+        (folder / f"{copy}.txt").write_text("\n\n".join(lines))
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+@pytest.fixture(scope="module")
+def vocab(text, tmp_path_factory):
+    if path := os.environ.get("BERT_JAX_BENCH_VOCAB"):
+        return path
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    start = time.perf_counter()
+    run(["vocab", *source_flags(text), "--config.vocab.size=30000", f"--output={path}"])
+    print(f"\nvocabulary of 30,000 pieces from {megabytes(text):.0f} MB: {time.perf_counter() - start:.1f} s")
+    return path
+
+
+def source_flags(text):
+    paths = "".join(f"{path!r}," for path in text)
+    return ["--config=bert_base", f"--config.corpus.options.paths=({paths})"]
+
+
+def megabytes(text):
+    return sum(os.path.getsize(path) for path in text) / 1e6
+
+
+def run(flags):
+    """Run a verb; the largest resident set of its processes, in MB."""
+    program = (
+        "import resource, sys; from bert_jax.cli.main import run; code = run(sys.argv[1:]); "
+        "print('peak', max(resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)));"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *flags], check=True, capture_output=True, text=True)
+    return int(done.stdout.rpartition("peak ")[2]) / 1e3
+
+
+@pytest.mark.parametrize("workers", sorted({1, WORKERS}))
+def test_build(text, vocab, tmp_path, workers):
+    start = time.perf_counter()
+    flags = [f"--config.vocab.path={vocab}", f"--config.corpus.num_workers={workers}", f"--output={tmp_path / 'out'}"]
+    peak = run(["corpus", *source_flags(text), *flags])
+    seconds = time.perf_counter() - start
+    built = json.loads((tmp_path / "out" / "manifest.json").read_text())["text_bytes"] / 1e6
+    print(f"\nbuild, {workers} workers, start-up included: {built / seconds:.1f} MB/s, largest process {peak:.0f} MB")
+
+
+def test_ten_times_the_text_takes_the_same_memory(text, vocab, tmp_path):
+    flags = [f"--config.vocab.path={vocab}", f"--config.corpus.num_workers={WORKERS}"]
+    small = sorted(text, key=os.path.getsize)[: max(1, len(text) // 10)]
+    peaks = {}
+    for name, paths in (("one tenth", small), ("all", text)):
+        peaks[name] = run(["corpus", *source_flags(paths), "--config.corpus.heldout_fraction=0.3", *flags,
+                           f"--output={tmp_path / name}"])  # fmt: skip
+        print(f"\n{name}: {megabytes(paths):.0f} MB of text, largest process {peaks[name]:.0f} MB")
+
+
+def test_peer(text, vocab):
+    """``tokenizers`` alone: encode_batch of lines, all cores, nothing split, checked, held out or written."""
+    tokenizer = tokenizers.Tokenizer.from_str(WordPiece.load(vocab).tokenizer_json())
+    lines = [line for path in text for line in Path(path).read_text().splitlines() if line][:200_000]
+    size, start = sum(len(line.encode()) for line in lines), time.perf_counter()
+    for begin in range(0, len(lines), 10_000):
+        tokenizer.encode_batch(lines[begin : begin + 10_000], add_special_tokens=False)
+    print(f"\nencode_batch, all cores: {size / (time.perf_counter() - start) / 1e6:.1f} MB/s")
