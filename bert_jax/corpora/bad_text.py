@@ -23,7 +23,13 @@ class BadTextError(UserError):
 
     def __init__(self, where: str, reason: str, message: str) -> None:
         super().__init__(f"{shown(message)}, {SKIP_HINT}")
-        self.skipped = Skipped(below(where), reason)
+        self._skipped = Skipped(below(where), reason)
+
+    def counted(self, bad_text: BadText, where: str = "") -> Skipped:
+        """What to count if bad text is skipped, at ``where`` if given; raises this error if it is not."""
+        if bad_text == "error":
+            raise self
+        return self._skipped._replace(where=where) if where else self._skipped
 
 
 def decode(raw: bytes, path: str, offset: int) -> str:
@@ -47,8 +53,8 @@ def decode(raw: bytes, path: str, offset: int) -> str:
         raise BadTextError(
             f"{path}@{at}",
             "not UTF-8",
-            f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)}; convert it to"
-            " UTF-8, leave it out of corpus.options.paths",
+            f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)};"
+            " convert it to UTF-8, leave it out of corpus.options.paths",
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.corpora.prose import paragraphs
+from bert_jax.corpora.source import Piece, Skipped, documents
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import split_sentences
@@ -46,6 +47,7 @@ PACKAGES = (
     "tensorflow-datasets",
     "treescope",
 )
+TEXT_BYTES = 10 << 20  # of them all, about
 # Tests are not prose, other folders are generated tables or come with some builds of Python only.
 SKIPPED_FOLDERS = {
     *("test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings"),
@@ -66,10 +68,19 @@ class Source:
 
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
-    def documents(self) -> Iterator[Document]:
-        """Modules that have prose, by package and then by path. Raises ``UserError`` for a package not installed."""
+    def pieces(self) -> list[Piece]:
+        """One piece: what is a copy is known only to who has read all before it. Raises ``UserError`` for a package
+        that is not installed."""
         self._versions()
+        return [Piece("docstrings", num_bytes=TEXT_BYTES)]
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """Modules that have prose, by package and then by path."""
         yield from _read(tuple(sorted(set(self.packages))))
+
+    def documents(self) -> Iterator[Document]:
+        """All documents."""
+        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the versions, which decide the text."""

@@ -53,11 +53,12 @@ class Source:
         size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))  # of a part, the whole table is there
         step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
         starts = range(0, max(len(rows), 1), step)
-        return [Piece(commit, a, min(a + step, len(rows)), size * step // max(len(rows), 1)) for a in starts]
+        name = f"{self.name}@{commit}"
+        return [Piece(name, a, min(a + step, len(rows)), size * step // max(len(rows), 1)) for a in starts]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents of the rows of ``piece``."""
-        rows = self._rows(piece.name)
+        rows = self._rows(piece.name.rpartition("@")[2])
         stop = len(rows) if piece.stop < 0 else piece.stop
         if stop == 0:
             yield Skipped(self.split, "no text")
@@ -93,13 +94,9 @@ class Source:
         try:
             if column != self.text_column:
                 value = pick({column: value}, self.text_column, where, "corpus.options.text_column")
+            return as_document(name, value, where, self.line_breaks, self.language)
         except BadTextError as error:
-            if self.bad_text == "error":
-                raise
-            return Skipped(name, error.skipped.reason)
-        return as_document(
-            name, value, line_breaks=self.line_breaks, language=self.language, bad_text=self.bad_text, where=where
-        )
+            return error.counted(self.bad_text, name)
 
     def _local(self) -> bool:
         return os.path.isdir(os.path.expanduser(self.name))
@@ -112,7 +109,9 @@ class Source:
 
     def _rows(self, commit: str) -> Any:
         """The split, with the one column that is read."""
-        rows = _load(os.path.expanduser(self.name) if self._local() else self.name, self.config_name, self.split, commit)
+        rows = _load(
+            os.path.expanduser(self.name) if self._local() else self.name, self.config_name, self.split, commit
+        )
         for column in (self.text_column, self.text_column.partition(".")[0]):
             if column in rows.column_names:
                 return rows.select_columns([column])

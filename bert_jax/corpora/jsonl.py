@@ -40,11 +40,10 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents whose lines begin in ``piece``; blank lines are none."""
         name = below(piece.name)
-        skip = self.bad_text == "skip"
         empty = piece.start == 0
         try:
             with unpacked(piece.name) as file:
-                if skip and binary(file.head):
+                if self.bad_text == "skip" and binary(file.head):
                     if piece.start == 0:
                         yield Skipped(name, "binary file")
                     return
@@ -53,10 +52,8 @@ class Source:
                         empty = False
                         yield self._document(line, piece.name, offset)
         except BadTextError as error:  # a damaged archive, or a bad line that is not to be skipped
-            if not skip:
-                raise
             empty = False
-            yield error.skipped
+            yield error.counted(self.bad_text)
         if empty:
             yield Skipped(name, "no text" if piece.num_bytes else "empty file")
 
@@ -79,19 +76,11 @@ class Source:
         where = f"{shown(path)} at byte offset {offset}"
         name = f"{below(path)}@{offset}"
         try:
-            value = pick(_object(decode(line, path, offset), where), self.text_field, where, "corpus.options.text_field")
+            record = _object(decode(line, path, offset), where)
+            value = pick(record, self.text_field, where, "corpus.options.text_field")
+            return as_document(name, value, where, self.line_breaks, self.language)
         except BadTextError as error:
-            if self.bad_text == "error":
-                raise
-            return Skipped(name, error.skipped.reason)
-        return as_document(
-            name,
-            value,
-            line_breaks=self.line_breaks,
-            language=self.language,
-            bad_text=self.bad_text,
-            where=where,
-        )
+            return error.counted(self.bad_text, name)
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

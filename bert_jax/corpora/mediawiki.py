@@ -19,10 +19,10 @@ from bert_jax.records import Document
 KINDS = "MediaWiki XML dumps, also .bz2, .xz, .gz or .zst"
 BLOCK_BYTES = 1 << 18
 # Pages that list the meanings of a title: templates of the large Wikipedias, in small letters.
-DISAMBIGUATION = frozenset(
-    "disambig disambiguation dab hndis geodis mathdab schooldis numberdis roaddis begriffsklärung homonymie"
-    " desambiguación desambiguação disambigua dp doorverwijspagina ujednoznacznienie неоднозначность многозначность"
-    " 消歧义 消歧義 曖昧さ回避 aimai 동음이의".split()
+DISAMBIGUATION = (
+    *("disambig", "disambiguation", "dab", "hndis", "geodis", "mathdab", "schooldis", "numberdis", "roaddis"),
+    *("begriffsklärung", "homonymie", "desambiguación", "desambiguação", "disambigua", "dp", "doorverwijspagina"),
+    *("ujednoznacznienie", "неоднозначность", "многозначность", "消歧义", "消歧義", "曖昧さ回避", "aimai", "동음이의"),
 )
 TEMPLATE = re.compile(r"\{\{\s*([^{}|<>\n]+?)\s*(?:\||\}\})")
 NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # files and categories
@@ -65,10 +65,7 @@ class Source:
                 for page in _pages(_chunks(piece, file)):
                     yield self._page(page, piece, local)
         except BadTextError as error:
-            if self.bad_text == "error":
-                raise
-            if piece.start == 0 or error.skipped.reason != "not a dump":
-                yield error.skipped
+            yield error.counted(self.bad_text)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
 
@@ -92,10 +89,8 @@ class Source:
         try:
             page = ElementTree.fromstring(raw)
         except ElementTree.ParseError as error:
-            found = BadTextError(where, "not XML", f"{where} has a page that is not XML ({error}); replace the file")
-            if self.bad_text == "error":
-                raise found from None
-            return found.skipped
+            message = f"{where} has a page that is not XML ({error}); replace the file"
+            return BadTextError(where, "not XML", message).counted(self.bad_text)
         title = page.findtext("title") or f"{below(piece.name)}#{page.findtext('id')}"
         texts = page.findall("revision/text")
         text = (texts[-1].text or "") if texts else ""
@@ -109,9 +104,7 @@ class Source:
             plain = wikitext.plain(text, local, headings=self.headings, lists=self.lists)
         except (RecursionError, ValueError) as error:
             return Skipped(title, f"markup not readable ({type(error).__name__})")
-        return as_document(
-            title, plain, line_breaks="end_sentences", language=self.language, bad_text=self.bad_text, where=where
-        )
+        return as_document(title, plain, where, "end_sentences", self.language)
 
 
 def _disambiguates(title: str, text: str) -> bool:

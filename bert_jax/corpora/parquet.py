@@ -52,9 +52,8 @@ class Source:
                     self._check(name, table.schema_arrow)
                     groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
                     sizes = [_column_bytes(group, self.text_column) for group in groups]
-            except BadTextError:
-                if self.bad_text == "error":
-                    raise
+            except BadTextError as error:
+                error.counted(self.bad_text)
                 sizes = []
             result += [Piece(name, i, i + 1, size) for i, size in enumerate(sizes)] or [Piece(name, 0, 0)]
         return result
@@ -62,29 +61,18 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents of the row groups of ``piece``."""
         name = below(piece.name)
-        if piece.stop == 0:
-            yield Skipped(name, self._no_rows(piece.name))
-            return
-        row = 0
         try:
             with _opened(piece.name) as table:
+                if piece.stop == 0:
+                    yield Skipped(name, "no text")
+                    return
                 last = table.num_row_groups if piece.stop < 0 else piece.stop
-                row = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
+                first = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
                 column = self._check(piece.name, table.schema_arrow)
-                for value in _values(table, range(piece.start, last), column, self.text_column, piece.name, row):
-                    yield as_document(
-                        f"{name}#{row}",
-                        value,
-                        line_breaks=self.line_breaks,
-                        language=self.language,
-                        bad_text=self.bad_text,
-                        where=f"{shown(piece.name)}, row {row}",
-                    )
-                    row += 1
+                for row, value in enumerate(_values(table, range(piece.start, last), column, piece.name), first):
+                    yield self._document(row, column, value, piece.name)
         except BadTextError as error:
-            if self.bad_text == "error":
-                raise
-            yield error.skipped
+            yield error.counted(self.bad_text)
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""
@@ -101,6 +89,16 @@ class Source:
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "parquet", **dataclasses.asdict(self), **facts}
 
+    def _document(self, row: int, column: str, value: Any, path: str) -> Document | Skipped:
+        where = f"{shown(path)}, row {row}"
+        name = f"{below(path)}#{row}"
+        try:
+            if column != self.text_column:
+                value = pick({column: value}, self.text_column, where, "corpus.options.text_column")
+            return as_document(name, value, where, self.line_breaks, self.language)
+        except BadTextError as error:
+            return error.counted(self.bad_text, name)
+
     def _check(self, name: str, schema: Any) -> str:
         """The column of the file to read. Raises ``UserError`` that lists the columns if it is not there."""
         for column in (self.text_column, self.text_column.partition(".")[0]):
@@ -111,29 +109,19 @@ class Source:
             f" {nearest(self.text_column, schema.names)}"
         )
 
-    def _no_rows(self, name: str) -> str:
-        try:
-            with _opened(name):
-                return "no text"
-        except BadTextError as error:
-            return error.skipped.reason
 
-
-def _values(table: Any, groups: range, column: str, field: str, name: str, row: int) -> Iterator[Any]:
-    """The text of each row of ``groups``, in order. Raises ``BadTextError`` with the row for a damaged file."""
+def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
+    """The values of ``column`` in ``groups``, in order. Raises ``BadTextError`` for a damaged file."""
     batches = table.iter_batches(batch_size=ROWS, row_groups=list(groups), columns=[column])
     while True:
         try:
             batch = next(batches, None)
             values = None if batch is None else _binary(batch.column(0)).to_pylist()
         except DAMAGE as error:
-            raise _damaged(name, f"in or after row {row}", error) from error
+            raise _damaged(name, f"in row groups {groups.start} to {groups.stop - 1}", error) from error
         if values is None:
             return
-        for value in values:
-            where = f"{shown(name)}, row {row}"
-            yield value if column == field else pick({column: value}, field, where, "corpus.options.text_column")
-            row += 1
+        yield from values
 
 
 def _binary(column: Any) -> Any:

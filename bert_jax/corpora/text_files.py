@@ -96,9 +96,7 @@ class Source:
                         if good:
                             yield offset, self._split(good)
         except BadTextError as error:  # a damaged archive
-            if not skip:
-                raise
-            yield error.skipped
+            yield error.counted(self.bad_text)
 
     def _split(self, paragraph: str) -> list[str]:
         if self.format == "free":
@@ -114,6 +112,6 @@ def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]
         try:
             good.append(decode(line, name, offset))
         except BadTextError as error:
-            bad.append(error.skipped)
+            bad.append(error.counted("skip"))
         offset += len(line) + 1
     return "\n".join(good), bad

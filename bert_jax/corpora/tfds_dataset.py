@@ -14,7 +14,7 @@ from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import MARK
 from bert_jax.corpora.source import Piece, Skipped, documents
-from bert_jax.corpora.values import LineBreaks, as_document, cut_at_blank_lines, pick
+from bert_jax.corpora.values import LineBreaks, as_document, decoded, pick, runs
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 
@@ -50,7 +50,7 @@ class Source:
         Raises:
           UserError: the dataset is not prepared, has no such split, or is to be converted and TensorFlow is missing.
         """
-        builder = self._builder(convert=True)
+        builder = self._builder()
         split = self._split(builder)
         step = max(1, split.num_examples * PIECE_BYTES // max(_split_bytes(builder, split), PIECE_BYTES))
         starts = range(0, max(split.num_examples, 1), step)
@@ -76,7 +76,7 @@ class Source:
 
     def fingerprint(self) -> str:
         """Hash of the settings and of the dataset's name, version and files."""
-        builder = self._builder(convert=True)
+        builder = self._builder()
         rules = (self.split, self.text_field, self.document_rule, self.line_breaks, self.language, self.bad_text)
         folder = os.fspath(builder.data_path)
         names = sorted(os.path.basename(path) for path in self._split(builder).filepaths)
@@ -84,7 +84,7 @@ class Source:
 
     def describe(self) -> dict[str, Any]:
         """What the manifest says of the source."""
-        info = self._builder(convert=True).info
+        info = self._builder().info
         license_ = info.redistribution_info.license if info.redistribution_info else ""
         facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}
         return {
@@ -101,29 +101,26 @@ class Source:
         except (ValueError, OSError, RuntimeError) as error:
             told = " ".join(str(error).split())[:160]
             raise UserError(
-                f"{self.name} is damaged in records {numbers[0]} to {numbers[-1]} of {self.split!r} ({told}); prepare it"
-                " again"
+                f"{self.name} is damaged in records {numbers[0]} to {numbers[-1]} of {self.split!r} ({told}); prepare"
+                " it again"
             ) from error
 
     def _documents(self, number: int, record: Any) -> Iterator[Document | Skipped]:
         name = f"{self.split}#{number}"
         where = f"{self.name}, {name}"
-        rules: Any = {"line_breaks": self.line_breaks, "language": self.language, "bad_text": self.bad_text}
         try:
             value = pick(record, self.text_field, where, "corpus.options.text_field")
             value = _without_markers(value, MARKERS.get(self.name.partition("/")[0].partition(":")[0], ()))
             if self.document_rule == "blank_line" and isinstance(value, str | bytes):
-                found = list(cut_at_blank_lines(name, value))
-                yield from (as_document(part, text, where=where, **rules) for part, text in found)
-                if not found:
-                    yield Skipped(name, "no text")
-                return
+                parts = {f"{name}@{i}": text for i, text in enumerate(runs(decoded(value, where)))}
+            else:
+                parts = {name: value}
+            for part, text in parts.items():
+                yield as_document(part, text, where, self.line_breaks, self.language)
+            if not parts:
+                yield Skipped(name, "no text")
         except BadTextError as error:
-            if self.bad_text == "error":
-                raise
-            yield Skipped(name, error.skipped.reason)
-            return
-        yield as_document(name, value, where=where, **rules)
+            yield error.counted(self.bad_text, name)
 
     def _split(self, builder: Any) -> Any:
         try:
@@ -134,7 +131,7 @@ class Source:
                 f" {', '.join(sorted(builder.info.splits))}"
             ) from error
 
-    def _builder(self, convert: bool) -> Any:
+    def _builder(self) -> Any:
         """Of the dataset as ArrayRecord; found by its files, so that no code of a dataset is run."""
         import tensorflow_datasets as tfds
 
@@ -143,7 +140,7 @@ class Source:
             return builder
         folder = builder.data_path
         converted = folder.parent / f"{folder.name}{CONVERTED}"
-        if not converted.exists() and convert:
+        if not converted.exists():
             _convert(folder, converted, f"{self.name or folder} is prepared as {builder.info.file_format.value}")
         return tfds.builder_from_directory(converted)
 
