@@ -9,6 +9,7 @@ from bert_jax.corpora.source import Skipped
 from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # what a source does with it: the option ``bad_text``
+ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
 SKIP_HINT = "or count and leave out what is like it with corpus.options.bad_text='skip'"
 
 
@@ -59,9 +60,11 @@ def decode(raw: bytes, path: str, offset: int) -> str:
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-def binary(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is not text at all: UTF-16 by its mark, or NULs as git looks for."""
-    return head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head
+def foreign(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is binary or all in another encoding, so that no line of it is wanted:
+    one character in ten is a control character or not UTF-8. Text with a few bad letters is not."""
+    text = head.decode("utf-8", "replace")
+    return 10 * sum(map(text.count, ODD)) > len(text)
 
 
 def _guess(raw: bytes, offset: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpora import globbed
-from bert_jax.corpora.bad_text import BadText, BadTextError, binary, decode
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import lines
 from bert_jax.corpora.names import below, shown
 from bert_jax.corpora.source import Piece, Skipped, documents
@@ -43,9 +43,9 @@ class Source:
         empty = piece.start == 0
         try:
             with unpacked(piece.name) as file:
-                if self.bad_text == "skip" and binary(file.head):
+                if self.bad_text == "skip" and foreign(file.head):
                     if piece.start == 0:
-                        yield Skipped(name, "binary file")
+                        yield Skipped(name, "not a text file")
                     return
                 for offset, line in lines(file, piece.start, piece.stop):
                     if line and not line.isspace():

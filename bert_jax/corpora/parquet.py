@@ -63,7 +63,7 @@ class Source:
         name = below(piece.name)
         try:
             with _opened(piece.name) as table:
-                if piece.stop == 0:
+                if piece.start == 0 and table.metadata.num_rows == 0:
                     yield Skipped(name, "no text")
                     return
                 last = table.num_row_groups if piece.stop < 0 else piece.stop

@@ -57,7 +57,7 @@ def plain(text: str, namespaces: Collection[str] = (), *, headings: Part = "drop
         if (mark == HEADING and headings == "drop") or (mark == LIST and lists == "drop"):
             continue
         line = OPENED.sub("(", EMPTY.sub("", line.replace(LIST, "").replace(HEADING, "")))
-        kept.append(BEFORE_MARK.sub("", line).strip())
+        kept.append(" ".join(BEFORE_MARK.sub("", line).split()))
     return "\n".join(line for line in kept if line)
 
 
