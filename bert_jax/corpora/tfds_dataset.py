@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax import files
@@ -20,6 +19,7 @@ from bert_jax.records import Document
 
 PIECE_BYTES = 16 << 20
 RECORDS = 256  # read at a time
+FORMAT = "array_record"
 CONVERTED = "-array_record"  # ends the name of the folder beside a dataset in another format
 # What stands for a line break in the text of a dataset.
 MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_", "_NEWLINE_")}
@@ -59,16 +59,10 @@ class Source:
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents of the records of ``piece``."""
-        import tensorflow_datasets as tfds
-
-        records = tfds.builder_from_directory(piece.name).as_data_source(split=self.split)
-        stop = len(records) if piece.stop < 0 else piece.stop
-        if stop == 0:
+        if piece.stop == 0:
             yield Skipped(self.split, "no text")
-        for start in range(piece.start, stop, RECORDS):
-            numbers = range(start, min(start + RECORDS, stop))
-            for number, record in zip(numbers, self._records(records, numbers), strict=True):
-                yield from self._documents(number, record)
+        for number, record in self._records(piece):
+            yield from self._documents(number, record)
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""
@@ -95,14 +89,23 @@ class Source:
             "license": license_,
         }
 
-    def _records(self, records: Any, numbers: range) -> list[Any]:
+    def _records(self, piece: Piece) -> Iterator[tuple[int, Any]]:
+        """(number, example) of the records of ``piece``. Raises ``UserError`` for missing or damaged files."""
+        import tensorflow_datasets as tfds
+
+        start = piece.start
         try:
-            return records.__getitems__(list(numbers))
-        except (ValueError, OSError, RuntimeError) as error:
+            records = tfds.builder_from_directory(piece.name).as_data_source(split=self.split, file_format=FORMAT)
+            stop = len(records) if piece.stop < 0 else piece.stop
+            for start in range(piece.start, stop, RECORDS):
+                numbers = range(start, min(start + RECORDS, stop))
+                found = records.__getitems__(list(numbers))
+                yield from zip(numbers, found, strict=True)
+        except (ValueError, OSError, RuntimeError, IndexError) as error:
             told = " ".join(str(error).split())[:160]
             raise UserError(
-                f"{self.name} is damaged in records {numbers[0]} to {numbers[-1]} of {self.split!r} ({told}); prepare"
-                " it again"
+                f"{piece.name} is damaged or not whole, in the records from {start} on of {self.split!r} ({told});"
+                " prepare it again"
             ) from error
 
     def _documents(self, number: int, record: Any) -> Iterator[Document | Skipped]:
@@ -136,9 +139,11 @@ class Source:
         import tensorflow_datasets as tfds
 
         builder = self._prepared()
-        if builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD:
-            return builder
         folder = builder.data_path
+        if FORMAT in {known.value for known in builder.info.available_file_formats()}:
+            if builder.info.file_format.value != FORMAT:  # it stands beside another
+                builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
+            return builder
         converted = folder.parent / f"{folder.name}{CONVERTED}"
         if not converted.exists():
             _convert(folder, converted, f"{self.name or folder} is prepared as {builder.info.file_format.value}")
@@ -146,7 +151,7 @@ class Source:
 
     def _prepared(self) -> Any:
         import tensorflow_datasets as tfds
-        from tensorflow_datasets.core import naming, read_only_builder
+        from tensorflow_datasets.core import dataset_info, naming, read_only_builder
 
         data_dir = os.path.expanduser(self.data_dir) or None
         try:
@@ -154,7 +159,7 @@ class Source:
                 return tfds.builder_from_directory(data_dir or ".")
             name, options = naming.parse_builder_name_kwargs(self.name, data_dir=data_dir)
             return read_only_builder.builder_from_files(str(name), **options)
-        except (tfds.core.DatasetNotFoundError, FileNotFoundError, ValueError) as error:
+        except (tfds.core.DatasetNotFoundError, dataset_info.DatasetInfoFileError, OSError, ValueError) as error:
             where = f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise UserError(
                 f"no prepared TFDS dataset {self.name!r} in {self.data_dir or 'the data folder of TFDS'}; check"
@@ -178,7 +183,7 @@ def _without_markers(value: Any, markers: tuple[str, ...]) -> Any:
 
 def _convert(folder: Any, target: Any, told: str) -> None:
     """Write ``folder`` again as ArrayRecord, whole or not at all."""
-    command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record --out_dir={target}"
+    command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record"
     missing = [name for name in ("tensorflow", "apache_beam") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
@@ -190,8 +195,25 @@ def _convert(folder: Any, target: Any, told: str) -> None:
     with files.whole_directory(target) as unfinished:
         try:
             convert_format_utils.convert_dataset(
-                out_dir=Path(unfinished), out_file_format="array_record", dataset_version_dir=os.fspath(folder)
+                out_dir=unfinished,
+                out_file_format=FORMAT,
+                dataset_version_dir=os.fspath(folder),
+                num_workers=1,  # with more, errors are lost
+                fail_on_error=False,  # 4.9.10 looks for the new shards in the old folder: we count instead
             )
+            _check_converted(folder, unfinished)
         except Exception as error:
             told = f"{told} and could not be converted ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
             raise UserError(f"{told}; try: {command}") from error
+
+
+def _check_converted(folder: Any, converted: Any) -> None:
+    """Raise ``ValueError`` if a record of the dataset is not there."""
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(converted)
+    for name, split in tfds.builder_from_directory(folder).info.splits.items():
+        found = len(builder.as_data_source(split=name)) if name in builder.info.splits else 0
+        readable = sum(os.path.getsize(path) > 0 for path in builder.info.splits[name].filepaths)
+        if (found, readable) != (split.num_examples, split.num_shards):
+            raise ValueError(f"{found} of {split.num_examples} records of {name!r} in {readable} shards")

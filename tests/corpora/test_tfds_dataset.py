@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 
@@ -121,6 +122,35 @@ def test_another_format_names_the_extra_where_tensorflow_is_missing(data_dir, tm
         UserError, match=r"is prepared as tfrecord, .* tensorflow .*'bert-jax\[tensorflow\]'.*tfds conv"
     ):
         Source(name="tiny_text", data_dir=str(tmp_path)).pieces()
+
+
+def test_a_damaged_and_a_missing_dataset_are_named(data_dir, tmp_path):
+    folder = tmp_path / "tiny_text" / "1.2.0"
+    shutil.copytree(f"{data_dir}/tiny_text/1.2.0", folder)
+    [shard] = folder.glob("*train*")
+    good = shard.read_bytes()
+    source = Source(name="", data_dir=str(folder))
+    assert len(documents(source)) == COUNT - 1
+    shard.write_bytes(good[: len(good) // 2])
+    with pytest.raises(UserError, match="1.2.0 is damaged or not whole, in the records from 0 on of 'train'"):
+        items(source)
+    shard.unlink()
+    with pytest.raises(UserError, match="1.2.0 is damaged or not whole"):
+        items(source)
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match="no prepared TFDS dataset"):
+        items(source)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs the extra tensorflow")
+def test_another_format_is_converted_once(data_dir, tmp_path):
+    TinyText(data_dir=str(tmp_path), file_format="tfrecord").download_and_prepare()
+    source = Source(name="tiny_text", data_dir=str(tmp_path))
+    assert documents(source) == documents(Source(name="tiny_text", data_dir=data_dir))
+    converted = tmp_path / "tiny_text" / "1.2.0-array_record"
+    before = {path: path.stat().st_mtime_ns for path in converted.iterdir()}
+    assert source.pieces()[0].name == str(converted)
+    assert before == {path: path.stat().st_mtime_ns for path in converted.iterdir()}
 
 
 def test_reading_leaves_tensorflow_and_jax_alone(data_dir):
