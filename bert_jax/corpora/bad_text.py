@@ -24,7 +24,12 @@ class BadTextError(UserError):
 
     def __init__(self, where: str, reason: str, message: str) -> None:
         super().__init__(f"{shown(message)}, {SKIP_HINT}")
+        self._made_of = (where, reason, message)
         self._skipped = Skipped(below(where), reason)
+
+    def __reduce__(self) -> tuple[type[BadTextError], tuple[str, str, str]]:
+        """A worker's error is sent to the process that waits for it."""
+        return type(self), self._made_of
 
     def counted(self, bad_text: BadText, where: str = "") -> Skipped:
         """What to count if bad text is skipped, at ``where`` if given; raises this error if it is not."""

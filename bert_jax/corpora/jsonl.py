@@ -40,6 +40,9 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents whose lines begin in ``piece``; blank lines are none."""
         name = below(piece.name)
+        if not piece.num_bytes:
+            yield Skipped(name, "empty file")
+            return
         empty = piece.start == 0
         try:
             with unpacked(piece.name) as file:
@@ -55,7 +58,7 @@ class Source:
             empty = False
             yield error.counted(self.bad_text)
         if empty:
-            yield Skipped(name, "no text" if piece.num_bytes else "empty file")
+            yield Skipped(name, "no text")
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""

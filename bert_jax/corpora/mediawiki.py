@@ -52,7 +52,9 @@ class Source:
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The pages that begin in the range, or in bz2 streams that begin in it."""
-        name = below(piece.name)
+        if not piece.num_bytes:
+            yield Skipped(below(piece.name), "empty file")
+            return
         files, categories = b"", b""
         try:
             with unpacked(piece.name) as file:
@@ -66,8 +68,6 @@ class Source:
                     yield self._page(page, piece, local)
         except BadTextError as error:
             yield error.counted(self.bad_text)
-        if not piece.num_bytes:
-            yield Skipped(name, "empty file")
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""

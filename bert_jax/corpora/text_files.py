@@ -42,6 +42,9 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents of ``piece``, and at its first byte what there is to say of a file without any."""
         name = below(piece.name)
+        if not piece.num_bytes:
+            yield Skipped(name, "empty file")
+            return
         whole = self.document_boundary == "file"
         sentences: list[str] = []
         accounted = False
@@ -59,7 +62,7 @@ class Source:
         if sentences:
             yield Document(name, tuple(sentences))
         elif piece.start == 0 and not accounted:
-            yield Skipped(name, "no text" if piece.num_bytes else "empty file")
+            yield Skipped(name, "no text")
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""

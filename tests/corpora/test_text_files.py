@@ -132,11 +132,14 @@ def test_files_without_text_are_counted(tmp_path):
     (tmp_path / "b.txt").write_text("")
     (tmp_path / "c.txt").write_text(" \n\u3000\n")
     (tmp_path / "d.txt").write_text("\n \n")
+    for suffix in PACK:
+        (tmp_path / f"e.{suffix}").write_bytes(b"")
     for boundary in ("file", "blank_line"):
         source = Source(paths=(f"{tmp_path}/*",), document_boundary=boundary)
         assert len(documents(source)) == 1
         found = {where.partition("@")[0]: reason for where, reason in skipped(source).items()}
-        assert found == {"b.txt": "empty file", "c.txt": "no text", "d.txt": "no text"}
+        packed = {f"e.{suffix}": "empty file" for suffix in PACK}
+        assert found == {"b.txt": "empty file", "c.txt": "no text", "d.txt": "no text", **packed}
 
 
 @pytest.mark.parametrize(
