@@ -5,13 +5,15 @@ import pytest
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 
+SOURCES = {"docstrings", "hugging_face_dataset", "jsonl", "mediawiki", "parquet", "text_files", "tfds_dataset"}
+
 
 def test_a_part_is_its_file():
     assert catalogue.find("corpora", "docstrings").Source.__module__ == "bert_jax.corpora.docstrings"
 
 
 def test_only_files_with_the_named_class_are_parts_of_a_kind():
-    assert set(catalogue.parts("corpora", having="Source")) == {"docstrings", "text_files"}  # not build's Protocol
+    assert set(catalogue.parts("corpora", having="Source")) == SOURCES  # not build's Protocol
     with pytest.raises(UserError, match="unknown source in bert_jax.corpora 'store'"):
         catalogue.find("corpora", "store", having="Source")
 

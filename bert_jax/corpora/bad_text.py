@@ -9,6 +9,7 @@ from bert_jax.corpora.source import Skipped
 from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # what a source does with it: the option ``bad_text``
+ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
 SKIP_HINT = "or count and leave out what is like it with corpus.options.bad_text='skip'"
 
 
@@ -23,7 +24,18 @@ class BadTextError(UserError):
 
     def __init__(self, where: str, reason: str, message: str) -> None:
         super().__init__(f"{shown(message)}, {SKIP_HINT}")
-        self.skipped = Skipped(below(where), reason)
+        self._made_of = (where, reason, message)
+        self._skipped = Skipped(below(where), reason)
+
+    def __reduce__(self) -> tuple[type[BadTextError], tuple[str, str, str]]:
+        """A worker's error is sent to the process that waits for it."""
+        return type(self), self._made_of
+
+    def counted(self, bad_text: BadText, where: str = "") -> Skipped:
+        """What to count if bad text is skipped, at ``where`` if given; raises this error if it is not."""
+        if bad_text == "error":
+            raise self
+        return self._skipped._replace(where=where) if where else self._skipped
 
 
 def decode(raw: bytes, path: str, offset: int) -> str:
@@ -47,15 +59,17 @@ def decode(raw: bytes, path: str, offset: int) -> str:
         raise BadTextError(
             f"{path}@{at}",
             "not UTF-8",
-            f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)}; convert it to"
-            " UTF-8, leave it out of corpus.options.paths",
+            f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)};"
+            " convert it to UTF-8, leave it out of corpus.options.paths",
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-def binary(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is not text at all: UTF-16 by its mark, or NULs as git looks for."""
-    return head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head
+def foreign(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is binary or all in another encoding, so that no line of it is wanted:
+    one character in ten is a control character or not UTF-8. Text with a few bad letters is not."""
+    text = head.decode("utf-8", "replace")
+    return 10 * sum(map(text.count, ODD)) > len(text)
 
 
 def _guess(raw: bytes, offset: int) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.corpora.prose import paragraphs
-from bert_jax.corpora.source import Piece
+from bert_jax.corpora.source import Piece, Skipped, documents
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import split_sentences
@@ -47,6 +47,7 @@ PACKAGES = (
     "tensorflow-datasets",
     "treescope",
 )
+TEXT_BYTES = 10 << 20  # of them all, about
 # Tests are not prose, other folders are generated tables or come with some builds of Python only.
 SKIPPED_FOLDERS = {
     *("test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings"),
@@ -68,15 +69,18 @@ class Source:
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
     def pieces(self) -> list[Piece]:
-        """One: what was seen in one package is left out of the next. Raises ``UserError`` for a package that is not
-        installed."""
+        """One piece: what is a copy is known only to who has read all before it. Raises ``UserError`` for a package
+        that is not installed."""
         self._versions()
-        return [Piece("docstrings")]
+        return [Piece("docstrings", num_bytes=TEXT_BYTES)]
 
-    def read(self, piece: Piece) -> Iterator[Document]:
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Modules that have prose, by package and then by path."""
-        del piece
         yield from _read(tuple(sorted(set(self.packages))))
+
+    def documents(self) -> Iterator[Document]:
+        """All documents."""
+        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the versions, which decide the text."""

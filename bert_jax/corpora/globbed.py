@@ -39,19 +39,20 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
     return [root + "/".join(path.split("/")[len(shared) :]) for path in sorted(found)]
 
 
-def pieces(names: Sequence[str], *, cut: bool, step: int = RANGE_BYTES) -> list[Piece]:
-    """One piece a file, or, where ``cut`` and not compressed, a piece every ``step`` bytes."""
+def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -> list[Piece]:
+    """One piece a file, or, where ``cut`` and not compressed, a piece every ``RANGE_BYTES``; also compressed ones
+    whose name ends as in ``cut_packed``."""
     result = []
     for name in names:
         size = _size(name)
-        if is_packed(name):
-            result.append(Piece(name, num_bytes=UNPACKED * size))
-        elif not cut or size <= step:
-            result.append(Piece(name, num_bytes=size))
-        else:
-            starts = range(0, size, step)
-            result += [Piece(name, a, a + step, step) for a in starts[:-1]]
-            result.append(Piece(name, starts[-1], -1, size - starts[-1]))
+        packed = is_packed(name)
+        factor = UNPACKED if packed else 1
+        whole = not cut or (packed and os.path.splitext(name)[1] not in cut_packed)
+        step = RANGE_BYTES // factor
+        starts = range(0, 1 if whole else max(size, 1), step)
+        for start in starts[:-1]:
+            result.append(Piece(name, start, start + step, step * factor))
+        result.append(Piece(name, starts[-1], -1, (size - starts[-1]) * factor))
     return result
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpora import globbed
-from bert_jax.corpora.bad_text import BadText, BadTextError, binary, decode
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import lines
 from bert_jax.corpora.names import below, shown
 from bert_jax.corpora.source import Piece, Skipped, documents
@@ -40,25 +40,25 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents whose lines begin in ``piece``; blank lines are none."""
         name = below(piece.name)
-        skip = self.bad_text == "skip"
+        if not piece.num_bytes:
+            yield Skipped(name, "empty file")
+            return
         empty = piece.start == 0
         try:
             with unpacked(piece.name) as file:
-                if skip and binary(file.head):
+                if self.bad_text == "skip" and foreign(file.head):
                     if piece.start == 0:
-                        yield Skipped(name, "binary file")
+                        yield Skipped(name, "not a text file")
                     return
                 for offset, line in lines(file, piece.start, piece.stop):
                     if line and not line.isspace():
                         empty = False
                         yield self._document(line, piece.name, offset)
         except BadTextError as error:  # a damaged archive, or a bad line that is not to be skipped
-            if not skip:
-                raise
             empty = False
-            yield error.skipped
+            yield error.counted(self.bad_text)
         if empty:
-            yield Skipped(name, "no text" if piece.num_bytes else "empty file")
+            yield Skipped(name, "no text")
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""
@@ -79,21 +79,11 @@ class Source:
         where = f"{shown(path)} at byte offset {offset}"
         name = f"{below(path)}@{offset}"
         try:
-            value = pick(
-                _object(decode(line, path, offset), where), self.text_field, where, "corpus.options.text_field"
-            )
+            record = _object(decode(line, path, offset), where)
+            value = pick(record, self.text_field, where, "corpus.options.text_field")
+            return as_document(name, value, where, self.line_breaks, self.language)
         except BadTextError as error:
-            if self.bad_text == "error":
-                raise
-            return Skipped(name, error.skipped.reason)
-        return as_document(
-            name,
-            value,
-            line_breaks=self.line_breaks,
-            language=self.language,
-            bad_text=self.bad_text,
-            where=where,
-        )
+            return error.counted(self.bad_text, name)
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

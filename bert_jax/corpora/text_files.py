@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from bert_jax.corpora import globbed
-from bert_jax.corpora.bad_text import BadText, BadTextError, binary, decode
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import paragraphs
 from bert_jax.corpora.names import below
 from bert_jax.corpora.source import Piece, Skipped, documents
@@ -25,8 +25,8 @@ class Source:
     ``free`` text is split into sentences, a blank line always ending one; ``sentences`` has one sentence a line.
     A document is a file, named by its path below the folder that all files share, or with the boundary
     ``blank_line`` a run of lines without a blank one, named ``<path>@<byte offset of its first line>``. With
-    ``bad_text="skip"`` lines that are not UTF-8 or have a NUL, files that begin like binary ones, and what follows
-    the damage in a compressed file are left out and counted.
+    ``bad_text="skip"`` lines that are not UTF-8 or have a NUL, files that are binary or all in another encoding, and
+    what follows the damage in a compressed file are left out and counted.
     """
 
     paths: tuple[str, ...]  # globs; ** goes into folders
@@ -42,23 +42,27 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """The documents of ``piece``, and at its first byte what there is to say of a file without any."""
         name = below(piece.name)
+        if not piece.num_bytes:
+            yield Skipped(name, "empty file")
+            return
         whole = self.document_boundary == "file"
         sentences: list[str] = []
-        found = False  # something to account for the file by
+        accounted = False
         for item in self._sentences(piece):
-            found = True
             if isinstance(item, Skipped):
                 yield item
             elif whole:
                 sentences += item[1]
+                continue
             elif item[1]:
                 yield Document(f"{name}@{item[0]}", tuple(item[1]))
             else:
                 yield Skipped(f"{name}@{item[0]}", "no text")
+            accounted = True
         if sentences:
             yield Document(name, tuple(sentences))
-        elif piece.start == 0 and (whole or not found):
-            yield Skipped(name, "no text" if found or piece.num_bytes else "empty file")
+        elif piece.start == 0 and not accounted:
+            yield Skipped(name, "no text")
 
     def documents(self) -> Iterator[Document]:
         """All documents, piece by piece."""
@@ -81,9 +85,9 @@ class Source:
         name = below(piece.name)
         try:
             with unpacked(piece.name) as file:
-                if skip and binary(file.head):
+                if skip and foreign(file.head):
                     if piece.start == 0:
-                        yield Skipped(name, "binary file")
+                        yield Skipped(name, "not a text file")
                     return
                 for offset, raw in paragraphs(file, piece.start, piece.stop):
                     try:
@@ -96,9 +100,7 @@ class Source:
                         if good:
                             yield offset, self._split(good)
         except BadTextError as error:  # a damaged archive
-            if not skip:
-                raise
-            yield error.skipped
+            yield error.counted(self.bad_text)
 
     def _split(self, paragraph: str) -> list[str]:
         if self.format == "free":
@@ -114,6 +116,6 @@ def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]
         try:
             good.append(decode(line, name, offset))
         except BadTextError as error:
-            bad.append(error.skipped)
+            bad.append(error.counted("skip"))
         offset += len(line) + 1
     return "\n".join(good), bad

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any
@@ -16,6 +17,8 @@ from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.errors import UserError
 
 HEAD_BYTES = 8000
+PACKED_BYTES = 1 << 16
+STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the first bytes of a bz2 stream that is not empty
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # of the libraries that unpack
 
 
@@ -58,13 +61,14 @@ class Unpacked:
         try:
             block = self._file.read(size)
         except DAMAGE as error:
-            raise BadTextError(
-                f"{self.path}@{self._position}",
-                "damaged file",
-                f"{self.path} is damaged after {self._position} unpacked bytes ({error}); replace the file",
-            ) from error
+            raise _damaged(self.path, self._position, error) from error
         self._position += len(block)
         return block
+
+
+def _damaged(path: str, position: int, error: object) -> BadTextError:
+    message = f"{path} is damaged after {position} unpacked bytes ({error}); replace the file"
+    return BadTextError(f"{path}@{position}", "damaged file", message)
 
 
 @contextlib.contextmanager
@@ -77,3 +81,48 @@ def unpacked(path: str) -> Iterator[Unpacked]:
             raise UserError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
         unpack = UNPACKERS.get(os.path.splitext(path)[1])
         yield Unpacked(path, stack.enter_context(contextlib.closing(unpack(file))) if unpack else file)
+
+
+def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
+    """(text, whether it is inside) of the bz2 streams from byte ``start`` of a packed file on. Inside is a stream that
+    begins before ``stop``; -1 is the end of the file.
+
+    Raises:
+      BadTextError: a damaged archive.
+    """
+    with files.as_path(path).open("rb") as file:
+        packed, position = _first_stream(file, start)
+        text_bytes = 0
+        while packed:
+            inside = stop < 0 or position < stop
+            unpacker = bz2.BZ2Decompressor()
+            while not unpacker.eof:
+                try:
+                    text = unpacker.decompress(packed)
+                    if not packed:
+                        raise EOFError("the file ends in the middle of a stream")
+                except DAMAGE as error:
+                    raise _damaged(path, text_bytes, f"{error}; from byte {position} of the file on") from error
+                position += len(packed)
+                text_bytes += len(text)
+                if text:
+                    yield text, inside
+                packed = b"" if unpacker.eof else file.read(PACKED_BYTES)
+            position -= len(unpacker.unused_data)
+            packed = unpacker.unused_data or file.read(PACKED_BYTES)
+            if packed and not packed.startswith(b"BZh"[: len(packed)]):
+                return  # as bzip2 does: what follows the last stream is not looked at
+
+
+def _first_stream(file: IO[bytes], start: int) -> tuple[bytes, int]:
+    """(bytes from it on, position) of the first bz2 stream that begins at or after ``start``."""
+    file.seek(start)
+    packed = b""
+    while block := file.read(PACKED_BYTES):
+        packed += block
+        found = STREAM.search(packed)
+        if found:
+            return packed[found.start() :], start + found.start()
+        start += max(0, len(packed) - 9)
+        packed = packed[-9:]
+    return b"", start

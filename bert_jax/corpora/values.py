@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 from bert_jax.configuration import nearest
-from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.source import Skipped
-from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
@@ -38,68 +37,52 @@ def pick(record: Any, field: str, where: str, option: str) -> Any:
     return value
 
 
-def as_document(
-    name: str, value: Any, *, line_breaks: LineBreaks, language: str, bad_text: BadText, where: str = ""
-) -> Document | Skipped:
+def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, language: str) -> Document | Skipped:
     """The document ``name`` with the text ``value``: a string or bytes, or a list of them, its sentences.
 
     Args:
-      where: file and record for errors, if ``name`` does not say it.
+      where: file and record, for errors.
 
     Raises:
-      BadTextError: not text, or text that is not Unicode, unless ``bad_text`` says to skip it.
+      BadTextError: not text, or text that is not Unicode.
     """
-    try:
-        sentences = _sentences(value, where or name, line_breaks, language)
-    except BadTextError as error:
-        if bad_text == "error":
-            raise
-        return Skipped(name, error.skipped.reason)
+    sentences = _sentences(value, where, line_breaks, language)
     return Document(name, sentences) if sentences else Skipped(name, "no text")
 
 
-def cut_at_blank_lines(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """(name, text) of each run of lines of ``value`` without a blank one, named ``<name>@<number>``."""
-    number = 0
+def runs(text: str) -> Iterator[str]:
+    """The runs of lines of ``text`` without a blank one."""
     lines: list[str] = []
-    for line in [*_decoded(value, name).split("\n"), ""]:
-        if line.strip():
+    for line in [*text.split("\n"), ""]:
+        if line and not line.isspace():
             lines.append(line)
         elif lines:
-            yield f"{name}@{number}", "\n".join(lines)
-            lines, number = [], number + 1
+            yield "\n".join(lines)
+            lines = []
 
 
 def _sentences(value: Any, where: str, line_breaks: LineBreaks, language: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, TEXT):
-        return tuple(_running_text(_decoded(value, where), line_breaks, language))
+        return tuple(_running_text(decoded(value, where), line_breaks, language))
     if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
         raise BadTextError(
             where,
             "not text",
             f"{where} has {type(value).__name__} where text is needed; name a field with a string or a list of strings",
         )
-    parts = (window for item in value if item is not None for window in windows(_decoded(item, where)))
+    parts = (window for item in value if item is not None for window in windows(decoded(item, where)))
     return tuple(sentence for sentence in map(one_space, parts) if sentence)
 
 
 def _running_text(text: str, line_breaks: LineBreaks, language: str) -> Iterator[str]:
-    if line_breaks == "end_sentences":
-        for line in text.split("\n"):
-            yield from split_sentences(line, language)
-        return
-    lines: list[str] = []
-    for line in [*text.split("\n"), ""]:
-        if line and not line.isspace():
-            lines.append(line)
-        elif lines:
-            yield from split_sentences("\n".join(lines), language)
-            lines = []
+    for part in text.split("\n") if line_breaks == "end_sentences" else runs(text):
+        yield from split_sentences(part, language)
 
 
-def _decoded(value: Any, where: str) -> str:
+def decoded(value: Any, where: str) -> str:
+    """``value``, a string or bytes, as text. Raises ``BadTextError`` if it is neither, or not Unicode."""
     if not isinstance(value, TEXT):
         raise BadTextError(
             where, "not text", f"{where} has {type(value).__name__} {str(value)[:40]!r} where text is needed"
@@ -116,9 +99,3 @@ def _decoded(value: Any, where: str) -> str:
             where, "not UTF-8", f"{where} has text that is not Unicode, at {kind} {at} of the text; mend it"
         ) from None
     return value
-
-
-def check_language(language: str) -> None:
-    """Raise ``UserError`` for what cannot be an ISO 639-1 code."""
-    if not (language.isascii() and language.replace("-", "").isalpha()):
-        raise UserError(f"corpus.options.language is {language!r}; an ISO 639-1 code is needed, such as 'en'")

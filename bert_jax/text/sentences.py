@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import sentencex
 
-WINDOW = 1 << 14  # characters split at a time: brackets and quotes that never close take the splitter quadratic time
+# Characters split at a time: the splitter takes quadratic time on Chinese and on quotes and brackets that never close.
+WINDOW = 1 << 12
+LONGEST = 1 << 16  # characters of a sentence that was given as one
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
@@ -20,7 +22,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
         return _split(text, language)
     sentences: list[str] = []
     rest = ""  # the last sentence of a window may go on in the next
-    for window in windows(text):
+    for window in windows(text, WINDOW):
         sentences += _split(rest + window, language)
         rest = sentences.pop() if len(sentences) and len(sentences[-1]) < WINDOW // 2 else ""
         if rest and window[-1].isspace():
@@ -36,13 +38,13 @@ def one_space(text: str) -> str:
     return joined
 
 
-def windows(text: str) -> Iterator[str]:
-    """``text`` cut every ``WINDOW`` characters or a little before, after white space if there is some."""
+def windows(text: str, size: int = LONGEST) -> Iterator[str]:
+    """``text`` cut every ``size`` characters or a little before, after white space if there is some."""
     start = 0
-    while len(text) - start > WINDOW:
-        head = text[start : start + WINDOW]
+    while len(text) - start > size:
+        head = text[start : start + size]
         word = max(head.rfind(" "), head.rfind("\n")) + 1
-        stop = start + (word if word > WINDOW // 2 else WINDOW)
+        stop = start + (word if word > size // 2 else size)
         yield text[start:stop]
         start = stop
     yield text[start:]

@@ -1,25 +1,35 @@
 """The source ``text_files``."""
 
+import bz2
 import gzip
 import lzma
+import pickle
 import re
+import time
 import uuid
 
+import pyarrow
 import pytest
 
 from bert_jax import files
+from bert_jax.corpora import globbed
+from bert_jax.corpora.source import Piece
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
+from tests.corpora.reading import cut_everywhere, documents, items, kept_of, skipped
 
-
-def documents(**settings) -> dict[str, tuple[str, ...]]:
-    return {d.id: d.sentences for d in Source(**settings).documents()}
+PACK = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
+}
 
 
 def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):
     (tmp_path / "b.txt").write_text("One two\nthree. Four.\n\n\nFive\n\n six.")
     (tmp_path / "a.txt").write_bytes("\ufeffÄ mark.\r\n\r\nLines end.\r\n".encode())
-    assert documents(paths=(f"{tmp_path}/*.txt",)) == {
+    assert documents(Source(paths=(f"{tmp_path}/*.txt",))) == {
         "a.txt": ("Ä mark.", "Lines end."),
         "b.txt": ("One two three.", "Four.", "Five", "six."),
     }
@@ -27,39 +37,71 @@ def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):
 
 def test_one_sentence_a_line_and_blank_lines_between_documents(tmp_path):
     (tmp_path / "a.txt").write_text("\n\nOne. Still one.\n  Two \n\n\nThree\n   \nFour")
-    settings = {"paths": (f"{tmp_path}/a.txt",), "format": "sentences"}
-    assert documents(**settings, document_boundary="blank_line") == {
+    source = Source(paths=(f"{tmp_path}/a.txt",), format="sentences", document_boundary="blank_line")
+    assert documents(source) == {
         "a.txt@2": ("One. Still one.", "Two"),
         "a.txt@27": ("Three",),
         "a.txt@37": ("Four",),
     }
-    assert documents(**settings) == {"a.txt": ("One. Still one.", "Two", "Three", "Four")}
+    whole = Source(paths=source.paths, format="sentences")
+    assert documents(whole) == {"a.txt": ("One. Still one.", "Two", "Three", "Four")}
+    assert list(whole.documents()) == items(whole)
 
 
-def test_compressed_files_give_the_same_documents(tmp_path):
-    text = "A sentence. " * 500
+@pytest.mark.parametrize("boundary", ["file", "blank_line"])
+def test_compressed_files_give_the_same_documents(tmp_path, boundary):
+    text = ("A sentence. " * 500 + "\n\n") * 60  # more than a block
     (tmp_path / "plain").write_text(text)
-    (tmp_path / "small.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "small.xz").write_bytes(lzma.compress(text.encode()))
-    found = documents(paths=(f"{tmp_path}/*",))
-    assert list(found) == ["plain", "small.gz", "small.xz"]
-    assert len(set(found.values())) == 1
+    for suffix, pack in PACK.items():
+        (tmp_path / f"small.{suffix}").write_bytes(pack(text[:300].encode()) + pack(text[300:].encode()))
+    found: dict[str, list] = {}
+    for name, sentences in documents(Source(paths=(f"{tmp_path}/*",), document_boundary=boundary)).items():
+        file, _, offset = name.partition("@")
+        found.setdefault(file, []).append((offset, sentences))
+    assert list(found) == ["plain", "small.bz2", "small.gz", "small.xz", "small.zst"]
+    assert all(documents_of == found["plain"] for documents_of in found.values())
+
+
+def test_pieces_cut_anywhere_give_each_document_once(tmp_path):
+    text = "\ufeffOne.\r\nTwo.\r\n\r\n \t\r\nThree é.\n\n\nFour.\nFünf.\n  \n\nSix."
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    source = Source(paths=(f"{tmp_path}/a.txt",), document_boundary="blank_line", format="sentences")
+    cut_everywhere(source, len(text.encode()))
+
+
+def test_big_files_are_cut_by_size_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(globbed, "RANGE_BYTES", 1000)
+    text = "".join(f"Document {i} here.\n" * (i % 7) + "\n" for i in range(300))
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
+    source = Source(paths=(f"{tmp_path}/*",), document_boundary="blank_line")
+    pieces = source.pieces()
+    plain = [p for p in pieces if p.name.endswith("a.txt")]
+    assert [(p.start, p.stop) for p in plain[:2]] == [(0, 1000), (1000, 2000)]
+    assert plain[-1].stop == -1
+    assert sum(p.num_bytes for p in plain) == len(text)
+    assert len(pieces) == len(plain) + 1  # a compressed file is read from its beginning
+    assert len(Source(paths=source.paths).pieces()) == 2  # and so is one that is a document
+    found = [d for p in plain for d in kept_of(source, p)]
+    assert found == kept_of(source, Piece(plain[0].name, num_bytes=len(text)))
+    assert len(found) == len(set(found)) == sum(i % 7 > 0 for i in range(300))
 
 
 def test_names_are_below_the_common_folder_and_files_come_once(tmp_path):
     for name in ("x/1.txt", "y/z/2.txt"):
         files.write_text(tmp_path / name, "Text.")
     globs = (f"{tmp_path}/**/*.txt", f"{tmp_path}/x/*.txt")
-    assert list(documents(paths=globs)) == ["x/1.txt", "y/z/2.txt"]
+    assert list(documents(Source(paths=globs))) == ["x/1.txt", "y/z/2.txt"]
 
 
 def test_object_stores_are_read(tmp_path):
     bucket = f"memory://bucket-{uuid.uuid4().hex}"
     files.write_bytes(f"{bucket}/a/1.txt.gz", gzip.compress(b"One. Two."))
-    files.write_text(f"{bucket}/b/2.txt", "Three.")
+    files.write_text(f"{bucket}/b/2.txt", "Three.\n\nFour.\n\n\nFive.\n")
     source = Source(paths=(f"{bucket}/**/*.*",))
-    assert {d.id: len(d.sentences) for d in source.documents()} == {"a/1.txt.gz": 2, "b/2.txt": 1}
+    assert {name: len(s) for name, s in documents(source).items()} == {"a/1.txt.gz": 2, "b/2.txt": 3}
     assert source.describe()["files"] == 2
+    cut_everywhere(Source(paths=(f"{bucket}/b/2.txt",), document_boundary="blank_line"), 23)
 
 
 def test_fingerprint_follows_content_and_settings_and_not_place_or_time(tmp_path):
@@ -73,40 +115,102 @@ def test_fingerprint_follows_content_and_settings_and_not_place_or_time(tmp_path
     assert b.fingerprint() != before
 
 
+def test_a_source_travels_to_workers():
+    source = Source(paths=("x",), bad_text="skip")
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
 def test_no_match_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"no file matches '.*\*\.txt'"):
-        documents(paths=(f"{tmp_path}/*.txt",))
+        Source(paths=(f"{tmp_path}/*.txt",)).pieces()
     with pytest.raises(UserError, match="paths is empty"):
-        documents(paths=())
+        Source(paths=()).pieces()
+
+
+def test_files_without_text_are_counted(tmp_path):
+    (tmp_path / "a.txt").write_text("Good.")
+    (tmp_path / "b.txt").write_text("")
+    (tmp_path / "c.txt").write_text(" \n\u3000\n")
+    (tmp_path / "d.txt").write_text("\n \n")
+    for suffix in PACK:
+        (tmp_path / f"e.{suffix}").write_bytes(b"")
+    for boundary in ("file", "blank_line"):
+        source = Source(paths=(f"{tmp_path}/*",), document_boundary=boundary)
+        assert len(documents(source)) == 1
+        found = {where.partition("@")[0]: reason for where, reason in skipped(source).items()}
+        packed = {f"e.{suffix}": "empty file" for suffix in PACK}
+        assert found == {"b.txt": "empty file", "c.txt": "no text", "d.txt": "no text", **packed}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"fine\nan \xe9t\xe9\n", "is not UTF-8 at byte offset 8 (byte 0xe9)"),
+        (b"fine\nan \xe9t\xe9\n", "is not UTF-8 at byte offset 8 (byte 0xe9): it looks like WINDOWS-1252"),
+        (b"fine\n\n\nan \xe9t\xe9\n", "is not UTF-8 at byte offset 10 (byte 0xe9)"),
         (b"\xef\xbb\xbfab\xff", "is not UTF-8 at byte offset 5 (byte 0xff)"),
+        (b"half a pair \xed\xa0\x80", "is not UTF-8 at byte offset 12 (byte 0xed)"),
+        (
+            "今天很好".encode("gb18030"),
+            "is not UTF-8 at byte offset 0 (byte 0xbd): it is binary, damaged or in another",
+        ),
         (b"text\n\x89PNG\0", "has a NUL byte at byte offset 9"),
-        ("hi".encode("utf-16"), "has a NUL byte at byte offset 3"),
+        ("hi".encode("utf-16"), "has a NUL byte at byte offset 3: it looks like UTF-16 (iconv -f UTF-16"),
+        ("hi you".encode("utf-16-le"), "has a NUL byte at byte offset 1: it looks like UTF-16LE"),
+        ("hi you".encode("utf-16-be"), "has a NUL byte at byte offset 0: it looks like UTF-16BE"),
     ],
 )
 def test_bad_bytes_are_named_with_file_and_offset(tmp_path, content, message):
     (tmp_path / "good.txt").write_text("Good.")
     (tmp_path / "bad.txt").write_bytes(content)
-    with pytest.raises(UserError, match=re.escape(f"{tmp_path}/bad.txt {message}")):
-        documents(paths=(f"{tmp_path}/*.txt",))
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path}/bad.txt {message}")) as caught:
+        items(Source(paths=(f"{tmp_path}/*.txt",)))
+    assert "bad_text='skip'" in str(caught.value)
+
+
+@pytest.mark.parametrize("boundary", ["file", "blank_line"])
+def test_bad_lines_are_skipped_and_counted(tmp_path, boundary):
+    (tmp_path / "a.txt").write_bytes(b"One line.\n\xff bad\nTwo lines.\n\nnul \0\n\nThree lines.\n")
+    (tmp_path / "b.txt").write_bytes("text".encode("utf-16"))
+    (tmp_path / "c.txt").write_bytes("что это такое".encode("cp1251"))
+    source = Source(paths=(f"{tmp_path}/*",), document_boundary=boundary, bad_text="skip")
+    kept = [s for sentences in documents(source).values() for s in sentences]
+    assert kept == ["One line.", "Two lines.", "Three lines."]
+    found = skipped(source)
+    assert found.pop("b.txt") == found.pop("c.txt") == "not a text file"
+    assert found == {"a.txt@10": "not UTF-8", "a.txt@32": "NUL byte"}
+
+
+def test_bad_lines_far_into_a_file_are_skipped_alone(tmp_path):
+    good = b"A line.\n" * 2000
+    (tmp_path / "a.txt").write_bytes(good + b"\xff bad\nTwo.\nnul \0 here\nThree.\n")
+    source = Source(paths=(f"{tmp_path}/*",), bad_text="skip", format="sentences")
+    assert documents(source)["a.txt"] == ("A line.",) * 2000 + ("Two.", "Three.")
+    assert skipped(source) == {"a.txt@16000": "not UTF-8", f"a.txt@{16000 + 11 + 4}": "NUL byte"}
 
 
 def test_offset_in_a_compressed_file_is_that_of_the_unpacked_text(tmp_path):
     (tmp_path / "bad.gz").write_bytes(gzip.compress(b"x" * 5000 + b"\n\xff"))
     with pytest.raises(UserError, match="byte offset 5001"):
-        documents(paths=(f"{tmp_path}/bad.gz",))
+        items(Source(paths=(f"{tmp_path}/bad.gz",)))
 
 
-@pytest.mark.parametrize("suffix", ["gz", "xz"])
-def test_cut_or_wrong_archives_are_named(tmp_path, suffix):
-    pack = {"gz": gzip.compress, "xz": lzma.compress}[suffix]
-    whole = pack(b"".join(b"%d line\n" % i for i in range(5000)))
-    for content in (whole[: len(whole) // 2], b"no archive at all"):
+@pytest.mark.parametrize("suffix", PACK)
+def test_cut_or_wrong_archives_are_named_or_counted(tmp_path, suffix):
+    whole = PACK[suffix](b"".join(b"%d line\n\n" % (i * i) for i in range(9000)))
+    for content in (whole[: len(whole) // 2], whole[:-3], b"no archive at all"):
         (tmp_path / f"bad.{suffix}").write_bytes(content)
-        with pytest.raises(UserError, match=rf"bad\.{suffix} is damaged"):
-            documents(paths=(f"{tmp_path}/bad.{suffix}",))
+        with pytest.raises(UserError, match=rf"bad\.{suffix} is damaged after \d+ unpacked bytes"):
+            items(Source(paths=(f"{tmp_path}/bad.{suffix}",)))
+        source = Source(paths=(f"{tmp_path}/bad.{suffix}",), bad_text="skip", document_boundary="blank_line")
+        assert "damaged file" in skipped(source).values()
+
+
+@pytest.mark.parametrize("line", ["word ", "a", "Hello there. ", "'\"([", "今天很好。"])
+def test_a_long_line_is_read_in_linear_time_and_loses_nothing(tmp_path, line):
+    text = line * (500_000 // len(line))
+    (tmp_path / "a.txt").write_text(text)
+    start = time.process_time()
+    sentences = documents(Source(paths=(f"{tmp_path}/a.txt",)))["a.txt"]
+    assert time.process_time() - start < 3  # a quadratic reader takes minutes
+    assert "".join(sentences).replace(" ", "") == text.replace(" ", "")
+    assert max(map(len, sentences)) <= 1 << 13

@@ -1,6 +1,8 @@
 """Sentence splitting."""
 
-from bert_jax.text.sentences import split_sentences
+import pytest
+
+from bert_jax.text.sentences import WINDOW, one_space, split_sentences
 
 
 def test_splits_joins_lines_and_normalises_space():
@@ -20,3 +22,20 @@ def test_no_word_is_lost():
 def test_other_languages():
     assert split_sentences("今天很好。明天也好。", "zh") == ["今天很好。", "明天也好。"]
     assert len(split_sentences("One. Two.", "xx")) == 2
+
+
+def test_long_text_is_split_as_short_text_is():
+    sentence = "Mr. Smith, of the house, said (twice): it is well."
+    text = f"{sentence} " * 1000
+    assert len(text) > 10 * WINDOW
+    assert split_sentences(text) == [sentence] * 1000
+
+
+def test_what_never_ends_is_cut_between_words():
+    assert "".join(split_sentences("word " * 5000)).count("word") == 5000
+    assert all(s.split() == ["word"] * len(s.split()) for s in split_sentences("word " * 5000))
+
+
+@pytest.mark.parametrize("text", ["a", " a  b ", "a\r\nb\n", "\ta\u3000b\xa0c\x1fd", "a\nb c", "é\u2028x", "", " "])
+def test_one_space(text):
+    assert one_space(text) == " ".join(text.split())

@@ -1,0 +1,175 @@
+"""The source ``hugging_face_dataset``: a dataset of the Hugging Face Hub, or one saved locally (extra ``datasets``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_jax.configuration import nearest
+from bert_jax.corpora import globbed
+from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.names import MARK
+from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.values import LineBreaks, as_document, pick
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+
+PIECE_BYTES = 16 << 20
+ROWS = 256  # read at a time
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SAVED = ("state.json", "dataset_dict.json")  # of a folder that save_to_disk wrote
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The rows of a split, each a document, named ``<split>#<number of the row>``.
+
+    ``name`` is one of the Hub (``wikimedia/wikipedia``), a folder that ``save_to_disk`` wrote, or a local folder of
+    data files. The commit that ``revision`` stands for is found once and pinned in the pieces and the manifest.
+    """
+
+    name: str
+    config_name: str = ""  # of a dataset with several, such as "20231101.en"
+    split: str = "train"  # also a part of one, such as "train[:10%]"
+    revision: str = ""  # branch, tag or commit; "" is the newest
+    text_column: str = "text"  # a dot goes into nested columns
+    line_breaks: LineBreaks = "end_sentences"
+    language: str = "en"  # of the rules that split text into sentences
+    bad_text: BadText = "error"
+
+    def pieces(self) -> list[Piece]:
+        """Runs of rows. Downloads the dataset if it is not in the cache of ``datasets``.
+
+        Raises:
+          UserError: ``datasets`` is not installed, or no such dataset, split or column.
+        """
+        commit = self._commit()
+        rows = self._rows(commit)
+        size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))  # of a part, the whole table is there
+        step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
+        starts = range(0, max(len(rows), 1), step)
+        name = f"{self.name}@{commit}"
+        return [Piece(name, a, min(a + step, len(rows)), size * step // max(len(rows), 1)) for a in starts]
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """The documents of the rows of ``piece``."""
+        rows = self._rows(piece.name.rpartition("@")[2])
+        stop = len(rows) if piece.stop < 0 else piece.stop
+        if stop == 0:
+            yield Skipped(self.split, "no text")
+        for start in range(piece.start, stop, ROWS):
+            batch = rows[start : min(start + ROWS, stop)]
+            [column] = batch
+            for number, value in enumerate(batch[column], start):
+                yield self._document(number, column, value)
+
+    def documents(self) -> Iterator[Document]:
+        """All documents, piece by piece."""
+        return documents(self)
+
+    def fingerprint(self) -> str:
+        """Hash of the settings, and of the commit or, of a local folder, its content."""
+        settings = (self.config_name, self.split, self.text_column, self.line_breaks, self.language, self.bad_text)
+        if not self._local():
+            return globbed.fingerprint((), (self.name, self._commit(), *settings))
+        root = os.path.expanduser(self.name)
+        found = sorted(p.relative_to(root).as_posix() for p in Path(root).rglob("*") if p.is_file())
+        return globbed.fingerprint([f"{root}{MARK}{name}" for name in found], settings)
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of the source."""
+        commit = self._commit()
+        rows = self._rows(commit)
+        facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}
+        return {"source": "hugging_face_dataset", **dataclasses.asdict(self), **facts}
+
+    def _document(self, row: int, column: str, value: Any) -> Document | Skipped:
+        name = f"{self.split}#{row}"
+        where = f"{self.name}, {self.split}, row {row}"
+        try:
+            if column != self.text_column:
+                value = pick({column: value}, self.text_column, where, "corpus.options.text_column")
+            return as_document(name, value, where, self.line_breaks, self.language)
+        except BadTextError as error:
+            return error.counted(self.bad_text, name)
+
+    def _local(self) -> bool:
+        return os.path.isdir(os.path.expanduser(self.name))
+
+    def _commit(self) -> str:
+        """The commit that ``revision`` stands for; "" for a local folder."""
+        if self._local():
+            return ""
+        return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision)
+
+    def _rows(self, commit: str) -> Any:
+        """The split, with the one column that is read."""
+        rows = _load(
+            os.path.expanduser(self.name) if self._local() else self.name, self.config_name, self.split, commit
+        )
+        for column in (self.text_column, self.text_column.partition(".")[0]):
+            if column in rows.column_names:
+                return rows.select_columns([column])
+        raise UserError(
+            f"{self.name} has no column {self.text_column!r}; set corpus.options.text_column;"
+            f" {nearest(self.text_column, rows.column_names)}"
+        )
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            "the source hugging_face_dataset needs datasets; install it with: pip install 'bert-jax[datasets]'"
+        ) from error
+    return datasets
+
+
+@functools.lru_cache(maxsize=8)  # the newest may change while a corpus is built: one answer for all who ask
+def _commit(name: str, revision: str) -> str:
+    _library()
+    import huggingface_hub
+
+    try:
+        return huggingface_hub.HfApi().dataset_info(name, revision=revision or None).sha or ""
+    except Exception as error:  # not found, not allowed, or no network: many libraries' errors
+        raise UserError(
+            f"cannot find the dataset {name!r} at revision {revision or 'main'!r} on the Hugging Face Hub"
+            f" ({_told(error)}); check corpus.options.name, log in if it is private, or, without a network, set"
+            " corpus.options.revision to the commit (40 digits) that is in the cache"
+        ) from error
+
+
+@functools.lru_cache(maxsize=2)  # each piece asks
+def _load(name: str, config_name: str, split: str, commit: str) -> Any:
+    datasets = _library()
+    try:
+        if not commit and any(os.path.exists(os.path.join(name, file)) for file in SAVED):
+            return _saved(datasets, name, split)
+        return datasets.load_dataset(name, config_name or None, split=split, revision=commit or None)
+    except UserError:
+        raise
+    except Exception as error:  # no such config or split, no network, damaged files: many libraries' errors
+        raise UserError(
+            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_told(error)}); check corpus.options"
+        ) from error
+
+
+def _saved(datasets: Any, name: str, split: str) -> Any:
+    """A folder of ``save_to_disk``: of a dataset dict the split, of a dataset the whole, whatever ``split`` says."""
+    found = datasets.load_from_disk(name)
+    if not isinstance(found, dict):
+        return found
+    if split not in found:
+        raise UserError(f"{name} has no split {split!r}; set corpus.options.split; {nearest(split, found)}")
+    return found[split]
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,154 @@
+"""The source ``parquet``: parquet files as Hugging Face keeps them, with the text in a column."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pyarrow
+import pyarrow.parquet
+
+from bert_jax import files
+from bert_jax.configuration import nearest
+from bert_jax.corpora import globbed
+from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.names import below, shown
+from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.values import LineBreaks, as_document, pick
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+
+KINDS = "parquet files"
+ROWS = 256  # read at a time
+DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Parquet files. Each row is a document, named ``<path>#<number of the row in the file>``.
+
+    The text is a string or a list of sentences, as in ``jsonl``. ``bad_text="skip"`` leaves out and counts rows whose
+    text is not UTF-8, and what follows the damage in a file.
+    """
+
+    paths: tuple[str, ...]  # globs; ** goes into folders
+    text_column: str = "text"  # a dot goes into a column of structs
+    line_breaks: LineBreaks = "end_sentences"
+    language: str = "en"  # of the rules that split text into sentences
+    bad_text: BadText = "error"
+
+    def pieces(self) -> list[Piece]:
+        """The row groups of each file, files in the order of their names.
+
+        Raises:
+          UserError: no file, one that is not parquet, or one without the column.
+        """
+        result = []
+        for name in globbed.find(self.paths, KINDS):
+            try:
+                with _opened(name) as table:
+                    self._check(name, table.schema_arrow)
+                    groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
+                    sizes = [_column_bytes(group, self.text_column) for group in groups]
+            except BadTextError as error:
+                error.counted(self.bad_text)
+                sizes = []
+            result += [Piece(name, i, i + 1, size) for i, size in enumerate(sizes)] or [Piece(name, 0, 0)]
+        return result
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """The documents of the row groups of ``piece``."""
+        name = below(piece.name)
+        try:
+            with _opened(piece.name) as table:
+                if piece.start == 0 and table.metadata.num_rows == 0:
+                    yield Skipped(name, "no text")
+                    return
+                last = table.num_row_groups if piece.stop < 0 else piece.stop
+                first = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
+                column = self._check(piece.name, table.schema_arrow)
+                for row, value in enumerate(_values(table, range(piece.start, last), column, piece.name), first):
+                    yield self._document(row, column, value, piece.name)
+        except BadTextError as error:
+            yield error.counted(self.bad_text)
+
+    def documents(self) -> Iterator[Document]:
+        """All documents, piece by piece."""
+        return documents(self)
+
+    def fingerprint(self) -> str:
+        """Hash of the settings and of every file's name and content."""
+        settings = (self.text_column, self.line_breaks, self.language, self.bad_text)
+        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of the source."""
+        names = globbed.find(self.paths, KINDS)
+        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
+        return {"source": "parquet", **dataclasses.asdict(self), **facts}
+
+    def _document(self, row: int, column: str, value: Any, path: str) -> Document | Skipped:
+        where = f"{shown(path)}, row {row}"
+        name = f"{below(path)}#{row}"
+        try:
+            if column != self.text_column:
+                value = pick({column: value}, self.text_column, where, "corpus.options.text_column")
+            return as_document(name, value, where, self.line_breaks, self.language)
+        except BadTextError as error:
+            return error.counted(self.bad_text, name)
+
+    def _check(self, name: str, schema: Any) -> str:
+        """The column of the file to read. Raises ``UserError`` that lists the columns if it is not there."""
+        for column in (self.text_column, self.text_column.partition(".")[0]):
+            if column in schema.names:
+                return column
+        raise UserError(
+            f"{shown(name)} has no column {self.text_column!r}; set corpus.options.text_column;"
+            f" {nearest(self.text_column, schema.names)}"
+        )
+
+
+def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
+    """The values of ``column`` in ``groups``, in order. Raises ``BadTextError`` for a damaged file."""
+    batches = table.iter_batches(batch_size=ROWS, row_groups=list(groups), columns=[column])
+    while True:
+        try:
+            batch = next(batches, None)
+            values = None if batch is None else _binary(batch.column(0)).to_pylist()
+        except DAMAGE as error:
+            raise _damaged(name, f"in row groups {groups.start} to {groups.stop - 1}", error) from error
+        if values is None:
+            return
+        yield from values
+
+
+def _binary(column: Any) -> Any:
+    """Strings as bytes, which are checked one by one: a file may hold what is not UTF-8."""
+    types = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+    return column.cast(types[column.type]) if column.type in types else column
+
+
+def _column_bytes(group: Any, field: str) -> int:
+    paths = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    own = [c for path, c in paths.items() if path == field or path.startswith(field + ".")]
+    return sum(column.total_uncompressed_size for column in own)
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[Any]:
+    file: IO[bytes]
+    with files.as_path(name).open("rb") as file:
+        try:
+            table = pyarrow.parquet.ParquetFile(file)
+        except DAMAGE as error:
+            raise _damaged(name, "in its footer", error) from error
+        yield table
+
+
+def _damaged(name: str, place: str, error: Exception) -> BadTextError:
+    told = " ".join(str(error).split())[:160]
+    return BadTextError(
+        name, "damaged file", f"{shown(name)} is no parquet file or damaged, {place} ({told}); replace the file"
+    )

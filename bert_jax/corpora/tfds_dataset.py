@@ -1,0 +1,219 @@
+"""The source ``tfds_dataset``: a text dataset of TensorFlow Datasets by name, read without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from bert_jax import files
+from bert_jax.corpora import globbed
+from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.names import MARK
+from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.values import LineBreaks, as_document, decoded, pick, runs
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+
+PIECE_BYTES = 16 << 20
+RECORDS = 256  # read at a time
+FORMAT = "array_record"
+CONVERTED = "-array_record"  # ends the name of the folder beside a dataset in another format
+# What stands for a line break in the text of a dataset.
+MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_", "_NEWLINE_")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The examples of a split, named ``<split>#<number>``; by ``document_rule`` each is a document, or each run of its
+    lines without a blank one is (named ``<split>#<number>@<number of the run>``).
+
+    Sentences that a dataset holds shuffled (``lm1b``) are documents of one sentence each: they serve masked language
+    modelling, and cannot serve next-sentence prediction. The dataset must be prepared; nothing is downloaded. One in
+    another format than ArrayRecord is converted once, into a folder beside it (extra ``tensorflow``).
+    """
+
+    name: str  # "wikipedia/20230601.en", also with a version, "lm1b:1.1.0"; "" if data_dir is the dataset's folder
+    split: str = "train"  # also a part of one, such as "train[:10%]"
+    data_dir: str = ""  # "" is where TFDS keeps datasets: $TFDS_DATA_DIR or ~/tensorflow_datasets
+    text_field: str = "text"  # a dot goes into nested features
+    document_rule: Literal["example", "blank_line"] = "example"
+    line_breaks: LineBreaks = "end_sentences"
+    language: str = "en"  # of the rules that split text into sentences
+    bad_text: BadText = "error"
+
+    def pieces(self) -> list[Piece]:
+        """Runs of records. Converts a dataset in another format.
+
+        Raises:
+          UserError: the dataset is not prepared, has no such split, or is to be converted and TensorFlow is missing.
+        """
+        builder = self._builder()
+        split = self._split(builder)
+        step = max(1, split.num_examples * PIECE_BYTES // max(_split_bytes(builder, split), PIECE_BYTES))
+        starts = range(0, max(split.num_examples, 1), step)
+        size = _split_bytes(builder, split) * step // max(split.num_examples, 1)
+        return [Piece(os.fspath(builder.data_path), a, min(a + step, split.num_examples), size) for a in starts]
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """The documents of the records of ``piece``."""
+        if piece.stop == 0:
+            yield Skipped(self.split, "no text")
+        for number, record in self._records(piece):
+            yield from self._documents(number, record)
+
+    def documents(self) -> Iterator[Document]:
+        """All documents, piece by piece."""
+        return documents(self)
+
+    def fingerprint(self) -> str:
+        """Hash of the settings and of the dataset's name, version and files."""
+        builder = self._builder()
+        rules = (self.split, self.text_field, self.document_rule, self.line_breaks, self.language, self.bad_text)
+        folder = os.fspath(builder.data_path)
+        names = sorted(os.path.basename(path) for path in self._split(builder).filepaths)
+        return globbed.fingerprint([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of the source."""
+        info = self._builder().info
+        license_ = info.redistribution_info.license if info.redistribution_info else ""
+        facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}
+        return {
+            "source": "tfds_dataset",
+            **dataclasses.asdict(self),
+            **facts,
+            "homepage": info.homepage,
+            "license": license_,
+        }
+
+    def _records(self, piece: Piece) -> Iterator[tuple[int, Any]]:
+        """(number, example) of the records of ``piece``. Raises ``UserError`` for missing or damaged files."""
+        import tensorflow_datasets as tfds
+
+        start = piece.start
+        try:
+            records = tfds.builder_from_directory(piece.name).as_data_source(split=self.split, file_format=FORMAT)
+            stop = len(records) if piece.stop < 0 else piece.stop
+            for start in range(piece.start, stop, RECORDS):
+                numbers = range(start, min(start + RECORDS, stop))
+                found = records.__getitems__(list(numbers))
+                yield from zip(numbers, found, strict=True)
+        except (ValueError, OSError, RuntimeError, IndexError) as error:
+            told = " ".join(str(error).split())[:160]
+            raise UserError(
+                f"{piece.name} is damaged or not whole, in the records from {start} on of {self.split!r} ({told});"
+                " prepare it again"
+            ) from error
+
+    def _documents(self, number: int, record: Any) -> Iterator[Document | Skipped]:
+        name = f"{self.split}#{number}"
+        where = f"{self.name}, {name}"
+        try:
+            value = pick(record, self.text_field, where, "corpus.options.text_field")
+            value = _without_markers(value, MARKERS.get(self.name.partition("/")[0].partition(":")[0], ()))
+            if self.document_rule == "blank_line" and isinstance(value, str | bytes):
+                parts = {f"{name}@{i}": text for i, text in enumerate(runs(decoded(value, where)))}
+            else:
+                parts = {name: value}
+            for part, text in parts.items():
+                yield as_document(part, text, where, self.line_breaks, self.language)
+            if not parts:
+                yield Skipped(name, "no text")
+        except BadTextError as error:
+            yield error.counted(self.bad_text, name)
+
+    def _split(self, builder: Any) -> Any:
+        try:
+            return builder.info.splits[self.split]
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                f"{self.name} has no split {self.split!r}; set corpus.options.split; found:"
+                f" {', '.join(sorted(builder.info.splits))}"
+            ) from error
+
+    def _builder(self) -> Any:
+        """Of the dataset as ArrayRecord; found by its files, so that no code of a dataset is run."""
+        import tensorflow_datasets as tfds
+
+        builder = self._prepared()
+        folder = builder.data_path
+        if FORMAT in {known.value for known in builder.info.available_file_formats()}:
+            if builder.info.file_format.value != FORMAT:  # it stands beside another
+                builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
+            return builder
+        converted = folder.parent / f"{folder.name}{CONVERTED}"
+        if not converted.exists():
+            _convert(folder, converted, f"{self.name or folder} is prepared as {builder.info.file_format.value}")
+        return tfds.builder_from_directory(converted)
+
+    def _prepared(self) -> Any:
+        import tensorflow_datasets as tfds
+        from tensorflow_datasets.core import dataset_info, naming, read_only_builder
+
+        data_dir = os.path.expanduser(self.data_dir) or None
+        try:
+            if not self.name:
+                return tfds.builder_from_directory(data_dir or ".")
+            name, options = naming.parse_builder_name_kwargs(self.name, data_dir=data_dir)
+            return read_only_builder.builder_from_files(str(name), **options)
+        except (tfds.core.DatasetNotFoundError, dataset_info.DatasetInfoFileError, OSError, ValueError) as error:
+            where = f" --data_dir={self.data_dir}" if self.data_dir else ""
+            raise UserError(
+                f"no prepared TFDS dataset {self.name!r} in {self.data_dir or 'the data folder of TFDS'}; check"
+                f" corpus.options.name and data_dir, or prepare it once with: tfds build {self.name}"
+                f" --file_format=array_record{where} (pip install 'bert-jax[tensorflow]')"
+            ) from error
+
+
+def _split_bytes(builder: Any, split: Any) -> int:
+    """Bytes of the records of ``split``, which may be a part of one or several."""
+    whole = builder.info.splits
+    examples = sum(s.num_examples for s in whole.values())
+    return int(sum(s.num_bytes for s in whole.values()) * split.num_examples / max(examples, 1))
+
+
+def _without_markers(value: Any, markers: tuple[str, ...]) -> Any:
+    for marker in markers if isinstance(value, str | bytes) else ():
+        value = value.replace(marker, "\n") if isinstance(value, str) else value.replace(marker.encode(), b"\n")
+    return value
+
+
+def _convert(folder: Any, target: Any, told: str) -> None:
+    """Write ``folder`` again as ArrayRecord, whole or not at all."""
+    command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record"
+    missing = [name for name in ("tensorflow", "apache_beam") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"{told}, not as array_record, and {' and '.join(missing)} to convert it with is not installed; install it"
+            f" with: pip install 'bert-jax[tensorflow]', or convert it elsewhere with: {command}"
+        )
+    from tensorflow_datasets.scripts.cli import convert_format_utils
+
+    with files.whole_directory(target) as unfinished:
+        try:
+            convert_format_utils.convert_dataset(
+                out_dir=unfinished,
+                out_file_format=FORMAT,
+                dataset_version_dir=os.fspath(folder),
+                num_workers=1,  # with more, errors are lost
+                fail_on_error=False,  # 4.9.10 looks for the new shards in the old folder: we count instead
+            )
+            _check_converted(folder, unfinished)
+        except Exception as error:
+            told = f"{told} and could not be converted ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            raise UserError(f"{told}; try: {command}") from error
+
+
+def _check_converted(folder: Any, converted: Any) -> None:
+    """Raise ``ValueError`` if a record of the dataset is not there."""
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(converted)
+    for name, split in tfds.builder_from_directory(folder).info.splits.items():
+        found = len(builder.as_data_source(split=name)) if name in builder.info.splits else 0
+        readable = sum(os.path.getsize(path) > 0 for path in builder.info.splits[name].filepaths)
+        if (found, readable) != (split.num_examples, split.num_shards):
+            raise ValueError(f"{found} of {split.num_examples} records of {name!r} in {readable} shards")

@@ -1,0 +1,175 @@
+"""Random bytes through the sources that read files of bytes: one line that names file and offset, or all accounted for.
+
+What the sources keep is compared with a plain reading of each line.
+"""
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+import re
+
+import pyarrow
+import pytest
+
+from bert_jax.corpora.jsonl import Source as JsonLines
+from bert_jax.corpora.source import Skipped
+from bert_jax.corpora.text_files import Source as TextFiles
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+
+ATOMS = [
+    *[b"\n", b"\r\n", b"\n\n", b" ", b"\t", b"\0", b"\x1b[0m", b"\x7f", b"\r", b"\x85", b"\xff\xfe", b"\x1c"],
+    *[b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xe9t\xe9", b"\xef\xbb\xbf", b"\xf0\x9f\x98"],
+    *["\u3000", "\u2028", "\xa0", "é", "今天。", "\U0001f600", "\u202e", "e\u0301"],
+    *["One word. ", "Mr. A said (", '"Yes!" ', "a" * 90, "...", "1.2.3", "?!", "[1]"],
+]
+JSON = [
+    *[
+        '{"text": "One. Two."}',
+        '{"text": ["a", "b"]}',
+        '{"text": null}',
+        '{"text": 5}',
+        '{"texts": "x"}',
+        "{",
+        "}",
+        '"',
+    ],
+    *[
+        '{"text": "\\ud83d"}',
+        '{"text": "\\u0000 z"}',
+        "[" * 5000,
+        "NaN",
+        "1e999",
+        '{"text": {"text": "x"}}',
+        "\\",
+        ": ,",
+    ],
+]
+PACK = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
+}
+REASONS = {
+    *("not UTF-8", "NUL byte", "not a text file", "no text", "empty file", "damaged file"),
+    *("not JSON", "not a JSON object", "no such field", "not text"),
+}
+
+
+def random_bytes(generator, atoms):
+    atoms = [a if isinstance(a, bytes) else a.encode() for a in generator.sample(atoms, generator.randint(1, 9))]
+    text = b"".join(generator.choices(atoms, k=generator.choice([0, 1, 5, 40, 400])))
+    kind = generator.randrange(8)
+    if kind == 0:
+        text = generator.randbytes(generator.choice([1, 10, 1000, 20_000]))
+    elif kind == 1:
+        text = text.decode("utf-8", "replace").encode(generator.choice(["utf-16", "utf-16-le", "utf-32"]))
+    elif kind == 2 and text:  # a few flipped bytes
+        changed = bytearray(text)
+        for _ in range(3):
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
+        text = bytes(changed)
+    return text
+
+
+def random_file(generator, folder, number, atoms):
+    """(path, its text, whether the archive around it was damaged)."""
+    text = random_bytes(generator, atoms)
+    suffix = generator.choice(["txt", "txt", *PACK])
+    data = PACK[suffix](text) if suffix in PACK else text
+    damaged = suffix in PACK and generator.random() < 0.3
+    if damaged:
+        cut = generator.randrange(len(data))
+        data = generator.choice([data[:cut], data[:cut] + generator.randbytes(5) + data[cut + 5 :]])
+    path = folder / f"{number}.{suffix}"
+    path.write_bytes(data)
+    return path, text, damaged
+
+
+def good_sentences(text):
+    """Of one sentence a line, read plainly: lines with their offsets that are text."""
+    offset = 0
+    for line in text.split(b"\n"):
+        try:
+            decoded = line.decode("utf-8")
+        except UnicodeDecodeError:
+            decoded = ""
+        if offset == 0:
+            decoded = decoded.removeprefix("\ufeff")
+        if b"\0" not in line and decoded.split():
+            yield " ".join(decoded.split())
+        offset += len(line) + 1
+
+
+def read_or_error(source, path):
+    """All items, or ``None`` and the error checked."""
+    try:
+        return [item for piece in source.pieces() for item in source.read(piece)]
+    except UserError as error:
+        told = str(error)
+        assert str(path) in told
+        assert re.search(r"byte offset \d+|after \d+ unpacked bytes", told), told
+        assert "\n" not in told
+        return None
+
+
+def check_text(path, text, damaged, generator):
+    boundary = generator.choice(["file", "blank_line"])
+    options = {"paths": (str(path),), "document_boundary": boundary}
+    form = generator.choice(["free", "sentences"])
+    strict = read_or_error(TextFiles(**options, format=form), path)
+    found = read_or_error(TextFiles(**options, format="sentences", bad_text="skip"), path)
+    assert found, "a file is accounted for"
+    assert {i.reason for i in found if isinstance(i, Skipped)} <= REASONS
+    assert all((i.id if isinstance(i, Document) else i.where).startswith(path.name) for i in found)
+    if damaged or "not a text file" in {i.reason for i in found if isinstance(i, Skipped)}:
+        return
+    expected = list(good_sentences(text))
+    assert [s for i in found if isinstance(i, Document) for s in i.sentences] == expected
+    bad = sum(i.reason in ("not UTF-8", "NUL byte") for i in found if isinstance(i, Skipped))
+    assert (strict is None) == (bad > 0)
+    free = read_or_error(TextFiles(**options, bad_text="skip"), path)
+    kept = "".join(s for i in free if isinstance(i, Document) for s in i.sentences)
+    assert "".join(kept.split()) == "".join("".join(expected).split())
+
+
+def check_json(path, text, damaged, generator):
+    strict = read_or_error(JsonLines(paths=(str(path),)), path)
+    found = read_or_error(JsonLines(paths=(str(path),), bad_text="skip"), path)
+    assert found, "a file is accounted for"
+    reasons = {i.reason for i in found if isinstance(i, Skipped)}
+    assert reasons <= REASONS
+    if not damaged and "not a text file" not in reasons and strict is not None:
+        assert strict == found
+    if not damaged and not reasons & {"not a text file", "no text", "empty file"}:
+        assert len(found) == sum(1 for line in text.split(b"\n") if line.strip())
+
+
+def run(folder, seed, count):
+    generator = random.Random(seed)
+    for number in range(count):
+        for atoms, check in ((ATOMS, check_text), (ATOMS[:6] + JSON * 2, check_json)):
+            path, text, damaged = random_file(generator, folder, number, atoms)
+            check(path, text, damaged, generator)
+            path.unlink()
+
+
+def test_random_files(tmp_path):
+    run(tmp_path, seed=0, count=150)
+
+
+@pytest.mark.heavy
+def test_many_random_files(tmp_path):
+    run(tmp_path, seed=1, count=5000)
+
+
+def test_a_bad_file_among_good_ones_is_the_one_that_is_named(tmp_path):
+    for i in range(5):
+        (tmp_path / f"{i}.jsonl").write_text(json.dumps({"text": "Good."}))
+    (tmp_path / "3.jsonl").write_bytes(b"")
+    (tmp_path / "4.jsonl").write_bytes(b"\xff")
+    with pytest.raises(UserError, match="4.jsonl is not UTF-8 at byte offset 0"):
+        list(JsonLines(paths=(f"{tmp_path}/*",)).documents())

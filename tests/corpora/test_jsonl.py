@@ -1,0 +1,81 @@
+"""The source ``jsonl``."""
+
+import gzip
+import json
+import re
+
+import pytest
+
+from bert_jax.corpora import globbed
+from bert_jax.corpora.jsonl import Source
+from bert_jax.corpora.source import Skipped
+from bert_jax.errors import UserError
+from tests.corpora.reading import cut_everywhere, documents, items, skipped
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return (str(path),)
+
+
+def test_strings_and_lists_nested_fields_and_line_breaks(tmp_path):
+    records = [{"text": "One. Two\nthree.", "a": {"b": ["Four. Five.", " six  "]}, "a.c": "Dot."}, {"text": None}]
+    paths = write(tmp_path / "a.jsonl", records[0])
+    assert documents(Source(paths=paths)) == {"a.jsonl@0": ("One.", "Two", "three.")}
+    assert documents(Source(paths=paths, line_breaks="are_spaces")) == {"a.jsonl@0": ("One.", "Two three.")}
+    assert documents(Source(paths=paths, text_field="a.b")) == {"a.jsonl@0": ("Four. Five.", "six")}
+    assert documents(Source(paths=paths, text_field="a.c")) == {"a.jsonl@0": ("Dot.",)}
+    assert items(Source(paths=write(tmp_path / "a.jsonl", records[1]))) == [Skipped("a.jsonl@0", "no text")]
+
+
+def test_blank_lines_and_the_end_of_compressed_files(tmp_path):
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'\xef\xbb\xbf{"text": "A."}\r\n\r\n \n{"text": "B."}'))
+    (tmp_path / "b.json").write_text("")
+    source = Source(paths=(f"{tmp_path}/*",))
+    assert documents(source) == {"a.json.gz@0": ("A.",), "a.json.gz@23": ("B.",)}
+    assert skipped(source) == {"b.json": "empty file"}
+
+
+def test_pieces_cut_anywhere_give_each_document_once(tmp_path, monkeypatch):
+    paths = write(tmp_path / "a.jsonl", *({"text": "é" * (i % 5) + "Text."} for i in range(9)))
+    size = (tmp_path / "a.jsonl").stat().st_size
+    cut_everywhere(Source(paths=paths), size)
+    whole = items(Source(paths=paths))
+    monkeypatch.setattr(globbed, "RANGE_BYTES", 10)
+    assert len(Source(paths=paths).pieces()) > 20
+    assert items(Source(paths=paths)) == whole
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "message"),
+    [
+        (b'{"text": "a"', "not JSON", "at byte offset 15 has a line that is not JSON"),
+        (b"[" * 100_000, "not JSON", "at byte offset 15 has a line that is not JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "not JSON", "at byte offset 15 has a line that is not JSON"),
+        (b'["a"]', "not a JSON object", "at byte offset 15 has a line with a JSON list"),
+        (
+            b'{"texts": "a", "id": 1}',
+            "no such field",
+            "at byte offset 15 has no field 'text'; did you mean 'texts'? found: id, texts",
+        ),
+        (b'{"text": 5}', "not text", "at byte offset 15 has int where text is needed"),
+        (b'{"text": [5]}', "not text", "at byte offset 15 has int '5' where text is needed"),
+        (b'{"text": {"a": 1}}', "not text", "at byte offset 15 has dict where text is needed"),
+        (b'{"text": "a\\ud800b"}', "not UTF-8", "at byte offset 15 has text that is not Unicode, at character 1"),
+        (b'{"text": "\xff"}', "not UTF-8", "is not UTF-8 at byte offset 25 (byte 0xff)"),
+    ],
+)
+def test_bad_lines_are_named_or_counted(tmp_path, line, reason, message):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "ok"}\n' + line + b'\n{"text": "too"}\n')
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path}/a.jsonl {message}")) as caught:
+        items(Source(paths=(f"{tmp_path}/*",)))
+    assert "bad_text='skip'" in str(caught.value)
+    source = Source(paths=(f"{tmp_path}/*",), bad_text="skip")
+    assert [s for sentences in documents(source).values() for s in sentences] == ["ok", "too"]
+    assert skipped(source) == {"a.jsonl@15": reason}
+
+
+def test_fingerprint_follows_the_settings(tmp_path):
+    paths = write(tmp_path / "a.jsonl", {"text": "a"})
+    prints = {Source(paths=paths, **o).fingerprint() for o in ({}, {"text_field": "b"}, {"line_breaks": "are_spaces"})}
+    assert len(prints) == 3
