@@ -23,7 +23,7 @@ from bert_jax.corpora.split_writer import SplitWriter
 from bert_jax.corpora.store import DATASET_NAME, FORMAT_VERSION, MANIFEST, SPLITS
 from bert_jax.errors import UserError
 from bert_jax.records import Document
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer
 
 BATCH_BYTES = 2 << 20  # of text tokenized at a time
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
@@ -52,7 +52,7 @@ class Tokenized(NamedTuple):
 
 def build(
     source: Source,
-    tokenizer: WordPiece,
+    tokenizer: Tokenizer,
     output: str | os.PathLike[str],
     *,
     heldout_fraction: float = 0.05,
@@ -119,7 +119,7 @@ def build(
     return manifest
 
 
-def _tokenized(documents: Iterable[Document], tokenizer: WordPiece, num_workers: int) -> Iterator[Tokenized]:
+def _tokenized(documents: Iterable[Document], tokenizer: Tokenizer, num_workers: int) -> Iterator[Tokenized]:
     """Tokenized documents in the order of ``documents``, with a bounded number of batches in flight."""
     batches = _batches(documents)
     if num_workers == 0:
@@ -150,7 +150,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _tokenize(tokenizer: WordPiece, batch: list[Document]) -> list[Tokenized]:
+def _tokenize(tokenizer: Tokenizer, batch: list[Document]) -> list[Tokenized]:
     encoded = tokenizer.encode_batch([sentence for document in batch for sentence in document.sentences])
     result = []
     start = 0
@@ -166,10 +166,10 @@ def _tokenize(tokenizer: WordPiece, batch: list[Document]) -> list[Tokenized]:
     return result
 
 
-_tokenizer: WordPiece  # of a worker process
+_tokenizer: Tokenizer  # of a worker process
 
 
-def _start_worker(tokenizer: WordPiece) -> None:
+def _start_worker(tokenizer: Tokenizer) -> None:
     global _tokenizer
     os.environ["RAYON_NUM_THREADS"] = "1"  # the processes are the parallelism
     _tokenizer = tokenizer
