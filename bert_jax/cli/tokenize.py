@@ -14,7 +14,7 @@ from bert_jax.text.encoded import Encoded
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
     parser.add_argument("--vocab", required=True, help="vocab.txt, or a .model of sentencepiece")
-    parser.add_argument("--cased", action="store_true", help="keep capitals and accents (a .model may do otherwise by itself)")
+    parser.add_argument("--cased", action="store_true", help="keep capitals and accents; a .model does as it was made")
     parser.add_argument("--max_length", type=int, help="cut and pad to this many positions")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 

@@ -15,10 +15,10 @@ from typing import Literal
 
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, UNK
+from bert_jax.text.learn import COVERAGE
 from bert_jax.text.sentencepiece_model import folding_normalizer, quiet
 
 NUM_THREADS = 4
-CHARACTER_COVERAGE = 0.9995  # the library's default
 MAX_SENTENCES = 1_000_000  # what memory is for: about 1 GB for a unigram model of English sentences
 MAX_CHARACTERS = 1 << 16  # of what counts as one sentence; a longer text is cut
 
@@ -30,7 +30,7 @@ def learn_sentencepiece(
     *,
     lowercase: bool = True,
     byte_fallback: bool = False,
-    character_coverage: float = CHARACTER_COVERAGE,
+    character_coverage: float = COVERAGE,
     num_threads: int = NUM_THREADS,
     max_sentences: int = MAX_SENTENCES,
 ) -> bytes:
@@ -80,7 +80,9 @@ def _explained(message: str, size: int) -> str:
             f"a vocabulary of {size} pieces has no room for the special tokens and an alphabet; ask for at least"
             f" {needed[1]}, better several times that, or lower vocab.character_coverage"
         )
-    return f"sentencepiece cannot learn from this text: {message.splitlines()[0][:300]}; check the corpus and vocab.size"
+    return (
+        f"sentencepiece cannot learn from this text: {message.splitlines()[0][:300]}; check the corpus and vocab.size"
+    )
 
 
 def _cut(texts: Iterable[str]) -> Iterator[str]:

@@ -70,14 +70,14 @@ class SentencePiece:
     def is_continuation(self) -> np.ndarray:
         """bool [V]: the piece goes on with a word. A word starts at the mark of a space, and at a piece that begins
         with an ideograph or with neither letter nor digit, as in WordPiece."""
-        return np.array([is_continuation is True for _, is_continuation in self.surfaces])
+        return np.array([i not in self.special_ids and self._goes_on(i) for i in range(self.size)])
 
     @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
         """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``."""
         names = {i: token for token, i in self._special.items()}
         return tuple(
-            (names[i], None) if i in names else (piece.removeprefix(SPACE), self._goes_on(i))
+            (names[i], None) if i in names else (piece.removeprefix(SPACE), not piece.startswith(SPACE))
             for i, piece in enumerate(self.vocab)
         )
 

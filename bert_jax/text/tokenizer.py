@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
     @property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
         """[V] the text that a piece stands for, and whether it goes on with a word; of special tokens BERT's name, and
-        None. Pieces that mean the same have equal surfaces in tokenizers of every kind."""
+        None. No two pieces share one, and pieces that mean the same have equal ones in tokenizers of every kind."""
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -92,10 +92,9 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
     Raises:
       UserError: no such file, or one that makes no tokenizer.
     """
-    path = files.as_path(path)
-    if path.is_dir():
+    if files.as_path(path).is_dir():
         path = find(path)
-    if path.name.endswith(MODEL_SUFFIX):
+    if os.fspath(path).endswith(MODEL_SUFFIX):
         return SentencePiece.load(path, lowercase)
     return WordPiece.load(path, lowercase is not False)
 
@@ -119,3 +118,11 @@ def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
     empty."""
     is_wordpiece = not os.fspath(path).endswith(MODEL_SUFFIX) if path else kind == "wordpiece"
     return (WordPiece if is_wordpiece else SentencePiece).file_name
+
+
+def check_name(output: str | os.PathLike[str], kind: str, path: str | os.PathLike[str] = "") -> None:
+    """Raise ``UserError`` where the name of ``output`` would be read as a tokenizer of another kind."""
+    wanted = file_name(kind, path)
+    if os.fspath(output).endswith(MODEL_SUFFIX) != wanted.endswith(MODEL_SUFFIX):
+        found = f"the vocabulary {path}" if path else f"a vocabulary of kind {kind!r}"
+        raise UserError(f"{output} would be read as a vocabulary of another kind than {found}; call it {wanted}")
