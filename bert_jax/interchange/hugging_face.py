@@ -120,7 +120,9 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     is_wordpiece = tokenizer.file_name == WordPiece.file_name
-    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else {}
+    # A class for any tokenizer.json leaves the types of a pair out, unless it is told.
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
     return {
         # Any other class than these would go by its own rules and not by tokenizer.json.
         "tokenizer_class": "BertTokenizer" if is_wordpiece else "PreTrainedTokenizerFast",

@@ -69,7 +69,7 @@ def learn_sentencepiece(
             control_symbols=[CLS, SEP, MASK],
         )
     except (RuntimeError, ValueError) as error:
-        raise UserError(_explained(str(error), size)) from error
+        raise UserError(_explained(" ".join(str(error).split()), size)) from error
     return model.getvalue()
 
 
@@ -80,9 +80,7 @@ def _explained(message: str, size: int) -> str:
             f"a vocabulary of {size} pieces has no room for the special tokens and an alphabet; ask for at least"
             f" {needed[1]}, better several times that, or lower vocab.character_coverage"
         )
-    return (
-        f"sentencepiece cannot learn from this text: {message.splitlines()[0][:300]}; check the corpus and vocab.size"
-    )
+    return f"sentencepiece cannot learn from this text: {message[:300]}; check the corpus and config.vocab"
 
 
 def _cut(texts: Iterable[str]) -> Iterator[str]:

@@ -130,6 +130,7 @@ def quiet() -> Any:
     return sentencepiece
 
 
+@functools.cache  # a second of work
 def folding_normalizer() -> Any:
     """sentencepiece's usual normaliser (NFKC, white space made one space) that lowers and strips accents too."""
     return _folding(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc"))
