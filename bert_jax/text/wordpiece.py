@@ -11,6 +11,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,7 +24,9 @@ from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.text.encoded import Encoded, Part, lay_out
 
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] as a whole, in the release of 2018-10 and in every later library
-CACHED_WORDS = 1 << 18  # about 60 MB; the cache starts anew when full
+CACHED_WORDS = 1 << 18  # about 60 MB
+PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII; a split keeps it
+TEXTS_AHEAD = 512  # whose new words are given to the library at once
 
 
 def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -88,6 +91,7 @@ class WordPiece:
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
         self._cache: dict[str, bytes] = {}  # word -> its ids as int32 bytes
+        self._old: dict[str, bytes] = {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool = True) -> WordPiece:
@@ -127,16 +131,32 @@ class WordPiece:
         A space always ends a word, so a text is the concatenation of its space-separated words; the library is asked
         only for words not met before.
         """
-        words = [text.split(" ") for text in texts]
-        cache = self._cache
-        new = set(itertools.chain.from_iterable(words)).difference(cache)
-        if len(cache) + len(new) > CACHED_WORDS:
-            new, cache = set(itertools.chain.from_iterable(words)), {}
-            self._cache = cache
-        unknown = list(new)
+        cache, result = self._cache, list[np.ndarray]()
+        while len(result) < len(texts):
+            try:
+                for text in itertools.islice(texts, len(result), None):
+                    result.append(np.frombuffer(b"".join(map(cache.__getitem__, text.split(" "))), np.int32))
+            except KeyError:  # seldom, once warm: looking first whether all words are known would cost a quarter more
+                cache = self._with_words_of(texts[len(result) : len(result) + TEXTS_AHEAD])
+        return result
+
+    def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """The cache with the words of ``texts``. When it is full it becomes the old one, out of which words that are
+        still in use come back, and what it replaces is forgotten."""
+        if len(self._cache) > CACHED_WORDS // 2:
+            self._old, self._cache = self._cache, {}
+        cache, old = self._cache, self._old
+        new = set(itertools.chain.from_iterable(text.split(" ") for text in texts)).difference(cache)
+        known = {word: old[word] for word in new if word in old}
+        cache.update(known)
+        # Punctuation stands alone, so "word," and "word." are both found from "word", and the library is asked once.
+        parts = {word: PUNCTUATION.split(word) for word in new.difference(known)}
+        unknown = list(set(itertools.chain.from_iterable(parts.values())).difference(cache))
         for word, encoding in zip(unknown, self._tokenizer.encode_batch_fast(unknown), strict=True):
             cache[word] = np.array(encoding.ids, np.int32).tobytes()
-        return [np.frombuffer(b"".join(map(cache.__getitem__, line)), np.int32) for line in words]
+        for word, pieces in parts.items():
+            cache[word] = b"".join(map(cache.__getitem__, pieces))
+        return cache
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False

@@ -57,7 +57,7 @@ def test_a_sample_is_bounded_and_keeps_the_order():
 
 
 def test_a_long_line_is_learned_from():
-    tokenizer = SentencePiece(learn_sentencepiece(["banana split " * (MAX_CHARACTERS // 12)], 30))
+    tokenizer = SentencePiece(learn_sentencepiece(["banana split " * (MAX_CHARACTERS // 12)], 30, "bpe"))
     assert "▁banana" in tokenizer.vocab
 
 
