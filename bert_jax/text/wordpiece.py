@@ -24,7 +24,7 @@ from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.text.encoded import Encoded, Part, lay_out
 
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] as a whole, in the release of 2018-10 and in every later library
-CACHED_WORDS = 1 << 18  # about 60 MB
+CACHED_WORDS = 1 << 19  # about 120 MB
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII; a split keeps it
 TEXTS_AHEAD = 512  # whose new words are given to the library at once
 
