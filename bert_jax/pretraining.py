@@ -21,7 +21,8 @@ from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import run as runs
 from bert_jax.training.checkpoints import CheckpointConfig, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
@@ -169,33 +170,33 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
 
 def open_vocabulary(
     settings: Settings, config: Mapping[str, Any], workdir: str, initial: Initial | None, note: Note
-) -> WordPiece:
-    """``workdir/vocab.txt``, made first if it is not there: that of config.vocab.path, of the model to start from, or
-    a learned one."""
-    path = files.as_path(workdir) / "vocab.txt"
+) -> Tokenizer:
+    """The tokenizer in ``workdir``, made first if it is not there: that of config.vocab.path, of the model to start
+    from, or a learned one."""
     lowercase = initial.tokenizer.lowercase if initial else settings.vocab.lowercase
-    if not path.exists():
+    if tokenizers.existing(workdir) is None:
         if initial and not settings.vocab.path:
-            initial.tokenizer.save(path)
+            initial.tokenizer.save(files.as_path(workdir) / initial.tokenizer.file_name)
         else:
             if not settings.vocab.path:
                 note(f"learning a vocabulary of {settings.vocab.size:,} pieces from {settings.corpus.source}")
-            prepare_vocabulary({**config, "vocab": dataclasses.asdict(settings.vocab)}, path)
-    tokenizer = WordPiece.load(path, lowercase=lowercase)
-    note(f"vocabulary: {tokenizer.size:,} pieces, {'uncased' if lowercase else 'cased'}")
+            vocab = dataclasses.asdict(dataclasses.replace(settings.vocab, lowercase=lowercase))
+            name = tokenizers.file_name(settings.vocab.kind, settings.vocab.path)
+            prepare_vocabulary({**config, "vocab": vocab}, files.as_path(workdir) / name)
+    tokenizer = tokenizers.load(workdir, lowercase)
+    note(f"vocabulary: {tokenizer.size:,} pieces, {'uncased' if tokenizer.lowercase else 'cased'}")
     return tokenizer
 
 
 def open_corpus(
-    settings: Settings, config: Mapping[str, Any], workdir: str, tokenizer: WordPiece, note: Note
+    settings: Settings, config: Mapping[str, Any], workdir: str, tokenizer: Tokenizer, note: Note
 ) -> Corpus:
     """The store at config.corpus.path, or ``workdir/corpus``, built first if it is not there."""
     path = settings.corpus.path or files.as_path(workdir) / "corpus"
     if not settings.corpus.path and not files.committed(path):
         note(f"reading {settings.corpus.source} and writing the tokenized corpus")
         vocab = dataclasses.replace(settings.vocab, path="", lowercase=tokenizer.lowercase)
-        vocabulary = files.as_path(workdir) / "vocab.txt"
-        prepare_corpus({**config, "vocab": dataclasses.asdict(vocab)}, vocabulary, path)
+        prepare_corpus({**config, "vocab": dataclasses.asdict(vocab)}, tokenizers.find(workdir), path)
     corpus = Corpus(path, note=note)
     train, heldout = corpus.split("train"), corpus.split("heldout")
     note(

@@ -6,7 +6,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--input", required=True, help="folder with config.json, model.safetensors and vocab.txt")
+    parser.add_argument("--input", required=True, help="folder with config.json, model.safetensors and the tokenizer")
     parser.add_argument("--workdir", required=True, help="the new folder to write")
 
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --init=WORKDIR: keep the moments of its optimizer (default: fresh)",
     )
     parser.add_argument(
-        "--vocab", help="vocab.txt to use, in place of config.vocab.path; with --init it may have new pieces"
+        "--vocab", help="vocab.txt or .model to use, in place of config.vocab.path; with --init it may have new pieces"
     )
     parser.add_argument("--extend", action="store_true", help="resume with another number of steps")
 

@@ -7,13 +7,14 @@ import dataclasses
 import json
 
 from bert_jax.errors import UserError
-from bert_jax.text.wordpiece import Encoded, WordPiece
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.encoded import Encoded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
-    parser.add_argument("--vocab", required=True, help="vocab.txt, one piece a line")
-    parser.add_argument("--cased", action="store_true", help="keep capitals and accents")
+    parser.add_argument("--vocab", required=True, help="vocab.txt, or a .model of sentencepiece")
+    parser.add_argument("--cased", action="store_true", help="keep capitals and accents; a .model does as it was made")
     parser.add_argument("--max_length", type=int, help="cut and pad to this many positions")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if len(arguments.texts) > 2:
         raise UserError(f"found {len(arguments.texts)} texts, at most two are allowed; put quotes around each")
-    tokenizer = WordPiece.load(arguments.vocab, lowercase=not arguments.cased)
+    tokenizer = tokenizers.load(arguments.vocab, lowercase=False if arguments.cased else None)
     text, pair = [*arguments.texts, None][:2]
     encoded = tokenizer.encode(text, pair, max_length=arguments.max_length)
     print(json.dumps(dataclasses.asdict(encoded), ensure_ascii=False) if arguments.json else table(encoded))

@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary from the corpus of a recipe."""
+"""Learn a vocabulary, WordPiece or sentencepiece, from the corpus of a recipe."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bert_jax.corpora.prepare import prepare_vocabulary
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--output", required=True, help="the vocab.txt to write")
+    parser.add_argument("--output", required=True, help="the vocab.txt to write; spiece.model for sentencepiece")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    vocab = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
-    print(f"{len(vocab):,} pieces in {arguments.output}")
+    tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
+    print(f"{tokenizer.size:,} pieces in {arguments.output}")
     print(f'next: bert-jax tokenize --vocab={arguments.output} "some text"')

@@ -28,7 +28,7 @@ from bert_jax.corpora.source import Source
 from bert_jax.corpora.store import FORMAT_VERSION, MANIFEST, SPLITS
 from bert_jax.corpora.workplace import Workplace, working
 from bert_jax.errors import UserError
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer
 
 PART_BYTES = 16 << 20
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
@@ -68,7 +68,7 @@ class BuildConfig:
 
 def build(
     source: Source,
-    tokenizer: WordPiece,
+    tokenizer: Tokenizer,
     output: str | os.PathLike[str],
     config: BuildConfig = BuildConfig(),
     progress: Progress | None = None,

@@ -19,7 +19,7 @@ from bert_jax.corpora.source import Skipped, Source
 from bert_jax.corpora.store import SPLITS, shard_name
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer
 
 STAGE = "tokens"
 BATCH_BYTES = 2 << 20  # of text tokenized at a time
@@ -42,7 +42,7 @@ class PartJob:
     """Leaves a shard of each split in the workplace, the lengths of their sentences and documents, and facts."""
 
     source: Source
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     workplace: Workplace
     num_parts: int
     heldout_fraction: float
@@ -113,7 +113,7 @@ def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str,
             facts["examples"] = [*facts["examples"], item.where][:EXAMPLES]
 
 
-def tokenize(documents: Iterable[Document], tokenizer: WordPiece) -> Iterator[Tokenized]:
+def tokenize(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Tokenized]:
     """Documents in order, tokenized some ``BATCH_BYTES`` at a time."""
     batch: list[Document] = []
     size = 0
@@ -126,7 +126,7 @@ def tokenize(documents: Iterable[Document], tokenizer: WordPiece) -> Iterator[To
     yield from _tokenize(tokenizer, batch)
 
 
-def _tokenize(tokenizer: WordPiece, batch: list[Document]) -> Iterator[Tokenized]:
+def _tokenize(tokenizer: Tokenizer, batch: list[Document]) -> Iterator[Tokenized]:
     encoded = tokenizer.encode_batch([sentence for document in batch for sentence in document.sentences])
     start = 0
     for document in batch:

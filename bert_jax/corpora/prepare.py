@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from bert_jax import catalogue, files
 from bert_jax.configuration import build
@@ -17,18 +17,38 @@ from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
 from bert_jax.corpora.duplicates import Kind
-from bert_jax.text.learn import learn_from_counts
-from bert_jax.text.wordpiece import WordPiece, read_vocab
+from bert_jax.corpora.source import documents
+from bert_jax.errors import UserError
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.learn import COVERAGE, learn_from_counts
+from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
+from bert_jax.text.sentencepiece import SentencePiece
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.wordpiece import WordPiece
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
     """``config.vocab``."""
 
-    path: str = ""  # a vocab.txt to use as it is; "" learns one from the corpus
+    path: str = ""  # a vocab.txt, or a .model of sentencepiece, to use as it is; "" learns one from the corpus
+    kind: Literal["wordpiece", "unigram", "bpe"] = "wordpiece"  # to learn; the last two are sentencepiece's
     size: int = 30_522  # pieces to learn, special tokens included
     lowercase: bool = True  # also strips accents; must agree with a published vocabulary
-    min_frequency: int = 2  # a pair of pieces seen less often is not joined
+    min_frequency: int = 2  # wordpiece: a pair of pieces seen less often is not joined
+    character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
+    byte_fallback: bool = False  # sentencepiece: 256 pieces are bytes, and nothing is unknown
+    max_sentences: int = MAX_SENTENCES  # sentencepiece: learned from, chosen by their hashes; memory grows with them
+    num_threads: int = NUM_THREADS  # sentencepiece: the model depends on it
+
+    def __post_init__(self) -> None:
+        if not 0 < self.character_coverage <= 1:
+            raise UserError(
+                f"config.vocab.character_coverage is {self.character_coverage}; a share above 0 and at most 1 is needed"
+            )
+        for name in ("size", "min_frequency", "max_sentences", "num_threads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.vocab.{name} is {getattr(self, name)}; at least 1 is needed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,24 +71,43 @@ def find_source(corpus: CorpusConfig) -> Any:
     return build(module.Source, corpus.options, "config.corpus.options")
 
 
-def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write the ``vocab.txt`` of a run, whole or not at all: a checked copy of ``config.vocab.path``, or a learned one.
+def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:
+    """Write the tokenizer's file of a run, whole or not at all: a checked copy of ``config.vocab.path``, or a learned
+    one.
 
     Raises:
-      UserError: bad config, a vocabulary without a special token, a corpus without text.
+      UserError: bad config, an ``output`` whose name says another kind, a vocabulary without a special token, a corpus
+        without text.
     """
     files.check_new(output)
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
+    tokenizers.check_name(output, vocab.kind, vocab.path)
     if vocab.path:
-        pieces = read_vocab(vocab.path)
+        tokenizer = tokenizers.load(vocab.path, vocab.lowercase)
     else:
-        corpus = build(CorpusConfig, config["corpus"], "config.corpus")
-        words = count_words(
-            find_source(corpus), vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options
-        )
-        pieces = learn_from_counts(words, vocab.size, vocab.min_frequency)
-    files.write_text(output, "".join(f"{piece}\n" for piece in pieces))
-    return pieces
+        tokenizer = _learn(vocab, build(CorpusConfig, config["corpus"], "config.corpus"), output)
+    tokenizer.save(output)
+    return tokenizer
+
+
+def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer that ``vocab`` describes, learned from ``corpus``; words are counted by many workers."""
+    source = find_source(corpus)
+    if vocab.kind == "wordpiece":
+        words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
+        pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage)
+        return WordPiece(pieces, vocab.lowercase)
+    model = learn_sentencepiece(
+        (sentence for document in documents(source) for sentence in document.sentences),
+        vocab.size,
+        vocab.kind,
+        lowercase=vocab.lowercase,
+        byte_fallback=vocab.byte_fallback,
+        character_coverage=vocab.character_coverage,
+        num_threads=vocab.num_threads,
+        max_sentences=vocab.max_sentences,
+    )
+    return SentencePiece(model)
 
 
 def prepare_corpus(
@@ -84,7 +123,7 @@ def prepare_corpus(
     """
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     corpus = build(CorpusConfig, config["corpus"], "config.corpus")
-    tokenizer = WordPiece.load(vocabulary, vocab.lowercase)
+    tokenizer = tokenizers.load(vocabulary, vocab.lowercase)
     return build_corpus(
         find_source(corpus),
         tokenizer,

@@ -19,7 +19,8 @@ from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.models.bert import BertForPreTraining, fresh_params
 from bert_jax.models.config import ModelConfig
-from bert_jax.records import CLS, MASK, PAD, SEP, UNK
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -57,7 +58,7 @@ class Imported:
 
     params: dict[str, Any]  # unrolled, float32; without the missing parts
     config: ModelConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     missing: tuple[str, ...]  # their names of tensors that are not there: heads, pooler
     unused: tuple[str, ...]  # tensors of theirs that BERT pretraining has no place for
 
@@ -66,9 +67,9 @@ class Imported:
 
 
 def export_model(
-    params: Any, config: ModelConfig, tokenizer: WordPiece, output: str | os.PathLike[str], card: str
+    params: Any, config: ModelConfig, tokenizer: Tokenizer, output: str | os.PathLike[str], card: str
 ) -> None:
-    """Write config.json, model.safetensors, vocab.txt, the tokenizer's files and the model card, all or nothing.
+    """Write config.json, model.safetensors, the tokenizer's files and the model card, all or nothing.
 
     Before the folder appears it is read again and must give the same outputs.
 
@@ -83,10 +84,10 @@ def export_model(
         leaves = {e: np.asarray(_leaf(params, e.ours), np.float32) for e in names.entries(config.num_layers)}
         _write_tensors(folder / WEIGHTS, {e.theirs: names.to_theirs(x, e) for e, x in leaves.items()}, output)
         _write_json(folder / "config.json", hf_config(config, tokenizer))
-        tokenizer.save(folder / "vocab.txt")
+        tokenizer.save(folder / tokenizer.file_name)
         (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
         _write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
-        _write_json(folder / "special_tokens_map.json", _special_tokens())
+        _write_json(folder / "special_tokens_map.json", _special_tokens(tokenizer))
         (folder / "README.md").write_text(card, encoding="utf-8")
         _probe(params, config, import_model(folder))
 
@@ -98,7 +99,7 @@ def _write_tensors(path: Path, tensors: dict[str, np.ndarray], output: str | os.
         raise UserError(f"cannot write {output}: {error}; free some space or choose another place") from error
 
 
-def hf_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
+def hf_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """``config.json`` of a ``BertForPreTraining``."""
     return {
         "architectures": ["BertForPreTraining"],
@@ -111,18 +112,24 @@ def hf_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
     }
 
 
-def _special_tokens() -> dict[str, str]:
-    return {"unk_token": UNK, "sep_token": SEP, "pad_token": PAD, "cls_token": CLS, "mask_token": MASK}
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    t = tokenizer
+    ids = {"unk": t.unk_id, "sep": t.sep_id, "pad": t.pad_id, "cls": t.cls_id, "mask": t.mask_id}
+    return {f"{name}_token": t.vocab[i] for name, i in ids.items()}
 
 
-def _tokenizer_config(config: ModelConfig, tokenizer: WordPiece) -> dict[str, Any]:
+def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    is_wordpiece = tokenizer.file_name == WordPiece.file_name
+    # A class for any tokenizer.json leaves the types of a pair out, unless it is told.
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
     return {
-        "tokenizer_class": "BertTokenizer",
+        # Any other class than these would go by its own rules and not by tokenizer.json.
+        "tokenizer_class": "BertTokenizer" if is_wordpiece else "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": config.max_length,
-        "tokenize_chinese_chars": True,
-        "strip_accents": None,
-        **_special_tokens(),
+        **own,
+        **_special_tokens(tokenizer),
     }
 
 
@@ -186,15 +193,18 @@ def _import_local(folder: Path, directory: str) -> Imported:
     return Imported(params, config, tokenizer, tuple(missing), tuple(sorted(tensors)))
 
 
-def _read_tokenizer(folder: Path, config: ModelConfig, directory: str) -> WordPiece:
-    vocabulary = folder / "vocab.txt"
-    if not vocabulary.exists():
-        raise UserError(f"{directory} has no vocab.txt; save the tokenizer's vocabulary there, one piece a line")
-    tokenizer = WordPiece.load(vocabulary, lowercase=_lowercase(folder))
+def _read_tokenizer(folder: Path, config: ModelConfig, directory: str) -> Tokenizer:
+    vocabulary = tokenizers.existing(folder)
+    if vocabulary is None:
+        raise UserError(
+            f"{directory} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece"
+            " a line, or its sentencepiece model"
+        )
+    tokenizer = tokenizers.load(vocabulary, _lowercase(folder))
     if tokenizer.size > config.vocab_size:  # fewer are fine: embeddings are padded to a round number
         raise UserError(
-            f"{directory}/vocab.txt has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; copy the "
-            "whole folder again"
+            f"{directory}/{tokenizer.file_name} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; "
+            "copy the whole folder again"
         )
     return tokenizer
 
@@ -253,12 +263,12 @@ def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
 
 
-def _lowercase(folder: Path) -> bool:
-    """What the tokenizer's files say; BERT's default is to lower-case."""
+def _lowercase(folder: Path) -> bool | None:
+    """What the tokenizer's files say, if anything."""
     for name in ("tokenizer_config.json", "config.json"):
         if (folder / name).exists() and "do_lower_case" in (content := _read_json(folder / name)):
             return bool(content["do_lower_case"])
-    return True
+    return None
 
 
 def _leaf(tree: Any, path: str) -> Any:

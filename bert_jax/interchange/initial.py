@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -15,10 +15,11 @@ from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.checkpoints import read_step
 from bert_jax.training.state import TrainState, abstract, overlay
 
+Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 # Leaves whose rows are pieces of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 
@@ -30,7 +31,7 @@ class Initial:
     source: str
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     missing: tuple[str, ...] = ()  # parts that start fresh
     checkpoints: tuple[str, int] | None = None  # workdir and step, where it is a run of ours
 
@@ -64,7 +65,7 @@ def _is_workdir(path: str) -> bool:
 def start_from(
     initial: Initial,
     model: ModelConfig,
-    tokenizer: WordPiece,
+    tokenizer: Tokenizer,
     optimizer: Literal["fresh", "kept"],
     note: Callable[[str], None],
 ) -> Callable[[TrainState], TrainState]:
@@ -106,19 +107,19 @@ def start_from(
     return start
 
 
-def with_vocabulary(params: Any, old: WordPiece, new: WordPiece) -> tuple[Any, int]:
-    """``params`` with the vocabulary's rows reordered and extended for ``new``.
+def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
+    """``params`` with the vocabulary's rows reordered and extended for ``new``, of any kind.
 
-    A piece that ``old`` lacks starts at the mean of the pieces that ``old`` cuts it into; for one inside a word
-    (``##...``) the first of them is taken from inside a word too, where ``old`` has it.
+    A piece that ``old`` lacks starts at the mean of the pieces that ``old`` cuts it into; for one inside a word the
+    first of them is taken from inside a word too, where ``old`` has it.
 
     Returns:
       (params, number of pieces that are new).
     """
-    index = {piece: i for i, piece in enumerate(old.vocab)}
-    added = [piece for piece in new.vocab if piece not in index]
+    index = {surface: i for i, surface in enumerate(old.surfaces)}
+    added = [surface for surface in new.surfaces if surface not in index]
     cut = _sub_pieces(added, old, index)
-    rows = [np.asarray([index[piece]] if piece in index else cut[piece]) for piece in new.vocab]
+    rows = [np.asarray([index[surface]] if surface in index else cut[surface]) for surface in new.surfaces]
 
     def convert(tree: Any) -> Any:
         if not isinstance(tree, dict):
@@ -131,14 +132,14 @@ def with_vocabulary(params: Any, old: WordPiece, new: WordPiece) -> tuple[Any, i
     return convert(params), len(added)
 
 
-def _sub_pieces(pieces: Sequence[str], old: WordPiece, index: Mapping[str, int]) -> dict[str, list[int]]:
-    """Ids in ``old``, at least one, that stand for each of ``pieces``."""
+def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
+    """Ids in ``old``, at least one, that stand for each of ``added``."""
     cut = {}
-    for piece, ids in zip(pieces, old.encode_batch([p.removeprefix("##") for p in pieces]), strict=True):
+    for surface, ids in zip(added, old.encode_batch([text for text, _ in added]), strict=True):
         first, *others = ids.tolist() or [old.unk_id]
-        if piece.startswith("##"):
-            first = index.get(f"##{old.vocab[first]}", first)
-        cut[piece] = [first, *others]
+        if surface[1]:
+            first = index.get((old.surfaces[first][0], True), first)
+        cut[surface] = [first, *others]
     return cut
 
 

@@ -17,7 +17,8 @@ from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.checkpoints import read_params, save_params
 from bert_jax.training.formats import is_number
 from bert_jax.training.loggers.base import metrics_of
@@ -30,7 +31,7 @@ from bert_jax.training.state import overlay
 class TrainedModel:
     params: Any  # numpy tree, layers unrolled
     config: ModelConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     facts: dict[str, Any]  # saved with the checkpoint: config, fingerprints, run id
     step: int
 
@@ -42,11 +43,10 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
       UserError: no checkpoint, or a vocabulary that is not the one it was trained with.
     """
     params, facts, step = read_params(workdir, step)
-    tokenizer = WordPiece.load(files.as_path(workdir) / "vocab.txt", lowercase=facts["lowercase"])
+    file = tokenizers.find(workdir)
+    tokenizer = tokenizers.load(file, facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
-        raise UserError(
-            f"{workdir}/vocab.txt is not the vocabulary that step {step} was trained with; put the old one back"
-        )
+        raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
     config = configuration.build(ModelConfig, facts["model"], "model")
     if config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
@@ -85,7 +85,7 @@ def import_into_workdir(directory: str, workdir: str) -> str:
     }
     if files.as_path(workdir).exists() and any(files.as_path(workdir).iterdir()):
         raise UserError(f"{workdir} is not empty; give a new --workdir")
-    tokenizer.save(files.as_path(workdir) / "vocab.txt")
+    tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
     write_run(
         workdir, {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
     )

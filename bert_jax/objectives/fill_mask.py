@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import MASK
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Filled:
 
 
 def fill_mask(
-    params: Any, config: ModelConfig, tokenizer: WordPiece, texts: Sequence[str], best: int = 5
+    params: Any, config: ModelConfig, tokenizer: Tokenizer, texts: Sequence[str], best: int = 5
 ) -> list[Filled]:
     """Each text by itself.
 

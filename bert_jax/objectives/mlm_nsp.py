@@ -22,7 +22,7 @@ from bert_jax.rows import baselines
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
 from bert_jax.task import Losses, Variables
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Objective:
         self,
         config: Config,
         corpus: Corpus,
-        tokenizer: WordPiece,
+        tokenizer: Tokenizer,
         model: ModelConfig,
         max_lengths: Mapping[str, int],
         seed: int,

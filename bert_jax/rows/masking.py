@@ -30,7 +30,7 @@ class TokenFacts:
 
     @classmethod
     def of(cls, tokenizer: Any) -> TokenFacts:
-        """Facts of a ``text.wordpiece.WordPiece``."""
+        """Facts of a ``text.tokenizer.Tokenizer``."""
         t = tokenizer
         return cls(t.pad_id, t.cls_id, t.sep_id, t.mask_id, t.size, t.is_continuation)
 

@@ -7,11 +7,11 @@ capital sigma at the end of a word to a medial one, and knows punctuation and ac
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,21 +21,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.text.encoded import Encoded, Part, lay_out
 
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] as a whole, in the release of 2018-10 and in every later library
-CACHED_WORDS = 1 << 18  # about 60 MB; the cache starts anew when full
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoded:
-    """One model input ``[CLS] a [SEP] b [SEP]``; every field has one entry a position."""
-
-    pieces: tuple[str, ...]
-    input_ids: tuple[int, ...]
-    token_type_ids: tuple[int, ...]
-    attention_mask: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]  # [start, stop) characters of its own text; (0, 0) for what is in no text
-    word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
+CACHED_WORDS = 1 << 19  # about 120 MB
+PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII; a split keeps it
+TEXTS_AHEAD = 512  # whose new words are given to the library at once
 
 
 def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -79,12 +70,14 @@ def check_vocab(pieces: Sequence[str], where: str) -> tuple[str, ...]:
 class WordPiece:
     """The tokenizer of one vocabulary. Safe to share between threads; pickles as its vocabulary."""
 
+    file_name = "vocab.txt"
+
     def __init__(self, vocab: Sequence[str], lowercase: bool = True) -> None:
         self.vocab = check_vocab(vocab, "the vocabulary")
         self.lowercase = lowercase
         self._ids = {piece: i for i, piece in enumerate(self.vocab)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
-        self.special_ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
         # No special tokens are registered here: "[MASK]" in a corpus is three plain words, as in Google's original.
         self._tokenizer = tokenizers.Tokenizer(
             models.WordPiece(
@@ -98,6 +91,7 @@ class WordPiece:
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
         self._cache: dict[str, bytes] = {}  # word -> its ids as int32 bytes
+        self._old: dict[str, bytes] = {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool = True) -> WordPiece:
@@ -122,22 +116,47 @@ class WordPiece:
         """bool [V]: the piece goes on with a word. A word starts where this is False."""
         return np.array([piece.startswith("##") and len(piece) > 2 for piece in self.vocab])
 
+    @functools.cached_property
+    def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
+        """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``."""
+        continuations = self.is_continuation.tolist()
+        return tuple(
+            (piece, None) if i in self.special_ids else (piece[2:] if goes_on else piece, goes_on)
+            for i, (piece, goes_on) in enumerate(zip(self.vocab, continuations, strict=True))
+        )
+
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text.
 
         A space always ends a word, so a text is the concatenation of its space-separated words; the library is asked
         only for words not met before.
         """
-        words = [text.split(" ") for text in texts]
-        cache = self._cache
-        new = set(itertools.chain.from_iterable(words)).difference(cache)
-        if len(cache) + len(new) > CACHED_WORDS:
-            new, cache = set(itertools.chain.from_iterable(words)), {}
-            self._cache = cache
-        unknown = list(new)
+        cache, result = self._cache, list[np.ndarray]()
+        while len(result) < len(texts):
+            try:
+                for text in itertools.islice(texts, len(result), None):
+                    result.append(np.frombuffer(b"".join(map(cache.__getitem__, text.split(" "))), np.int32))
+            except KeyError:  # seldom, once warm: looking first whether all words are known would cost a quarter more
+                cache = self._with_words_of(texts[len(result) : len(result) + TEXTS_AHEAD])
+        return result
+
+    def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """The cache with the words of ``texts``. When it is full it becomes the old one, out of which words that are
+        still in use come back, and what it replaces is forgotten."""
+        if len(self._cache) > CACHED_WORDS // 2:
+            self._old, self._cache = self._cache, {}
+        cache, old = self._cache, self._old
+        new = set(itertools.chain.from_iterable(text.split(" ") for text in texts)).difference(cache)
+        known = {word: old[word] for word in new if word in old}
+        cache.update(known)
+        # Punctuation stands alone, so "word," and "word." are both found from "word", and the library is asked once.
+        parts = {word: PUNCTUATION.split(word) for word in new.difference(known)}
+        unknown = list(set(itertools.chain.from_iterable(parts.values())).difference(cache))
         for word, encoding in zip(unknown, self._tokenizer.encode_batch_fast(unknown), strict=True):
             cache[word] = np.array(encoding.ids, np.int32).tobytes()
-        return [np.frombuffer(b"".join(map(cache.__getitem__, line)), np.int32) for line in words]
+        for word, pieces in parts.items():
+            cache[word] = b"".join(map(cache.__getitem__, pieces))
+        return cache
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
@@ -148,30 +167,9 @@ class WordPiece:
         ``special_tokens_in_text`` recognises ``[MASK]`` and the others where they stand in a text.
         """
         tokenizer = self._with_special_tokens if special_tokens_in_text else self._tokenizer
-        parts = [tokenizer.encode(t, add_special_tokens=False) for t in ([text] if pair is None else [text, pair])]
-        kept = [len(part.ids) for part in parts]
-        if max_length is not None:
-            room = max_length - 1 - len(parts)
-            if room < 1:
-                raise UserError(f"max_length is {max_length}; at least {len(parts) + 2} positions are needed")
-            while sum(kept) > room:
-                kept[-1 if kept[-1] >= kept[0] else 0] -= 1
-        ids, types, offsets = [self.cls_id], [0], [(0, 0)]
-        for segment, (part, n) in enumerate(zip(parts, kept, strict=True)):
-            ids += [*part.ids[:n], self.sep_id]
-            types += [segment] * (n + 1)
-            offsets += [*part.offsets[:n], (0, 0)]
-        padding = max(0, (max_length or 0) - len(ids))
-        mask = [1] * len(ids) + [0] * padding
-        ids += [self.pad_id] * padding
-        return Encoded(
-            pieces=tuple(self.vocab[i] for i in ids),
-            input_ids=tuple(ids),
-            token_type_ids=tuple(types + [0] * padding),
-            attention_mask=tuple(mask),
-            offsets=tuple(offsets + [(0, 0)] * padding),
-            word_starts=tuple(self._starts_word(i) for i in ids),
-        )
+        encodings = [tokenizer.encode(t, add_special_tokens=False) for t in ([text] if pair is None else [text, pair])]
+        parts = [Part(e.ids, e.offsets, [self._starts_word(i) for i in e.ids]) for e in encodings]
+        return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length)
 
     def _starts_word(self, token: int) -> bool:
         unknown_word = token == self.unk_id

@@ -17,6 +17,7 @@ from typing import Any
 from bert_jax import files
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
+from bert_jax.text import tokenizer as tokenizers
 
 _PACKAGES = (
     "jax",
@@ -51,7 +52,7 @@ def open_run(
     """
     run = read_run(workdir)
     now = time.time()
-    if run and not run.get("imported_from") and not (files.as_path(workdir) / "vocab.txt").exists():
+    if run and not run.get("imported_from") and tokenizers.existing(workdir) is None:
         run = {}  # it failed before it made anything: a corrected command starts anew
     if run:
         changed = differences(run.get("identity", {}), json.loads(json.dumps(identity)))

@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax.cli import main
 from bert_jax.corpora.store import Corpus
+from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import read_vocab
 
 SENTENCES = ["The cat sat on the mat.", "A dog ran to the park.", "It was a sunny day.", "The end came at last."]
@@ -40,6 +41,30 @@ def test_a_published_vocabulary_is_checked_and_copied(tmp_path, flags):
     published.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     assert main.run(["vocab", *flags, f"--config.vocab.path={published}", f"--output={output}"]) == 0
     assert read_vocab(output) == read_vocab(published)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_sentencepiece_vocabulary_then_corpus(tmp_path, capsys, flags, kind):
+    model, store = tmp_path / "out" / "spiece.model", tmp_path / "out" / "corpus"
+    flags = [*flags, f"--config.vocab.kind={kind}", "--config.vocab.size=80"]
+    assert main.run(["vocab", *flags, f"--output={tmp_path / 'vocab.txt'}"]) == 2
+    assert "call it spiece.model" in capsys.readouterr().err
+    assert main.run(["vocab", *flags, f"--output={model}"]) == 0
+    assert "pieces in" in capsys.readouterr().out
+    assert main.run(["corpus", *flags, f"--config.vocab.path={model}", f"--output={store}"]) == 0
+    Corpus(store).check_tokenizer(SentencePiece.load(model))
+    assert main.run(["tokenize", f"--vocab={model}", "The cat"]) == 0
+    assert "\u2581" in capsys.readouterr().out
+
+
+def test_values_of_the_vocabulary_that_cannot_be(tmp_path, capsys, flags):
+    for flag, message in {
+        "kind=word": "allowed: 'wordpiece', 'unigram', 'bpe'",
+        "character_coverage=2.0": "config.vocab.character_coverage is 2.0; a share",
+        "num_threads=0": "config.vocab.num_threads is 0; at least 1",
+    }.items():
+        assert main.run(["vocab", *flags, f"--config.vocab.{flag}", f"--output={tmp_path / 'vocab.txt'}"]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n\n"])

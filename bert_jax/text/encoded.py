@@ -1,0 +1,62 @@
+"""One model input made of one text or two: what every tokenizer's ``encode`` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bert_jax.errors import UserError
+
+
+class Part(NamedTuple):
+    """The pieces of one text, without special tokens around them; one entry a piece."""
+
+    ids: Sequence[int]
+    offsets: Sequence[tuple[int, int]]
+    word_starts: Sequence[bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """One model input ``[CLS] a [SEP] b [SEP]``; every field has one entry a position."""
+
+    pieces: tuple[str, ...]
+    input_ids: tuple[int, ...]
+    token_type_ids: tuple[int, ...]
+    attention_mask: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]  # [start, stop) characters of its own text; (0, 0) for what is in no text
+    word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
+
+
+def lay_out(
+    parts: Sequence[Part], vocab: Sequence[str], cls_id: int, sep_id: int, pad_id: int, max_length: int | None
+) -> Encoded:
+    """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, cut and padded to ``max_length`` if that is given.
+
+    While too long, the longer of the two texts (the second on a tie) loses its last piece.
+    """
+    kept = [len(part.ids) for part in parts]
+    if max_length is not None:
+        room = max_length - 1 - len(parts)
+        if room < 1:
+            raise UserError(f"max_length is {max_length}; at least {len(parts) + 2} positions are needed")
+        while sum(kept) > room:
+            kept[-1 if kept[-1] >= kept[0] else 0] -= 1
+    ids, types, offsets, starts = [cls_id], [0], [(0, 0)], [False]
+    for segment, (part, n) in enumerate(zip(parts, kept, strict=True)):
+        ids += [*part.ids[:n], sep_id]
+        types += [segment] * (n + 1)
+        offsets += [*part.offsets[:n], (0, 0)]
+        starts += [*part.word_starts[:n], False]
+    padding = max(0, (max_length or 0) - len(ids))
+    mask = [1] * len(ids) + [0] * padding
+    ids += [pad_id] * padding
+    return Encoded(
+        pieces=tuple(vocab[i] for i in ids),
+        input_ids=tuple(ids),
+        token_type_ids=tuple(types + [0] * padding),
+        attention_mask=tuple(mask),
+        offsets=tuple(offsets + [(0, 0)] * padding),
+        word_starts=tuple(starts + [False] * padding),
+    )

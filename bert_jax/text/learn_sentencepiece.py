@@ -1,0 +1,103 @@
+"""Learning a sentencepiece model, the same one every time from the same text.
+
+The library samples with a generator that is seeded by chance, so the sample is taken here; and its result depends on
+the number of threads, which is why that is a part of the config.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import io
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from bert_jax.errors import UserError
+from bert_jax.records import CLS, MASK, PAD, SEP, UNK
+from bert_jax.text.learn import COVERAGE
+from bert_jax.text.sentencepiece_model import folding_normalizer, quiet
+
+NUM_THREADS = 4
+MAX_SENTENCES = 1_000_000  # what memory is for: about 1 GB for a unigram model of English sentences
+MAX_CHARACTERS = 1 << 16  # of what counts as one sentence; a longer text is cut
+
+
+def learn_sentencepiece(
+    texts: Iterable[str],
+    size: int,
+    kind: Literal["unigram", "bpe"] = "unigram",
+    *,
+    lowercase: bool = True,
+    byte_fallback: bool = False,
+    character_coverage: float = COVERAGE,
+    num_threads: int = NUM_THREADS,
+    max_sentences: int = MAX_SENTENCES,
+) -> bytes:
+    """The ``.model`` file of at most ``size`` pieces, BERT's special tokens first, as control pieces 0 to 4.
+
+    Args:
+      texts: sentences, read once. Of more than ``max_sentences``, those with the lowest hashes are learned from.
+      lowercase: the model's own normaliser lowers and strips accents, after NFKC.
+      byte_fallback: 256 pieces are bytes, of which characters without a piece are made; then nothing is unknown.
+      character_coverage: share of all characters that get a piece.
+      num_threads: the result depends on it.
+
+    Raises:
+      UserError: there is no text, or ``size`` has no room for what a model must have.
+    """
+    library = quiet()
+    model = io.BytesIO()
+    sentences = _sample(_cut(texts), max_sentences)
+    if not sentences:
+        raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
+    normalizer = folding_normalizer() if lowercase else library.SentencePieceNormalizer(rule_name="nmt_nfkc")
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            model_type=kind,
+            normalizer=normalizer,
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+            num_threads=num_threads,
+            max_sentence_length=4 * MAX_CHARACTERS,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            **{"pad_id": 0, "pad_piece": PAD, "unk_id": 1, "unk_piece": UNK, "bos_id": -1, "eos_id": -1},
+            control_symbols=[CLS, SEP, MASK],
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(_explained(" ".join(str(error).split()), size)) from error
+    return model.getvalue()
+
+
+def _explained(message: str, size: int) -> str:
+    needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if needed:
+        return (
+            f"a vocabulary of {size} pieces has no room for the special tokens and an alphabet; ask for at least"
+            f" {needed[1]}, better several times that, or lower vocab.character_coverage"
+        )
+    return f"sentencepiece cannot learn from this text: {message[:300]}; check the corpus and config.vocab"
+
+
+def _cut(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        for start in range(0, len(text), MAX_CHARACTERS):
+            if piece := text[start : start + MAX_CHARACTERS].strip():
+                yield piece
+
+
+def _sample(sentences: Iterable[str], at_most: int) -> list[str]:
+    """The ``at_most`` sentences with the lowest hashes, in their order: the same ones in any process."""
+    kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
+    for number, sentence in enumerate(sentences):
+        digest = hashlib.blake2b(sentence.encode("utf-8", "replace"), digest_size=8).digest()
+        entry = (-int.from_bytes(digest, "big"), -number, sentence)
+        if len(kept) < at_most:
+            heapq.heappush(kept, entry)
+        elif entry > kept[0]:
+            heapq.heapreplace(kept, entry)
+    return [sentence for _, _, sentence in sorted(kept, key=lambda entry: -entry[1])]

@@ -1,0 +1,192 @@
+"""sentencepiece: text to ids and back with a unigram or a BPE model, published or learned.
+
+A thin wrapper over the library of that name. What it adds: BERT's special tokens, whatever the model calls them; spans
+of the original text, where the library counts the space before a word and leaves characters that became several
+pieces to one of them; word starts. Ids are the library's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.text.encoded import Encoded, Part, lay_out
+from bert_jax.text.sentencepiece_model import BYTE, folds_case, parse, prepared, quiet
+
+SPACE = "\u2581"  # marks the start of a word in a piece
+
+
+class SentencePiece:
+    """The tokenizer of one model. Safe to share between threads; pickles as its model."""
+
+    file_name = "spiece.model"
+
+    def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
+        """``model``: the bytes of a ``.model`` file, and what messages call it. See ``sentencepiece_model.prepared``
+        for what is changed in it."""
+        self.model, special = prepared(model, lowercase, where)
+        self.lowercase = folds_case(self.model)
+        pieces = parse(self.model, where).pieces
+        self.vocab: tuple[str, ...] = tuple(piece.piece for piece in pieces)
+        self._is_byte = [piece.type == BYTE for piece in pieces]
+        self._special = special  # BERT's name -> id
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special[t] for t in SPECIAL_TOKENS)
+        self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        self.num_added = len(pieces) - len(parse(model, where).pieces)  # special tokens that the file did not have
+        self._processor = quiet().SentencePieceProcessor(model_proto=self.model)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> SentencePiece:
+        """The tokenizer of a ``.model`` file. Raises ``UserError`` where there is none, or it is of another kind."""
+        source = files.as_path(path)
+        if not source.exists():
+            raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published .model")
+        return cls(source.read_bytes(), lowercase, str(path))
+
+    def __reduce__(self) -> tuple[type[SentencePiece], tuple[bytes]]:
+        return SentencePiece, (self.model,)
+
+    @property
+    def size(self) -> int:
+        """V, the number of pieces."""
+        return len(self.vocab)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Identity of the tokenizer: the hash of its model."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    @functools.cached_property
+    def is_continuation(self) -> np.ndarray:
+        """bool [V]: the piece goes on with a word. A word starts at the mark of a space, and at a piece that begins
+        with an ideograph or with neither letter nor digit, as in WordPiece."""
+        return np.array([i not in self.special_ids and self._goes_on(i) for i in range(self.size)])
+
+    @functools.cached_property
+    def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
+        """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``."""
+        names = {i: token for token, i in self._special.items()}
+        return tuple(
+            (names[i], None) if i in names else (piece.removeprefix(SPACE), not piece.startswith(SPACE))
+            for i, piece in enumerate(self.vocab)
+        )
+
+    def _goes_on(self, token: int) -> bool:
+        piece = self.vocab[token]
+        return self._is_byte[token] or (not piece.startswith(SPACE) and _is_letter(piece[:1]))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text."""
+        return self._processor.Encode(list(texts), return_type="numpy", num_threads=1)
+
+    def encode(
+        self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
+    ) -> Encoded:
+        """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if that is given.
+
+        While too long, the longer of the two texts (the second on a tie) loses its last piece.
+        ``special_tokens_in_text`` recognises special tokens where they stand in a text, by BERT's names (``[MASK]``)
+        and by the model's (``<mask>``).
+        """
+        split = self._around_special_tokens if special_tokens_in_text else self._plain
+        parts = [split(t) for t in ([text] if pair is None else [text, pair])]
+        return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length)
+
+    def _plain(self, text: str, processor: Any = None) -> Part:
+        found = (processor or self._processor).Encode(text, return_type="offset_mapping")
+        starts = []
+        for token, piece in zip(found["ids"], found["pieces"], strict=True):
+            # The surface of an unknown piece says more than its id.
+            starts.append(not _is_letter(piece[:1]) if token == self.unk_id else not self.is_continuation[token])
+        return Part(found["ids"], list(_spans(text, found["pieces"], found["offsets"])), starts)
+
+    def _around_special_tokens(self, text: str) -> Part:
+        """A space before a special token is part of it, as it is of a word; the text that follows it without a space
+        goes on with its word."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        starts: list[bool] = []
+
+        def add(part: Part, shift: int) -> None:
+            ids.extend(part.ids)
+            offsets.extend((a + shift, b + shift) for a, b in part.offsets)
+            starts.extend(part.word_starts)
+
+        done = 0
+        for match in [*self._special_pattern.finditer(text), None]:
+            between = text[done : match.start() if match else None]
+            new_word = done == 0 or between[:1].isspace()
+            add(self._plain(between.rstrip() if match else between, None if new_word else self._inside_a_word), done)
+            if match:
+                add(Part([self._by_name[match.group()]], [(0, match.end() - match.start())], [False]), match.start())
+                done = match.end()
+        return Part(ids, offsets, starts)
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, int]:
+        return self._special | {self.vocab[i]: i for i in self.special_ids}
+
+    @functools.cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, sorted(self._by_name, key=len, reverse=True))))
+
+    @functools.cached_property
+    def _inside_a_word(self) -> Any:
+        """The model without the space that it puts before a text."""
+        model = parse(self.model, "the model")
+        model.normalizer_spec.add_dummy_prefix = False
+        return quiet().SentencePieceProcessor(model_proto=model.SerializeToString())
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Readable text: pieces joined to words, ``[PAD]``, ``[CLS]`` and ``[SEP]`` left out, ``[MASK]`` and ``[UNK]``
+        by these names."""
+        shown = {self.unk_id: UNK, self.mask_id: MASK}
+        silent = {self._special[token] for token in (PAD, CLS, SEP)}
+        words: list[str] = []
+        run: list[int] = []
+        for i in [int(i) for i in ids if i not in silent] + [self.unk_id]:
+            if i not in shown:
+                run.append(i)
+                continue
+            words += [self._processor.Decode(run)] if run else []
+            words.append(shown[i])
+            run = []
+        return " ".join(words[:-1])  # the last [UNK] was a sentinel
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``spiece.model``, whole or not at all. Loading it gives this tokenizer, special tokens included."""
+        files.write_bytes(path, self.model)
+
+    def tokenizer_json(self) -> str:
+        """A Hugging Face ``tokenizer.json`` with the same pieces and rules, special tokens and their template; see
+        ``sentencepiece_json``."""
+        from bert_jax.text.sentencepiece_json import tokenizer_json
+
+        return tokenizer_json(self.model, self._special)
+
+
+def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """[start, stop) of each piece without the space before its word. A character that became several pieces belongs to
+    each of them."""
+    for piece, (start, stop) in zip(pieces, offsets, strict=True):
+        while piece.startswith(SPACE) and start < stop and text[start].isspace():
+            start += 1
+        if start == stop and piece != SPACE:
+            start = min(start, len(text) - 1)
+            stop = start + 1
+        yield start, stop
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a piece that begins so goes on with the word before it."""
+    return character.isalnum() and not (unicodedata.name(character, "").startswith("CJK "))

@@ -1,0 +1,78 @@
+"""A sentencepiece model as a Hugging Face ``tokenizer.json``: the same pieces, scores and rules for ``tokenizers``.
+
+The ids are the same on real text but for this: ``tokenizers`` cuts words one by one where sentencepiece cuts a whole
+text, so where two ways to cut a word have scores that are equal but for rounding (runs of dashes, one in thousands of
+sentences) the two may choose differently; and it replaces a character together with the marks on it or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from bert_jax.records import CLS, MASK, SEP, UNK
+from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, USER_DEFINED, parse
+
+SPACE = "\u2581"
+
+
+def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
+    """``data`` is a prepared ``.model``, ``special`` gives the ids of BERT's special tokens in it."""
+    model = parse(data, "the model")
+    tokenizer = tokenizers.Tokenizer(_model(model, special[UNK]))
+    tokenizer.normalizer = _normalizer(model.normalizer_spec)
+    # Text after a special token goes on with a word, unless a space comes first.
+    scheme = "first" if model.normalizer_spec.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
+    steps = [decoders.ByteFallback(), decoders.Fuse()] if any(p.type == BYTE for p in model.pieces) else []
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)])
+    names = {token: model.pieces[i].piece for token, i in special.items()}
+    if KINDS[model.trainer_spec.model_type] == "bpe":
+        user_defined = [p.piece for p in model.pieces if p.type == USER_DEFINED]
+        tokenizer.add_tokens([AddedToken(piece, normalized=True) for piece in user_defined])
+    tokenizer.add_special_tokens(
+        [AddedToken(name, lstrip=token == MASK, normalized=False) for token, name in names.items()]
+    )
+    cls, sep = names[CLS], names[SEP]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, special[CLS]), (sep, special[SEP])],
+    )
+    return tokenizer.to_str(pretty=True)
+
+
+def _model(model: Any, unk_id: int) -> Any:
+    highest = max(piece.score for piece in model.pieces if piece.type == NORMAL)
+    # sentencepiece takes a piece that a user defined wherever it stands: it scores better than any way to cut it.
+    pieces = [
+        (p.piece, len(p.piece.encode()) * highest - 0.1 if p.type == USER_DEFINED else p.score) for p in model.pieces
+    ]
+    has_bytes = any(piece.type == BYTE for piece in model.pieces)
+    if KINDS[model.trainer_spec.model_type] == "unigram":
+        return models.Unigram(pieces, unk_id=unk_id, byte_fallback=has_bytes)
+    ids = {piece: i for i, (piece, _) in enumerate(pieces)}
+    return models.BPE(
+        ids, _merges(model), unk_token=pieces[unk_id][0], fuse_unk=True, byte_fallback=has_bytes, ignore_merges=False
+    )
+
+
+def _merges(model: Any) -> list[tuple[str, str]]:
+    """Every way to join two pieces to a third, the best score first: what sentencepiece tries, as a list."""
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
+    found = [
+        (-score, piece, i) for piece, score in scores.items() for i in range(1, len(piece))
+        if piece[:i] in scores and piece[i:] in scores
+    ]  # fmt: skip
+    return [(piece[:i], piece[i:]) for _, piece, i in sorted(found)]
+
+
+def _normalizer(spec: Any) -> Any:
+    steps: list[Any] = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    if spec.remove_extra_whitespaces:
+        # One space in front stays: it is the mark of the first word.
+        steps += [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), SPACE)]
+    return normalizers.Sequence(steps)

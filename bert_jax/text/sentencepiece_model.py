@@ -1,0 +1,167 @@
+"""The ``.model`` file of sentencepiece: its special pieces found or appended, its case folded.
+
+Everything that the ids depend on is kept inside the file, so it gives the same ids in every program that reads it. The
+message classes that sentencepiece ships fit one range of protobuf versions only; the few fields that are needed here
+are declared below, and protobuf carries the others along unread.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import sentencepiece
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from bert_jax.errors import UserError
+from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
+KINDS = {1: "unigram", 2: "bpe"}  # types of models
+# What published models call the special tokens of BERT; the first that is there counts.
+NAMES = {
+    PAD: (PAD, "<pad>"),
+    CLS: (CLS, "<cls>", "<s>"),
+    SEP: (SEP, "<sep>", "</s>"),
+    MASK: (MASK, "<mask>"),
+}
+_Field = descriptor_pb2.FieldDescriptorProto
+_FIELDS: dict[str, dict[str, tuple[int, Any, str]]] = {  # message -> field -> number, type, default
+    "Piece": {
+        "piece": (1, _Field.TYPE_STRING, ""),
+        "score": (2, _Field.TYPE_FLOAT, "0"),
+        "type": (3, _Field.TYPE_INT32, "1"),
+    },
+    "TrainerSpec": {
+        "model_type": (3, _Field.TYPE_INT32, "1"),
+        "treat_whitespace_as_suffix": (24, _Field.TYPE_BOOL, "false"),
+    },
+    "NormalizerSpec": {
+        "precompiled_charsmap": (2, _Field.TYPE_BYTES, ""),
+        "add_dummy_prefix": (3, _Field.TYPE_BOOL, "true"),
+        "remove_extra_whitespaces": (4, _Field.TYPE_BOOL, "true"),
+        "escape_whitespaces": (5, _Field.TYPE_BOOL, "true"),
+    },
+    "Model": {
+        "pieces": (1, "Piece", ""),
+        "trainer_spec": (2, "TrainerSpec", ""),
+        "normalizer_spec": (3, "NormalizerSpec", ""),
+    },
+}
+
+
+@functools.cache
+def _message() -> Any:
+    """The class of a whole ``.model``."""
+    package = "bert_jax.sentencepiece"
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field_name, (number, kind, default) in fields.items():
+            field = message.field.add(name=field_name, number=number, label=_Field.LABEL_OPTIONAL)
+            if isinstance(kind, str):
+                field.type, field.type_name = _Field.TYPE_MESSAGE, f".{package}.{kind}"
+                if field_name == "pieces":
+                    field.label = _Field.LABEL_REPEATED
+            else:
+                field.type, field.default_value = kind, default
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Model"))
+
+
+def parse(data: bytes, where: str) -> Any:
+    """The message of a ``.model``. Raises ``UserError`` for what is none, or of a kind that is not read here."""
+    model = _message()()
+    try:
+        model.ParseFromString(data)
+        complete = bool(model.pieces) and model.HasField("trainer_spec")
+    except DecodeError:
+        complete = False
+    if not complete or sum(piece.type == UNKNOWN for piece in model.pieces) != 1:
+        raise UserError(f"{where} is not a sentencepiece model; give a .model file, or a vocab.txt of WordPiece")
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    if trainer.model_type not in KINDS:
+        raise UserError(f"{where} is a word or character model of sentencepiece; give a unigram or a BPE model")
+    if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
+        raise UserError(f"{where} does not mark spaces by U+2581 at the start of words; give a model that does")
+    return model
+
+
+def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
+    """The model as it is used here, and the ids of BERT's special tokens in it.
+
+    A special token that the model lacks, under every name of ``NAMES``, is appended as a piece, as users of T5's or
+    plain models do by hand: V grows by one. All five become control pieces, which no text is ever cut into.
+
+    Args:
+      lowercase: True folds case (lower, accents off) where the model's own normaliser does not.
+    """
+    model = parse(data, where)
+    ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
+    special = {UNK: next(i for i, piece in enumerate(model.pieces) if piece.type == UNKNOWN)}
+    changed = False
+    for token, names in NAMES.items():
+        found = next((ids[name] for name in names if name in ids and ids[name] not in special.values()), None)
+        if found is None:
+            found = len(model.pieces)
+            model.pieces.add(piece=token)
+        changed |= model.pieces[found].type != CONTROL
+        model.pieces[found].type = CONTROL
+        special[token] = found
+    if lowercase and not folds_case(data):
+        model.normalizer_spec.precompiled_charsmap = _folded(model.normalizer_spec)
+        changed = True
+    data = model.SerializeToString(deterministic=True) if changed else data  # else the very bytes, and their hash
+    return data, {token: special[token] for token in SPECIAL_TOKENS}
+
+
+def folds_case(data: bytes) -> bool:
+    """Whether the model's normaliser lowers capitals by itself."""
+    return "B" not in quiet().SentencePieceNormalizer(model_proto=data).Normalize("B")
+
+
+def quiet() -> Any:
+    """The library, told to log errors only."""
+    sentencepiece.set_min_log_level(2)
+    return sentencepiece
+
+
+@functools.cache  # a second of work
+def folding_normalizer() -> Any:
+    """sentencepiece's usual normaliser (NFKC, white space made one space) that lowers and strips accents too."""
+    return _folding(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc"))
+
+
+def _folded(normalizer_spec: Any) -> bytes:
+    """The table of replacements of a model's normaliser, with folding after them."""
+    own = None
+    if normalizer_spec.precompiled_charsmap:
+        own = quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString())
+    spec = type(normalizer_spec)()
+    spec.ParseFromString(_folding(own).serialized_normalizer_spec())
+    return spec.precompiled_charsmap
+
+
+def _folding(normalizer: Any | None) -> Any:
+    """What folds after ``normalizer``: its replacements folded, and those of the characters that it leaves alone."""
+    own = dict(normalizer.Decompile()) if normalizer else {}
+    replacements = [*((source, _fold(target)) for source, target in own.items()), *_folded_rest(own)]
+    return quiet().SentencePieceNormalizer(norm_map=replacements)
+
+
+def _folded_rest(own: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for code in range(0x110000):
+        c = chr(code)
+        plain = c.lower() == c and not unicodedata.decomposition(c) and unicodedata.category(c) != "Mn"
+        if not (plain or 0xD800 <= code < 0xE000 or c in own) and (folded := _fold(c)) != c:
+            yield c, folded
+
+
+def _fold(text: str) -> str:
+    """Lowered, accents off, composed again: what BERT does, but that Hangul stays whole."""
+    decomposed = unicodedata.normalize("NFD", text.lower())
+    return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))

@@ -1,0 +1,73 @@
+"""Finding and reading a tokenizer, whichever its kind."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.learn_sentencepiece import learn_sentencepiece
+from bert_jax.text.sentencepiece import SentencePiece
+from bert_jax.text.tokenizer import Tokenizer, check_name, existing, file_name, find, load
+from bert_jax.text.wordpiece import WordPiece
+
+TEXTS = ["the cats run to the river", "The dog runs, and the cat sees it."] * 20
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "unigram", "bpe"])
+def tokenizer(request) -> Tokenizer:
+    if request.param == "wordpiece":
+        return WordPiece((*SPECIAL_TOKENS, "the", "cat", "##s", "run", "to", "river", ",", "."))
+    return SentencePiece(learn_sentencepiece(TEXTS, 45, request.param, lowercase=False))
+
+
+def test_what_every_tokenizer_offers(tokenizer, tmp_path):
+    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+    assert (tokenizer.size, len(tokenizer.is_continuation)) == (len(tokenizer.vocab), len(tokenizer.vocab))
+    assert tokenizer.surfaces[:5] == tuple((token, None) for token in SPECIAL_TOKENS)
+    assert len(set(tokenizer.surfaces)) == tokenizer.size
+    [ids] = tokenizer.encode_batch(["the cats run"])
+    encoded = tokenizer.encode("the cats run", "to", max_length=20)
+    assert encoded.input_ids[1 : 1 + len(ids)] == tuple(ids.tolist())
+    assert (len(encoded.input_ids), encoded.pieces[0], encoded.pieces[-1]) == (20, "[CLS]", "[PAD]")
+    assert tokenizer.decode(ids) == "the cats run"
+    words = np.split(np.arange(len(ids)), np.flatnonzero(~tokenizer.is_continuation[ids])[1:])
+    assert [tokenizer.decode(ids[word]).replace("##", "") for word in words] == ["the", "cats", "run"]
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert (copy.sha256, copy.lowercase) == (tokenizer.sha256, tokenizer.lowercase)
+    tokenizer.save(tmp_path / tokenizer.file_name)
+    for place in (tmp_path, tmp_path / tokenizer.file_name, str(tmp_path)):
+        found = load(place, tokenizer.lowercase)
+        assert (type(found), found.sha256) == (type(tokenizer), tokenizer.sha256)
+    assert find(tmp_path) == existing(tmp_path) == tmp_path / tokenizer.file_name
+
+
+def test_the_texts_of_a_pair_are_shortened_alike(tokenizer):
+    short = tokenizer.encode("the the the", "the the", max_length=7)
+    assert len(short.input_ids) == 7
+    assert short.token_type_ids == (0, 0, 0, 0, 1, 1, 1)
+    with pytest.raises(UserError, match="max_length is 2; at least 3"):
+        tokenizer.encode("the", max_length=2)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path):
+    assert existing(tmp_path) is None
+    with pytest.raises(UserError, match="has neither vocab.txt nor spiece.model; put"):
+        load(tmp_path)
+
+
+def test_the_name_says_the_kind():
+    assert [file_name(kind) for kind in ("wordpiece", "unigram", "bpe")] == [
+        "vocab.txt",
+        "spiece.model",
+        "spiece.model",
+    ]
+    assert file_name("wordpiece", "some/t5.model") == "spiece.model"
+    assert file_name("unigram", "some/vocab.txt") == "vocab.txt"
+    check_name("any/name.model", "bpe")
+    check_name("any/name", "wordpiece")
+    with pytest.raises(UserError, match="vocab.txt would be read as .* of kind 'bpe'; call it spiece.model"):
+        check_name("vocab.txt", "bpe")
+    with pytest.raises(UserError, match="x.model would be read as .* the vocabulary v.txt; call it vocab.txt"):
+        check_name("x.model", "unigram", "v.txt")
