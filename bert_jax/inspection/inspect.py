@@ -1,0 +1,144 @@
+"""Inspects a corpus: every check, in one pass over the tokens and a few over their hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax import files
+from bert_jax.corpora.store import Corpus
+from bert_jax.errors import UserError
+from bert_jax.inspection import evaluation, fit, repeats, shape
+from bert_jax.inspection.check import Check, Status, worst
+from bert_jax.inspection.pieces import Pieces
+from bert_jax.inspection.scan import scan
+from bert_jax.text.wordpiece import WordPiece
+
+CACHE_BYTES = 32 << 20  # of blocks: the text is read from one end to the other
+VOCABULARY = "vocab.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to inspect."""
+
+    corpus: str
+    vocab: str | None = None  # default: vocab.txt in the corpus's folder or beside it, if it is the right one
+    evaluation: str | None = None  # a glob of text files, or a corpus
+    max_lengths: tuple[int, ...] = (128, 512)
+    private: bool = False  # no text of the corpus and no path in what is found
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """What was found."""
+
+    corpus: dict[str, Any]
+    checks: tuple[Check, ...]
+
+    @property
+    def verdict(self) -> Status:
+        return worst([check.status for check in self.checks])
+
+    def check(self, name: str) -> Check:
+        return next(check for check in self.checks if check.name == name)
+
+    def as_record(self) -> dict[str, Any]:
+        """For JSON: ``corpus``, ``verdict`` and ``checks`` by name."""
+        checks = {c.name: {k: v for k, v in dataclasses.asdict(c).items() if k != "name"} for c in self.checks}
+        return {"corpus": self.corpus, "verdict": self.verdict, "checks": checks}
+
+
+def inspect(request: Request) -> Inspection:
+    """Inspect the training split, and the held-out split against it.
+
+    Memory is bounded: 8 bytes a document, and up to 256 MB of hashes at a time; the hashes of all sentences (16 bytes
+    each) go to a temporary folder.
+
+    Raises:
+      UserError: no corpus, no vocabulary where one was named, row lengths or an evaluation set that cannot be.
+    """
+    if not request.max_lengths or min(request.max_lengths) < 5:
+        raise UserError(f"max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
+    corpus = Corpus(request.corpus, CACHE_BYTES)
+    named = WordPiece.load(request.vocab, _lowercase(corpus)) if request.vocab else _found_vocabulary(corpus)
+    tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None
+    evaluated = evaluation.open_set(request.evaluation, corpus, tokenizer) if request.evaluation else None
+
+    checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
+    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as folder:
+        checks += _measure(corpus, tokenizer, request.max_lengths, Path(folder))
+    if evaluated is not None:
+        name = "evaluation set" if request.private else str(request.evaluation)
+        checks.append(evaluation.overlap(corpus.split("train"), corpus, evaluated, name))
+    if request.private:
+        checks = [dataclasses.replace(check, text=()) for check in checks]
+    return Inspection(_corpus_facts(corpus, request), tuple(checks))
+
+
+def _measure(corpus: Corpus, tokenizer: WordPiece | None, max_lengths: tuple[int, ...], folder: Path) -> list[Check]:
+    manifest = corpus.manifest
+    pieces = Pieces.of(tokenizer) if tokenizer else None
+    unk_id = tokenizer.unk_id if tokenizer else -1
+    train, held = (
+        scan(corpus.split(name), manifest["vocab_size"], unk_id, pieces, folder) for name in ("train", "heldout")
+    )
+    lengths = shape.measure(train.split)
+    checks = _text_checks(corpus, train, tokenizer, pieces, lengths.document_tokens)
+    lines = repeats.lines(train, tokenizer)
+    checks += [
+        fit.coverage(train),
+        shape.documents(train.split, lengths, manifest.get("dropped", {})),
+        shape.sentences(train.split, lengths),
+        lines,
+        repeats.templates(train, lines.facts["long_repeated_token_share"], tokenizer),
+        repeats.documents(train),
+        repeats.heldout(train, held),
+        *shape.rows(train.split, max_lengths),
+    ]
+    return checks
+
+
+def _text_checks(
+    corpus: Corpus, train: Any, tokenizer: WordPiece | None, pieces: Pieces | None, document_tokens: np.ndarray
+) -> list[Check]:
+    """What needs the vocabulary."""
+    if tokenizer is None or pieces is None:
+        names = ("unknown_tokens", "tokens_a_word", "letter_case", "encoding")
+        return [Check(name, "skip", "not looked at", "needs the vocabulary of the corpus: --vocab") for name in names]
+    hits = corpus.manifest.get("text_hits", {}).get("encoding", {})
+    return [
+        fit.unknown(train, document_tokens),
+        fit.words(train, pieces),
+        fit.case(train, pieces, tokenizer.lowercase),
+        fit.encoding(train, hits, corpus.manifest.get("text_bytes", 0)),
+    ]
+
+
+def _corpus_facts(corpus: Corpus, request: Request) -> dict[str, Any]:
+    splits = {
+        name: {key: facts[key] for key in ("num_documents", "num_sentences", "num_tokens")}
+        for name, facts in corpus.manifest["splits"].items()
+    }
+    path = {} if request.private else {"path": os.fspath(request.corpus)}
+    return {**path, "fingerprint": corpus.fingerprint, "splits": splits, "private": request.private}
+
+
+def _lowercase(corpus: Corpus) -> bool:
+    return bool(corpus.manifest.get("lowercase", True))
+
+
+def _found_vocabulary(corpus: Corpus) -> WordPiece | None:
+    """``vocab.txt`` in the corpus's folder or beside it, as in a run's folder; only the right one will do."""
+    for folder in (corpus.folder, corpus.folder.absolute().parent):
+        path = files.as_path(folder) / VOCABULARY
+        if path.exists():
+            tokenizer = WordPiece.load(path, _lowercase(corpus))
+            if tokenizer.sha256 == corpus.tokenizer_sha256:
+                return tokenizer
+    return None

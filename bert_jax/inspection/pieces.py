@@ -1,0 +1,109 @@
+"""What a vocabulary's pieces look like: boolean arrays over the vocabulary, so that text is judged by counting ids."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_jax.records import SPECIAL_TOKENS
+
+Flags = npt.NDArray[np.bool_]  # [V]
+
+# What UTF-8 read as Windows-1252 looks like in pieces: a letter that the first byte turns into (its accent may be
+# gone), and within the same word a sign that a later byte turns into. Signs that do follow a letter in good text
+# (trade mark, degree, superscripts, a loose acute accent) are not among them.
+_LEADS = "aÃÂâãÐðæåä"
+_TAILS = "©ª¼¤€¢¸¬µ"
+_MOJIBAKE = re.compile(f"[{_LEADS}][{_TAILS}]")
+
+
+class Tokenizer(Protocol):
+    """The part of a tokenizer that the inspection uses."""
+
+    vocab: tuple[str, ...]
+    lowercase: bool
+    unk_id: int
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def is_continuation(self) -> np.ndarray: ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """Flags of the pieces of one vocabulary."""
+
+    texts: tuple[str, ...]  # without the marks of continuation or word start; "" for special tokens
+    continuation: Flags
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Pieces:
+        texts = tuple(map(_bare, tokenizer.vocab))
+        return cls(texts, np.asarray(tokenizer.is_continuation, bool))
+
+    def where(self, test: Callable[[str], bool]) -> Flags:
+        return np.array([bool(text) and test(text) for text in self.texts])
+
+    @functools.cached_property
+    def number(self) -> Flags:
+        return self.where(str.isnumeric)
+
+    @functools.cached_property
+    def alphabetic(self) -> Flags:
+        """Letters of scripts that write words with several letters; ideographs and syllables do not count."""
+        return self.where(lambda text: text.isalpha() and _is_letter(text[0]))
+
+    @functools.cached_property
+    def wordlike(self) -> Flags:
+        """Anything but punctuation and signs."""
+        return self.where(lambda text: any(map(str.isalnum, text)))
+
+    @functools.cached_property
+    def single_continuation(self) -> Flags:
+        return self.alphabetic & self.continuation & self.where(lambda text: len(text) == 1)
+
+    @functools.cached_property
+    def capital(self) -> Flags:
+        return self.where(lambda text: text != text.lower())
+
+    @functools.cached_property
+    def small(self) -> Flags:
+        return self.where(lambda text: text != text.upper() and text == text.lower())
+
+    @functools.cached_property
+    def lead(self) -> Flags:
+        return self.where(lambda text: text[-1] in _LEADS)
+
+    @functools.cached_property
+    def tail(self) -> Flags:
+        return self.continuation & self.where(lambda text: text[0] in _TAILS)
+
+    @functools.cached_property
+    def mojibake(self) -> Flags:
+        """Both in one piece, as a vocabulary learned from such text has it."""
+        return self.where(lambda text: bool(_MOJIBAKE.search(text)))
+
+
+def _bare(piece: str) -> str:
+    if piece in SPECIAL_TOKENS or re.fullmatch(r"\[unused\d+\]|<.*>", piece):
+        return ""
+    return piece.removeprefix("##") if len(piece) > 2 else piece.removeprefix("\u2581")
+
+
+@functools.lru_cache(1 << 16)
+def _is_letter(character: str) -> bool:
+    name = unicodedata.name(character, "")
+    return not name.startswith(("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"))
