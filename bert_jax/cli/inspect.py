@@ -21,11 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.inspect import Request, inspect
-    from bert_jax.inspection.page import as_lines, update_card, write_report
+    from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
 
     request = Request(
         arguments.corpus, arguments.vocab, arguments.eval, _lengths(arguments.max_length), arguments.private
     )
+    if arguments.card:
+        check_card(arguments.corpus, arguments.private)
     found = inspect(request)
     notes = [write_report(found, arguments.output)] if arguments.output else []
     notes += [update_card(found, arguments.corpus)] if arguments.card else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bert_jax.corpora.privacy import is_private
+
 CARD = "card.md"
 UNSAID = "not stated"
 
@@ -36,7 +38,7 @@ def _summary(manifest: Mapping[str, Any]) -> str:
     documents, tokens = (sum(int(s.get(key, 0)) for s in splits.values()) for key in ("num_documents", "num_tokens"))
     text = manifest.get("text_bytes")
     size = f", {int(text):,} bytes of text" if text is not None else ""
-    private = " Text and paths are kept out of this card." if manifest.get("private") else ""
+    private = " Text and paths are kept out of this card." if is_private(manifest) else ""
     return f"A tokenized corpus for pretraining: {documents:,} documents, {tokens:,} tokens{size}.{private}"
 
 

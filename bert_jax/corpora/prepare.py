@@ -15,6 +15,7 @@ from bert_jax import catalogue, files
 from bert_jax.configuration import build
 from bert_jax.corpora.build import Progress
 from bert_jax.corpora.build import build as build_corpus
+from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece, read_vocab
 
@@ -71,14 +72,17 @@ def prepare_corpus(
 ) -> dict[str, Any]:
     """Build the store of ``config.corpus`` in the new folder ``output``, tokenized with ``vocabulary``; its manifest.
 
+    With ``config.private`` the manifest does not say where the text came from (``corpora.privacy``).
+
     Raises:
       UserError: bad config or input, an ``output`` that is not empty, a full disk. Nothing is left half-written.
     """
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     corpus = build(CorpusConfig, config["corpus"], "config.corpus")
     tokenizer = WordPiece.load(vocabulary, vocab.lowercase)
+    source = find_source(corpus)
     return build_corpus(
-        find_source(corpus),
+        PrivateSource(source) if config.get("private") else source,
         tokenizer,
         output,
         heldout_fraction=corpus.heldout_fraction,

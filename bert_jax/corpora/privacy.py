@@ -63,6 +63,17 @@ def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **hidden}
 
 
+def is_private(manifest: Mapping[str, Any]) -> bool:
+    """Whether a corpus was built in private mode."""
+    return bool(manifest.get("private") or (manifest.get("source") or {}).get("private"))
+
+
+def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card may know of ``manifest``: the source without its names, no notes."""
+    source = {**redacted(manifest.get("source") or {}), "private": True}
+    return {name: value for name, value in manifest.items() if name != "notes"} | {"source": source}
+
+
 @dataclasses.dataclass(frozen=True)
 class PrivateSource:
     """A source that says of itself no more than ``redacted`` lets through; its documents are the same."""

@@ -74,13 +74,29 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
         yield [np.sort(_part(array, part, bits)) for array in arrays]
 
 
-def _part(array: Hashes, part: int, bits: int) -> Hashes:
+def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE) -> Iterator[Hashes]:
+    """``array`` sorted, part by part, with equal hashes once for each distinct one in the same places of ``others``."""
+    bits = 0
+    while 4 * len(array) >> bits > at_once:  # both, their order, and a copy in that order
+        bits += 1
+    for part in range(1 << bits):
+        kept, beside = _part(array, part, bits), _part(array, part, bits, others)
+        order = np.lexsort((beside, kept))
+        kept, beside = kept[order], beside[order]
+        new = np.ones(len(kept), bool)
+        new[1:] = (kept[1:] != kept[:-1]) | (beside[1:] != beside[:-1])
+        yield kept[new]
+
+
+def _part(array: Hashes, part: int, bits: int, taken: Hashes | None = None) -> Hashes:
+    """Those of ``array`` (or what stands in their places in ``taken``) whose first ``bits`` say ``part``."""
+    taken = array if taken is None else taken
     if bits == 0:
-        return np.array(array)
+        return np.array(taken)
     shift, found = np.uint64(64 - bits), []
     for start in range(0, len(array), _READ_AT_ONCE):
         piece = array[start : start + _READ_AT_ONCE]
-        found.append(piece[(piece >> shift) == part])
+        found.append(taken[start : start + _READ_AT_ONCE][(piece >> shift) == part])
     return np.concatenate([np.zeros(0, np.uint64), *found])
 
 

@@ -90,13 +90,12 @@ def _measure(corpus: Corpus, tokenizer: WordPiece | None, max_lengths: tuple[int
     )
     lengths = shape.measure(train.split)
     checks = _text_checks(corpus, train, tokenizer, pieces, lengths.document_tokens)
-    lines = repeats.lines(train, tokenizer)
     checks += [
         fit.coverage(train),
         shape.documents(train.split, lengths, manifest.get("dropped", {})),
         shape.sentences(train.split, lengths),
-        lines,
-        repeats.templates(train, lines.facts["long_repeated_token_share"], tokenizer),
+        repeats.lines(train, tokenizer),
+        repeats.templates(train, tokenizer),
         repeats.documents(train),
         repeats.heldout(train, held),
         *shape.rows(train.split, max_lengths),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from html import escape
@@ -10,16 +9,17 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.corpora.card import CARD, write_card
-from bert_jax.corpora.store import MANIFEST
+from bert_jax.corpora.privacy import is_private, private_manifest
+from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.inspection.check import Check, percent
+from bert_jax.inspection.check import Check
 from bert_jax.inspection.inspect import Inspection
 from bert_jax.training.charts import Chart, Series, svg
 from bert_jax.training.formats import count
 from bert_jax.training.page import page, section, table
 
 FILE = "report.html"
-COLOURS = {"ok": "good", "warn": "neutral", "bad": "bad", "skip": "neutral"}
+COLOURS = {"ok": "good", "warn": "warn", "bad": "bad", "skip": "neutral"}
 
 
 def as_lines(found: Inspection) -> Iterator[str]:
@@ -62,19 +62,33 @@ def write_report(found: Inspection, folder: str | os.PathLike[str]) -> str:
     return os.fspath(path)
 
 
+def check_card(corpus: str | os.PathLike[str], private: bool) -> None:
+    """Raise ``UserError`` where ``update_card`` must not write."""
+    if files.is_remote(corpus):
+        raise UserError(f"--card cannot change {corpus}: a committed folder stays as it is; build it again, or copy it")
+    manifest = Corpus(corpus).manifest
+    if is_private(manifest) and not private:
+        raise UserError("this corpus is private: add --private, so that its card says nothing of its text")
+
+
 def update_card(found: Inspection, corpus: str | os.PathLike[str]) -> str:
     """Write ``card.md`` of the corpus again, with what was found. Returns its path."""
-    folder = files.as_path(corpus)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    if manifest.get("private") and not found.corpus["private"]:
-        raise UserError("this corpus is private: add --private, so that its card says nothing of its text")
-    files.write_text(folder / CARD, write_card(manifest, found.as_record()))
-    return os.fspath(folder / CARD)
+    path = files.as_path(corpus) / CARD
+    manifest = Corpus(corpus).manifest
+    manifest = private_manifest(manifest) if found.corpus["private"] else manifest
+    files.write_text(path, write_card(manifest, found.as_record()))
+    return os.fspath(path)
 
 
 def _verdicts(checks: tuple[Check, ...]) -> str:
-    rows = [[check.name.replace("_", " "), check.status, check.figure, check.fix] for check in checks]
-    return f'<div class="card">{table(["check", "", "measured", "what to do"], rows, numbers_from=9)}</div>'
+    lines = "".join(
+        f'<tr><th scope="row">{escape(check.name.replace("_", " "))}</th>'
+        f'<td><span class="badge {COLOURS[check.status]}">{check.status}</span></td>'
+        f'<td class="wrap">{escape(check.figure)}</td><td class="wrap">{escape(check.fix)}</td></tr>\n'
+        for check in checks
+    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("check", "", "measured", "what to do"))
+    return f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{lines}</tbody></table></div>'
 
 
 def _texts(checks: tuple[Check, ...]) -> str:
@@ -101,9 +115,12 @@ def _histogram(title: str, bins: list[list[int]]) -> str:
     """Bins as the outline of their bars."""
     points: list[tuple[float, float]] = []
     for low, high, n in bins:
-        if points and points[-1][0] != low:
+        if not points:
+            points = [(low, 0)]
+        elif points[-1][0] != low:  # bins without anything between them
             points += [(points[-1][0], 0), (low, 0)]
         points += [(low, n), (high, n)]
+    points += [(points[-1][0], 0)] if points else []
     chart = Chart(title, (Series("count", points, "train"),), log_x=True, noisy=False, digits=0, x_name="length")
     return _figure(chart, " (log scale)")
 
@@ -118,12 +135,12 @@ def _padding(facts: dict[str, Any]) -> str:
     """A bar for each way to make rows."""
     bars = []
     for length, values in facts.items():
-        for label, key in (("one pair a row", "one_pair_a_row"), ("packed", "packed")):
+        for label, key in (("one pair", "one_pair_a_row"), ("packed", "packed")):
             share = values[key]
             width = 100 * min(max(share, 0.0), 1.0)
             bars.append(
-                f'<div class="guess"><b>{escape(f"{length}, {label}")}</b><i style="width:{width:.1f}%"></i>'
-                f"<span>{percent(share)}</span></div>"
+                f'<div class="guess"><b>{escape(f"{length} {label}")}</b><i style="width:{width:.1f}%"></i>'
+                f"<span>{share:.1%}</span></div>"
             )
     pairs = " · ".join(f"{count(values['pairs'])} pairs at {length}" for length, values in facts.items())
     caption = f'<figcaption><h3>Padding of rows</h3><span class="legend">{escape(pairs)}</span></figcaption>'

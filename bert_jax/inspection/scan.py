@@ -32,12 +32,20 @@ class Scan:
     mojibake: Ints  # [N] places that look like text of another encoding
 
 
-def scan(split: CorpusSplit, vocab_size: int, unk_id: int, pieces: Pieces | None, folder: Path) -> Scan:
+def scan(
+    split: CorpusSplit,
+    vocab_size: int,
+    unk_id: int,
+    pieces: Pieces | None,
+    folder: Path,
+    tokens_at_once: int = TOKENS_AT_ONCE,
+) -> Scan:
     """Read ``split`` once.
 
     Args:
       pieces: of the vocabulary that made the corpus; None if it is not at hand: nothing is then known of the text.
       folder: where the hashes go, 8 bytes a sentence twice and 8 bytes a document.
+      tokens_at_once: in memory; what is found does not depend on it.
     """
     order_table = hashing.token_table(vocab_size, "order")
     bag_table = hashing.token_table(vocab_size, "bag")
@@ -48,7 +56,7 @@ def scan(split: CorpusSplit, vocab_size: int, unk_id: int, pieces: Pieces | None
     bags = _on_disk(folder / f"{split.name}.bags.npy", split.num_sentences)
     token_counts = np.zeros(vocab_size, np.int64)
     unknown, mojibake = (np.zeros(split.num_documents, np.int64) for _ in range(2))
-    for first, tokens, lengths in chunks(split):
+    for first, tokens, lengths in chunks(split, tokens_at_once):
         here = slice(first, first + len(lengths))
         sentences[here] = hashing.with_length(hashing.sequence_hashes(order_table[tokens], lengths), lengths)
         kept = hashing.bag_hashes(counted[tokens], lengths)
@@ -61,7 +69,7 @@ def scan(split: CorpusSplit, vocab_size: int, unk_id: int, pieces: Pieces | None
     return Scan(split, sentences, bags, documents, token_counts, unknown, mojibake)
 
 
-def chunks(split: CorpusSplit, at_once: int = TOKENS_AT_ONCE) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """First sentence, tokens and sentence lengths of runs of whole sentences, of about ``at_once`` tokens."""
     offsets, first = split.sentence_offsets, 0
     while first < split.num_sentences:

@@ -16,7 +16,7 @@ from bert_jax.rows import plan, random
 
 LONG_SENTENCE = 512  # tokens: longer than the longest rows
 _SENTENCES_AT_ONCE = 1 << 22
-PLANNED_SENTENCES = 1 << 19  # rows are planned for as many, of documents from all over the split
+PLANNED_SENTENCES = 1 << 18  # rows are planned for as many, of documents from all over the split
 BINS_A_DOUBLING = 2
 
 
@@ -171,11 +171,11 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
 def _padding(facts: dict[str, Any]) -> Check:
     worst_packed = max(f["packed"] for f in facts.values())
     status: Status = grade(worst_packed, 0.01, 0.2)
-    figures = (f"{percent(f['one_pair_a_row'])} -> {percent(f['packed'])} at {n}" for n, f in facts.items())
+    figures = (f"{percent(f['one_pair_a_row'])}, packed {percent(f['packed'])} at {n}" for n, f in facts.items())
     return Check(
         "padding",
         status,
-        f"one pair a row -> packed: {', '.join(figures)}",
+        f"one pair a row: {'; '.join(figures)}",
         "" if status == "ok" else "too few pairs to fill rows: more text, or shorter rows",
         facts,
     )
