@@ -68,7 +68,7 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
     As many passes over the arrays as it takes to hold ``at_once`` hashes in memory.
     """
     total, bits = sum(map(len, arrays)), 0
-    while total >> bits > at_once:
+    while total > at_once << bits:
         bits += 1
     for part in range(1 << bits):
         yield [np.sort(_part(array, part, bits)) for array in arrays]
@@ -77,7 +77,7 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
 def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE) -> Iterator[Hashes]:
     """``array`` sorted, part by part, with equal hashes once for each distinct one in the same places of ``others``."""
     bits = 0
-    while 4 * len(array) >> bits > at_once:  # both, their order, and a copy in that order
+    while 4 * len(array) > at_once << bits:  # both, their order, and a copy in that order
         bits += 1
     for part in range(1 << bits):
         kept, beside = _part(array, part, bits), _part(array, part, bits, others)

@@ -17,11 +17,10 @@ from bert_jax.records import SPECIAL_TOKENS
 Flags = npt.NDArray[np.bool_]  # [V]
 
 # What UTF-8 read as Windows-1252 looks like in pieces: a letter that the first byte turns into (its accent may be
-# gone), and within the same word a sign that a later byte turns into. Signs that do follow a letter in good text
-# (trade mark, degree, superscripts, a loose acute accent) are not among them.
-_LEADS = "aÃÂâãÐðæåä"
-_TAILS = "©ª¼¤€¢¸¬µ"
-_MOJIBAKE = re.compile(f"[{_LEADS}][{_TAILS}]")
+# gone), and within the same word a sign that a later byte turns into. Signs that do follow a common letter in good
+# text (trade mark, degree, superscripts, a loose acute accent) are not asked for after one.
+_SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
+_MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
 
 
 class Tokenizer(Protocol):
@@ -84,12 +83,12 @@ class Pieces:
         return self.where(lambda text: text != text.upper() and text == text.lower())
 
     @functools.cached_property
-    def lead(self) -> Flags:
-        return self.where(lambda text: text[-1] in _LEADS)
-
-    @functools.cached_property
-    def tail(self) -> Flags:
-        return self.continuation & self.where(lambda text: text[0] in _TAILS)
+    def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
+        """Pieces that end with such a letter and pieces that go on with its sign, of every kind."""
+        first = np.array([text[:1] for text in self.texts])
+        last = np.array([text[-1:] for text in self.texts])
+        pairs = ((np.isin(last, list(a)), np.isin(first, list(b)) & self.continuation) for a, b in _SIGNS)
+        return tuple((lead, tail) for lead, tail in pairs if lead.any() and tail.any())
 
     @functools.cached_property
     def mojibake(self) -> Flags:

@@ -87,8 +87,9 @@ def _on_disk(path: Path, size: int) -> Hashes:
 
 
 def _mojibake(tokens: np.ndarray, pieces: Pieces) -> np.ndarray:
-    pairs = pieces.lead[tokens[:-1]] & pieces.tail[tokens[1:]]
-    return np.concatenate([np.flatnonzero(pairs), np.flatnonzero(pieces.mojibake[tokens])])
+    places = [np.flatnonzero(pieces.mojibake[tokens])]
+    places += [np.flatnonzero(lead[tokens[:-1]] & tail[tokens[1:]]) for lead, tail in pieces.mojibake_pairs]
+    return np.concatenate(places)
 
 
 def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first: int, lengths: np.ndarray) -> None:

@@ -170,7 +170,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
 
 def _padding(facts: dict[str, Any]) -> Check:
     worst_packed = max(f["packed"] for f in facts.values())
-    status: Status = grade(worst_packed, 0.01, 0.2)
+    status: Status = grade(worst_packed, 0.05, 0.25)
     figures = (f"{percent(f['one_pair_a_row'])}, packed {percent(f['packed'])} at {n}" for n, f in facts.items())
     return Check(
         "padding",
