@@ -34,7 +34,7 @@ def words(scan: Scan, pieces: Pieces) -> Check:
     """Into how many pieces the vocabulary takes a word apart."""
     tokens = int(scan.token_counts[pieces.wordlike].sum())
     starts = int(scan.token_counts[pieces.wordlike & ~pieces.continuation].sum())
-    letters = ratio(scan.token_counts[pieces.single_continuation].sum(), scan.token_counts[pieces.alphabetic].sum())
+    letters = ratio(scan.token_counts[pieces.single_continuation].sum(), tokens)
     fertility = ratio(tokens, starts)
     status = worst([grade(fertility, 2.0, 2.5), grade(letters, 0.15, 0.3)])
     return Check(
