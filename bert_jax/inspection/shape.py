@@ -16,7 +16,8 @@ from bert_jax.rows import plan, random
 
 LONG_SENTENCE = 512  # tokens: longer than the longest rows
 _SENTENCES_AT_ONCE = 1 << 22
-PLANNED_SENTENCES = 1 << 18  # rows are planned for as many, of documents from all over the split
+PLANNED_SENTENCES = 1 << 18  # rows are planned for as many, from all over the split
+RUN_SENTENCES = 512  # in a run: far more than a row has
 BINS_A_DOUBLING = 2
 
 
@@ -123,31 +124,36 @@ def _binned(counts: np.ndarray) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Sample:
-    """Whole documents from all over a split, as ``plan.Sentences``."""
+    """Runs of sentences from all over a split, as ``plan.Sentences`` has documents."""
 
     sentence_offsets: Ints
     document_starts: Ints
 
 
 def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
-    stride = max(1, -(-split.num_sentences // most))
-    chosen = np.arange(0, split.num_documents, stride)
-    if len(chosen) < 2 or stride == 1:
-        return _Sample(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
+    """The whole split if it has ``most`` sentences or fewer, else evenly spaced runs of about as many together."""
     starts = np.asarray(split.document_starts)
-    runs = [np.diff(split.sentence_offsets[starts[d] : starts[d + 1] + 1]) for d in chosen.tolist()]
-    lengths, counts = np.concatenate(runs), [len(run) for run in runs]
-    return _Sample(np.concatenate([[0], np.cumsum(lengths)]), np.concatenate([[0], np.cumsum(counts)]))
+    if split.num_sentences <= most:
+        return _Sample(np.asarray(split.sentence_offsets), starts)
+    runs = -(-np.diff(starts) // RUN_SENTENCES)  # of each document
+    within = np.arange(runs.sum()) - np.repeat(np.cumsum(runs) - runs, runs)
+    first = np.repeat(starts[:-1], runs) + within * RUN_SENTENCES
+    last = np.minimum(first + RUN_SENTENCES, np.repeat(starts[1:], runs))
+    stride = -(-split.num_sentences // most)
+    first, last = first[::stride], last[::stride]
+    lengths = [np.diff(split.sentence_offsets[a : b + 1]) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+    edges = [np.concatenate([[0], np.cumsum(counts)]) for counts in (np.concatenate(lengths), last - first)]
+    return _Sample(*edges)
 
 
 def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
     """Padding and next-sentence balance of the sentence pairs that an epoch makes, at each row length."""
     try:
-        sample = _sample(split)
         for max_length in max_lengths:
-            plan.check(sample, max_length, 0.1)
+            plan.check(split, max_length, 0.1)
     except UserError as error:
         return [Check("padding", "bad", "no pairs can be made", str(error))]
+    sample = _sample(split)
     padding: dict[str, Any] = {}
     balance: dict[str, Any] = {}
     for max_length in max_lengths:

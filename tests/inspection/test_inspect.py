@@ -1,8 +1,11 @@
 """Every check finds what was planted, and nothing in a clean corpus. Counts are compared with plain Python."""
 
+import itertools
 import json
 import random
+import tarfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -276,3 +279,29 @@ def test_bad_input_is_one_line(flags, said, clean, vocab, tmp_path, capsys) -> N
     assert error.startswith("error: ")
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_no_false_alarm_on_real_prose(tmp_path: Path) -> None:
+    """Documentation of two packages, with a vocabulary learned from it."""
+    flags = [
+        "--config=quickstart",
+        "--config.corpus.options={'packages': ('optax', 'flax')}",
+        "--config.vocab.size=6000",
+    ]
+    vocab = tmp_path / "vocab.txt"
+    assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0
+    assert main.run(["corpus", *flags, f"--config.vocab.path={vocab}", f"--output={tmp_path / 'corpus'}"]) == 0
+    found = judge(tmp_path / "corpus")
+    assert not {name: status for name, status in statuses(found).items() if status in ("bad", "skip")}
+    assert 1 < found.check("tokens_a_word").facts["fertility"] < 1.6
+
+
+def test_chinese_prose_with_its_vocabulary_and_with_another(tmp_path: Path, shared_data: Callable[[str], Path]) -> None:
+    with tarfile.open(shared_data("zh_modern_prose") / "zh_modern_prose.tar.xz") as archive:
+        members = (member for member in archive if member.name.endswith("target.txt"))
+        files = [archive.extractfile(member) for member in itertools.islice(members, 60)]
+        documents = [file.read().decode().splitlines() for file in files if file]
+    for name, wrong in (("chinese", set()), ("uncased", {"unknown_tokens"})):
+        vocab = shared_data("vocab") / f"bert-base-{name}-vocab.txt"
+        found = judge(build(tmp_path / name, documents, vocab), vocab)
+        assert {check for check, status in statuses(found).items() if status == "bad"} == wrong
