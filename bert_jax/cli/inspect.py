@@ -16,7 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--output", help="folder for report.html")
     parser.add_argument("--card", action="store_true", help="write card.md of the corpus again, with what was found")
-    parser.add_argument("--private", action="store_true", help="print and write no text and no path of the corpus")
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="print and write no text and no path of the corpus; always so if it was built --private",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.corpus, arguments.vocab, arguments.eval, _lengths(arguments.max_length), arguments.private
     )
     if arguments.card:
-        check_card(arguments.corpus, arguments.private)
+        check_card(arguments.corpus)
     found = inspect(request)
     notes = [write_report(found, arguments.output)] if arguments.output else []
     notes += [update_card(found, arguments.corpus)] if arguments.card else []

@@ -12,6 +12,7 @@ from bert_jax.inspection.pieces import Pieces, Tokenizer
 from bert_jax.inspection.scan import Scan
 
 OFTEN_UNKNOWN = 0.1  # of a document's tokens
+OFTEN_PERSONAL = 20  # places a million bytes
 CURVE_POINTS = 200
 
 
@@ -124,4 +125,19 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
         + (f"; in the text: {counted}" if hits else ""),
         "" if status == "ok" else "the files were decoded wrongly before: repair them (ftfy does) or fetch them again",
         {"places": places, "places_a_million": tokens, "documents_share": share, "text": dict(hits)},
+    )
+
+
+def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
+    """E-mail addresses and telephone numbers that the build counted (``corpora.hits.private_hits``)."""
+    rate = 1e6 * ratio(sum(hits.values()), text_bytes)
+    status: Status = "warn" if rate > OFTEN_PERSONAL else "ok"
+    counted = ", ".join(f"{count:,} look like {name}" for name, count in hits.items())
+    fix = "a model remembers such text: mask it before the build, or keep the model as private as the text"
+    return Check(
+        "personal_data",
+        status,
+        f"{counted} ({rate:.3g} a million bytes)",
+        fix if status == "warn" else "",
+        {"places": dict(hits), "places_a_million_bytes": rate},
     )

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from bert_jax import files
+from bert_jax.corpora.privacy import is_private
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection import evaluation, fit, repeats, shape
 from bert_jax.inspection.check import Check, Status, worst
 from bert_jax.inspection.pieces import Pieces
-from bert_jax.inspection.scan import scan
+from bert_jax.inspection.scan import Scan, scan
 from bert_jax.text.wordpiece import WordPiece
 
 CACHE_BYTES = 32 << 20  # of blocks: the text is read from one end to the other
@@ -31,7 +32,7 @@ class Request:
     vocab: str | None = None  # default: vocab.txt in the corpus's folder or beside it, if it is the right one
     evaluation: str | None = None  # a glob of text files, or a corpus
     max_lengths: tuple[int, ...] = (128, 512)
-    private: bool = False  # no text of the corpus and no path in what is found
+    private: bool = False  # no text of the corpus and no path in what is found; always so for a private corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Inspection:
 def inspect(request: Request) -> Inspection:
     """Inspect the training split, and the held-out split against it.
 
-    Memory is bounded: 8 bytes a document, and up to 256 MB of hashes at a time; the hashes of all sentences (16 bytes
-    each) go to a temporary folder.
+    Memory is bounded: about 100 bytes a document, up to 256 MB of hashes at a time, and 24 bytes a token of an
+    evaluation set; the hashes of all sentences (16 bytes each) go to a temporary folder.
 
     Raises:
       UserError: no corpus, no vocabulary where one was named, row lengths or an evaluation set that cannot be.
@@ -66,6 +67,7 @@ def inspect(request: Request) -> Inspection:
     if not request.max_lengths or min(request.max_lengths) < 5:
         raise UserError(f"max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
     corpus = Corpus(request.corpus, CACHE_BYTES)
+    request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
     named = WordPiece.load(request.vocab, _lowercase(corpus)) if request.vocab else _found_vocabulary(corpus)
     tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None
     evaluated = evaluation.open_set(request.evaluation, corpus, tokenizer) if request.evaluation else None
@@ -89,7 +91,8 @@ def _measure(corpus: Corpus, tokenizer: WordPiece | None, max_lengths: tuple[int
         scan(corpus.split(name), manifest["vocab_size"], unk_id, pieces, folder) for name in ("train", "heldout")
     )
     lengths = shape.measure(train.split)
-    checks = _text_checks(corpus, train, tokenizer, pieces, lengths.document_tokens)
+    checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens)
+    checks += _hit_checks(corpus, train, tokenizer is not None)
     checks += [
         fit.coverage(train),
         shape.documents(train.split, lengths, manifest.get("dropped", {})),
@@ -104,19 +107,26 @@ def _measure(corpus: Corpus, tokenizer: WordPiece | None, max_lengths: tuple[int
 
 
 def _text_checks(
-    corpus: Corpus, train: Any, tokenizer: WordPiece | None, pieces: Pieces | None, document_tokens: np.ndarray
+    train: Scan, tokenizer: WordPiece | None, pieces: Pieces | None, document_tokens: np.ndarray
 ) -> list[Check]:
     """What needs the vocabulary."""
     if tokenizer is None or pieces is None:
-        names = ("unknown_tokens", "tokens_a_word", "letter_case", "encoding")
+        names = ("unknown_tokens", "tokens_a_word", "letter_case")
         return [Check(name, "skip", "not looked at", "needs the vocabulary of the corpus: --vocab") for name in names]
-    hits = corpus.manifest.get("text_hits", {}).get("encoding", {})
     return [
         fit.unknown(train, document_tokens),
         fit.words(train, pieces),
         fit.case(train, pieces, tokenizer.lowercase),
-        fit.encoding(train, hits, corpus.manifest.get("text_bytes", 0)),
     ]
+
+
+def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check]:
+    """What the build counted in the text itself, where it did."""
+    hits, text_bytes = corpus.manifest.get("text_hits") or {}, corpus.manifest.get("text_bytes", 0)
+    personal = [fit.personal(hits["private"], text_bytes)] if "private" in hits else []
+    if not has_vocabulary and "encoding" not in hits:
+        return [Check("encoding", "skip", "not looked at", "needs the vocabulary of the corpus: --vocab"), *personal]
+    return [fit.encoding(train, hits.get("encoding", {}), text_bytes), *personal]
 
 
 def _corpus_facts(corpus: Corpus, request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.corpora.card import CARD, write_card
-from bert_jax.corpora.privacy import is_private, private_manifest
+from bert_jax.corpora.privacy import private_manifest
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check
@@ -62,13 +62,10 @@ def write_report(found: Inspection, folder: str | os.PathLike[str]) -> str:
     return os.fspath(path)
 
 
-def check_card(corpus: str | os.PathLike[str], private: bool) -> None:
-    """Raise ``UserError`` where ``update_card`` must not write."""
+def check_card(corpus: str | os.PathLike[str]) -> None:
+    """Raise ``UserError`` where ``update_card`` cannot write."""
     if files.is_remote(corpus):
         raise UserError(f"--card cannot change {corpus}: a committed folder stays as it is; build it again, or copy it")
-    manifest = Corpus(corpus).manifest
-    if is_private(manifest) and not private:
-        raise UserError("this corpus is private: add --private, so that its card says nothing of its text")
 
 
 def update_card(found: Inspection, corpus: str | os.PathLike[str]) -> str:

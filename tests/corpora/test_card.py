@@ -105,16 +105,20 @@ def test_a_private_corpus_and_its_inspection(tmp_path: Path, capsys: pytest.Capt
     line = f"zzyzx {' '.join(WORDS[::20])} ."
     documents = [[*lines, line] for lines in texts(60)]
     vocab = write_vocab(tmp_path / "vocab.txt", [*WORDS, "zzyzx"])
-    corpus = build(tmp_path / "topsecret", documents, vocab, "--private")
+    opened = build(tmp_path / "topsecret" / "open", documents, vocab)
+    corpus = build(tmp_path / "topsecret" / "closed", documents, vocab, "--private")
     capsys.readouterr()
-    flags = ["inspect", f"--corpus={corpus}", f"--vocab={vocab}", "--max_length=64"]
-    main.run([*flags, f"--output={tmp_path / 'open'}"])
+    flags = [f"--vocab={vocab}", "--max_length=64", f"--eval={tmp_path}/topsecret/open/text/00000.txt"]
+    report = [f"--output={tmp_path / 'report'}", "--card"]
+    main.run(["inspect", f"--corpus={opened}", *flags, *report])
     assert "zzyzx" in capsys.readouterr().out  # the test can fail
-    assert "zzyzx" in (tmp_path / "open" / "report.html").read_text()
-    assert main.run([*flags, "--card"]) == 2
-    assert "--private" in capsys.readouterr().err
-    for more in (["--private", "--card", f"--output={tmp_path / 'report'}"], ["--private", "--json"]):
-        main.run([*flags, *more, f"--eval={tmp_path}/topsecret/text/00000.txt"])
+    assert "zzyzx" in (tmp_path / "report" / "report.html").read_text()
+    assert "topsecret" in (opened / "card.md").read_text()
+    main.run(["inspect", f"--corpus={opened}", *flags, *report, "--private"])
+    assert "zzyzx" not in capsys.readouterr().out
+    assert "topsecret" not in (opened / "card.md").read_text()
+    for more in (report, ["--json"]):  # a private corpus needs no flag
+        main.run(["inspect", f"--corpus={corpus}", *flags, *more])
         said = capsys.readouterr().out.replace(str(corpus / "card.md"), "")  # the user's own path
         assert "topsecret" not in said
         assert "zzyzx" not in said

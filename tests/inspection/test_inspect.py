@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable
@@ -187,6 +188,18 @@ def test_text_of_another_encoding(tmp_path: Path, language: str, lowercase: bool
         assert main.run(["vocab", *flags, "--config.corpus.options.format=sentences", case, f"--output={vocab}"]) == 0
         corpus = build(tmp_path / name, documents, vocab, case)
         assert judge(corpus, vocab).check("encoding").status == status
+
+
+def test_what_the_build_counted_in_the_text(clean: Path, vocab: Path, tmp_path: Path) -> None:
+    corpus = shutil.copytree(clean, tmp_path / "corpus")
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    for hits, status in ((0, "ok"), (manifest["text_bytes"] // 2000, "bad")):
+        manifest["text_hits"] = {"private": {"e-mail": hits, "phone": 0}, "encoding": {"replacement_characters": hits}}
+        (corpus / "manifest.json").write_text(json.dumps(manifest))
+        found = judge(corpus, vocab)
+        assert found.check("encoding").status == status
+        assert found.check("personal_data").status == ("warn" if hits else "ok")
+        assert judge(corpus).check("encoding").status == status
 
 
 def test_another_vocabulary_than_the_corpus_was_made_with(clean: Path, tmp_path: Path) -> None:
