@@ -17,8 +17,8 @@ from bert_jax.rows import random
 
 Hashes = npt.NDArray[np.uint64]
 LENGTH_BITS = np.uint64(0xFF)
-SORTED_AT_ONCE = 1 << 25  # hashes: 256 MB
-_READ_AT_ONCE = 1 << 21
+SORTED_AT_ONCE = 1 << 22  # hashes: 32 MB, several times over while they are counted
+_READ_AT_ONCE = 1 << 19
 
 
 def token_table(vocab_size: int, name: str) -> Hashes:

@@ -58,7 +58,7 @@ class Inspection:
 def inspect(request: Request) -> Inspection:
     """Inspect the training split, and the held-out split against it.
 
-    Memory is bounded: about 100 bytes a document, up to 256 MB of hashes at a time, and 24 bytes a token of an
+    Memory is bounded: about 100 bytes a document, 200 MB of blocks and hashes, and 24 bytes a token of an
     evaluation set; the hashes of all sentences (16 bytes each) go to a temporary folder.
 
     Raises:
