@@ -31,7 +31,8 @@ OPEN_KEYS = frozenset(
         "license",
         "licence",
         "deduplicate",
-        "on_error",
+        "bad_text",
+        "line_breaks",
         "weighting",
     )
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from bert_jax.inspection.check import Check, grade, percent, ratio
 from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import TOKENS_AT_ONCE
-from bert_jax.records import Document
 
 RUN = 13  # tokens
 FEWEST_KINDS = 5  # of tokens in a run: "* * * * *" proves nothing
@@ -75,18 +74,10 @@ def _stored(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _lines(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
-    for number, document in enumerate(_documents(source)):
+    for number, document in enumerate(source.documents()):
         for start in range(0, len(document.sentences), _LINES_AT_ONCE):
             for tokens in tokenizer.encode_batch(document.sentences[start : start + _LINES_AT_ONCE]):
                 yield number, tokens
-
-
-def _documents(source: Any) -> Iterator[Document]:
-    if hasattr(source, "documents"):
-        yield from source.documents()
-        return
-    for piece in source.pieces():
-        yield from (item for item in source.read(piece) if isinstance(item, Document))
 
 
 def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> EvaluationSet:
