@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_corpus, prepare_vocabulary
+from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.corpora.store import Corpus
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
@@ -57,6 +58,7 @@ class Settings:
     checkpoints: CheckpointConfig = CheckpointConfig()
     loader: LoaderConfig = LoaderConfig()
     examples: tuple[str, ...] = ()  # texts with [MASK] that the finished model fills
+    private: bool = False  # say nothing of the text and where it came from (corpora.privacy)
     export: bool = True  # write a Hugging Face directory at the end
 
     def experiment(self) -> Experiment:
@@ -80,7 +82,9 @@ class Settings:
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
-            "corpus": _without(dataclasses.asdict(self.corpus), "path", "num_workers", "beam_options"),
+            "corpus": _without(
+                dataclasses.asdict(self.corpus), "path", "num_workers", "beam_options", "license", "notes"
+            ),
             "objective": dict(self.objective),
             "model": _without(dict(self.model), *FREE_MODEL_FIELDS),
             "phases": {name: dict(values) for name, values in self.phases.items()},
@@ -114,6 +118,7 @@ class Request:
     init_optimizer: Literal["fresh", "kept"] = "fresh"  # kept: the moments of the run to start from
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
+    private: bool = False  # as config.private
 
 
 def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
@@ -125,6 +130,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     Raises:
       UserError: anything in the recipe, the workdir, the texts or the machine that does not fit.
     """
+    config = {**config, "private": request.private or config.get("private", False)}
     settings = configuration.build(Settings, config, "config")
     experiment = settings.experiment()
     experiment.check()  # before anything slow starts
@@ -140,9 +146,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
 
     workdir = request.workdir
     with runs.only_writer(workdir):
-        run = runs.open_run(
-            workdir, config, settings.identity() | {"init": request.init}, request.command, request.extend
-        )
+        run = runs.open_run(workdir, *recorded(config, settings, request), request.extend)
         observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
             fresh = not saved_steps(workdir)
@@ -166,6 +170,16 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start)
         finish(settings, request, observer.note)
     return result
+
+
+def recorded(
+    config: Mapping[str, Any], settings: Settings, request: Request
+) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+    """Config, identity and command as ``run.json``, checkpoints, report and export have them."""
+    identity = settings.identity() | {"init": request.init}
+    if not settings.private:
+        return config, identity, request.command
+    return private_config(config), private_config(identity) | {"init": redacted(request.init)}, ""
 
 
 def open_vocabulary(

@@ -20,7 +20,7 @@ LAYERS = [
     {"rows"},
     {"objectives", "tasks"},
     {"training"},
-    {"planning", "interchange"},
+    {"planning", "interchange", "inspection"},
     {"pretraining"},
     {"cli", "__main__"},
 ]

@@ -14,10 +14,12 @@ from bert_jax.errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--output", required=True, help="the new folder to write")
+    parser.add_argument("--private", action="store_true", help="keep text and paths out of manifest and card")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
+    config["private"] = arguments.private or config.get("private", False)
     vocabulary = config["vocab"]["path"]
     if not vocabulary:
         raise UserError(

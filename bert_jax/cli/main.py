@@ -28,7 +28,8 @@ class Parser(argparse_flags.ArgumentParser):
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a verb. Returns 0, 2 for bad input, 130 when interrupted. Another error is a bug and keeps its traceback."""
+    """Run a verb. Returns 0 or what the verb returns, 2 for bad input, 130 when interrupted. Another error is a bug and
+    keeps its traceback."""
     logging.set_verbosity(logging.FATAL)  # what libraries log is not for users: errors reach us as exceptions
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
@@ -98,8 +99,7 @@ def _dispatch(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    module.run(_parse(parser, argv[1:]))
-    return 0
+    return module.run(_parse(parser, argv[1:])) or 0
 
 
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:

@@ -22,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab", help="vocab.txt or .model to use, in place of config.vocab.path; with --init it may have new pieces"
     )
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="keep text and paths of the corpus out of logs, report, manifest and card",
+    )
     parser.add_argument("--extend", action="store_true", help="resume with another number of steps")
 
 
@@ -38,5 +43,6 @@ def run(arguments: argparse.Namespace) -> None:
         init_optimizer=arguments.init_optimizer,
         vocab=arguments.vocab,
         extend=arguments.extend,
+        private=arguments.private,
     )
     pretrain(arguments.config.to_dict(), request)

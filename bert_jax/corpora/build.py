@@ -13,17 +13,19 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import bert_jax
 from bert_jax import files
-from bert_jax.corpora import duplicates, engine, part_job
+from bert_jax.corpora import duplicates, engine, hits, part_job
 from bert_jax.corpora.assembly import join_splits, write_offsets, write_tfds_metadata
+from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
+from bert_jax.corpora.privacy import is_private, private_manifest
 from bert_jax.corpora.source import Source
 from bert_jax.corpora.store import FORMAT_VERSION, MANIFEST, SPLITS
 from bert_jax.corpora.workplace import Workplace, working
@@ -72,11 +74,15 @@ def build(
     output: str | os.PathLike[str],
     config: BuildConfig = BuildConfig(),
     progress: Progress | None = None,
+    remarks: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Write the store of ``source`` to ``output`` and return its manifest.
 
     A document is held out by the hash of its name and text, whatever the other documents. Memory is bounded by the
     longest document and a few batches a worker. The bytes of the store do not depend on who makes it.
+
+    Args:
+      remarks: what else the manifest and the data card should say (license, notes).
 
     Raises:
       UserError: bad source, nothing to train on or to hold out, no second document to draw next sentences from,
@@ -122,6 +128,8 @@ def build(
             "text_bytes": sum(part["bytes"] for part in made),
             "dropped": _dropped(made) | repeated,
             "skipped": _skipped(made),
+            "text_hits": functools.reduce(hits.add, (part["text_hits"] for part in made), {}),
+            **(remarks or {}),
             "splits": splits,
             **facts,
             "versions": _versions(),
@@ -154,7 +162,11 @@ def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: li
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         digests = {name: facts["sha256"] for name, facts in manifest["files"].items()}
         digests[MANIFEST] = files.sha256(folder / MANIFEST)
-        for path in [*written, folder / MANIFEST]:
+        # Not among the manifest's files: an inspection writes the card again.
+        shown = private_manifest(manifest) if is_private(manifest) else manifest
+        (folder / CARD).write_text(write_card(shown), "utf-8")
+        digests[CARD] = files.sha256(folder / CARD)
+        for path in [*written, folder / CARD, folder / MANIFEST]:
             workplace.put(path, path.name)
     workplace.become(output, digests)
     return manifest

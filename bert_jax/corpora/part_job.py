@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax import files
-from bert_jax.corpora import duplicates
+from bert_jax.corpora import duplicates, hits
 from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter
 from bert_jax.corpora.parts import Part
 from bert_jax.corpora.source import Skipped, Source
@@ -32,6 +32,7 @@ class Tokenized(NamedTuple):
 
     heldout_draw: float  # in [0, 1), from the hash of the document: held out if below the fraction
     num_bytes: int
+    text_hits: dict[str, int]  # signs of personal data and of wrong encodings, counted
     num_empty: int  # sentences without a token, left out
     lengths: np.ndarray  # int64 [S], all at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
@@ -64,7 +65,7 @@ class PartJob:
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
         draws: list[float] = []
-        counts = {"documents": 0, "bytes": 0}
+        counts: dict[str, Any] = {"documents": 0, "bytes": 0, "text_hits": {}}
         items = (item for piece in part.pieces for item in self.source.read(piece))
         documents = _documents(items, skipped)
         if self.drop_duplicates:
@@ -72,6 +73,7 @@ class PartJob:
         for document in tokenize(documents, self.tokenizer):
             counts["documents"] += 1
             counts["bytes"] += document.num_bytes
+            counts["text_hits"] = hits.add(counts["text_hits"], document.text_hits)
             dropped["empty_sentences"] += document.num_empty
             dropped["empty_documents"] += not len(document.lengths)
             if len(document.lengths):
@@ -137,4 +139,4 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document]) -> Iterator[Tokenized
         text = "\n".join(document.sentences).encode("utf-8", "replace")
         name = document.id.encode("utf-8", "surrogateescape")
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
-        yield Tokenized(draw, len(text), int((lengths == 0).sum()), lengths[lengths > 0], tokens)
+        yield Tokenized(draw, len(text), hits.text_hits(text), int((lengths == 0).sum()), lengths[lengths > 0], tokens)

@@ -17,6 +17,7 @@ from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
 from bert_jax.corpora.duplicates import Kind
+from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
 from bert_jax.text import tokenizer as tokenizers
@@ -59,6 +60,8 @@ class CorpusConfig:
     source: str = "docstrings"  # a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
+    license: str = ""  # as the source gives it, for the data card
+    notes: str = ""  # what else the data card should say
     duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
     part_bytes: int = PART_BYTES  # of text in a shard
     num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
@@ -67,8 +70,12 @@ class CorpusConfig:
 
 def find_source(corpus: CorpusConfig) -> Any:
     """The ``Source`` that ``corpus`` names, with its options checked."""
-    module = catalogue.find("corpora", corpus.source, having="Source")
-    return build(module.Source, corpus.options, "config.corpus.options")
+    made = catalogue.find("corpora", corpus.source, having="Source").Source
+    known = {field.name for field in dataclasses.fields(made)}
+    options = {
+        name: value for name, value in corpus.options.items() if name in known or value != ()
+    }  # a recipe's paths
+    return build(made, options, "config.corpus.options")
 
 
 def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:
@@ -118,14 +125,17 @@ def prepare_corpus(
 ) -> dict[str, Any]:
     """Build the store of ``config.corpus`` in the new folder ``output``, tokenized with ``vocabulary``; its manifest.
 
+    With ``config.private`` the manifest does not say where the text came from (``corpora.privacy``).
+
     Raises:
       UserError: bad config or input, an ``output`` that is not empty, a full disk. Nothing is left half-written.
     """
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     corpus = build(CorpusConfig, config["corpus"], "config.corpus")
     tokenizer = tokenizers.load(vocabulary, vocab.lowercase)
+    source = find_source(corpus)
     return build_corpus(
-        find_source(corpus),
+        PrivateSource(source) if config.get("private") else source,
         tokenizer,
         output,
         BuildConfig(
@@ -133,7 +143,8 @@ def prepare_corpus(
             part_bytes=corpus.part_bytes,
             duplicates=corpus.duplicates,
             num_workers=corpus.num_workers,
-            beam_options=tuple(corpus.beam_options),
+            beam_options=corpus.beam_options,
         ),
         progress,
+        {"license": corpus.license, "notes": "" if config.get("private") else corpus.notes},
     )

@@ -41,6 +41,8 @@ class Chart:
     log_y: bool = False
     digits: int = 3
     noisy: bool = True  # long curves get a moving average
+    log_x: bool = False
+    x_name: str = "step"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -119,9 +121,12 @@ class _Frame:
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     log_y: bool
+    log_x: bool = False
 
     def x(self, value: float) -> float:
         low, high = self.x_range
+        if self.log_x:
+            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
         return LEFT + (value - low) / (high - low or 1.0) * (RIGHT_EDGE - LEFT)
 
     def y(self, value: float) -> float:
@@ -140,7 +145,7 @@ def svg(chart: Chart) -> str:
     frame = _frame(chart, values, log_y)
     curves = [_curve(series, frame, chart.noisy) for series in chart.series]
     parts = [*_grid(frame), *_marks(chart, frame), *curves, *_references(chart, frame), *_hover(chart, frame)]
-    described = escape(f"{chart.title}: " + "; ".join(_summary(s, chart.digits) for s in chart.series if s.points))
+    described = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
     lines = "\n".join(parts)
     return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{described}">\n{lines}\n</svg>'
 
@@ -149,11 +154,12 @@ def _frame(chart: Chart, values: list[float], log_y: bool) -> _Frame:
     xs = [x for series in chart.series for x, _ in series.points]
     values = values + [y for _, y in chart.references]
     low, high = min(values), max(values)
+    log_x = chart.log_x and min(xs) > 0 and max(xs) > min(xs)
     if log_y:
-        return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True)
+        return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True, log_x)
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     floor = 0.0 if low >= 0 and low - room < 0 else low - room
-    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + room), False)
+    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + room), False, log_x)
 
 
 def _grid(frame: _Frame) -> list[str]:
@@ -162,7 +168,7 @@ def _grid(frame: _Frame) -> list[str]:
     for y, label in zip(map(frame.y, values), tick_labels(values), strict=True):
         parts.append(f'<line class="grid" {_across(y)}/>')
         parts.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    values = ticks(*frame.x_range)
+    values = (log_ticks if frame.log_x else ticks)(*frame.x_range)
     for x, label in zip(map(frame.x, values), tick_labels(values), strict=True):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         parts.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
@@ -229,7 +235,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
     nearest = [(series, _nearest(series.points)) for series in chart.series]
     parts = []
     for x, left, right in zip(xs, edges, edges[1:], strict=False):
-        lines, dots = [f"step {x:,.0f}"], []
+        lines, dots = [f"{chart.x_name} {x:,.0f}"], []
         for series, find in nearest:
             point = find(x)
             if point is not None:
@@ -256,9 +262,9 @@ def _value(value: float, digits: int) -> str:
     return f"{value:.2e}" if value and abs(value) < 10.0**-digits else f"{value:,.{digits}f}"
 
 
-def _summary(series: Series, digits: int) -> str:
+def _summary(series: Series, chart: Chart) -> str:
     known = [(x, y) for x, y in series.points if y is not None and _known(y)]
     if not known:
         return f"{series.name} without a value"
-    first, last = (f"{_value(y, digits)} at step {x:,.0f}" for x, y in (known[0], known[-1]))
+    first, last = (f"{_value(y, chart.digits)} at {chart.x_name} {x:,.0f}" for x, y in (known[0], known[-1]))
     return f"{series.name} from {first} to {last}"

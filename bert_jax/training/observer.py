@@ -31,6 +31,7 @@ class Observer:
         self.log = RunLog(workdir, parts)
         self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(workdir), dict(run["config"])))
         self.note = self.progress.note
+        self._private = bool(run["config"].get("private"))
         self._other_seconds = 0.0
 
     @property
@@ -81,7 +82,8 @@ class Observer:
             self._end("interrupted", None)
             raise
         except BaseException as error:
-            self._end("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            kind = type(error).__name__  # the message may name files of the corpus
+            self._end("failed", kind if self._private else f"{kind}: {error}".splitlines()[0])
             raise
         self._end("finished", None)
 

@@ -26,6 +26,7 @@ pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans M
 header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14px; }
 .badge { border: 1px solid currentColor; border-radius: 99px; padding: 1px 12px; font-size: .82rem; font-weight: 600; }
 .badge.good { color: var(--good); } .badge.bad { color: var(--bad); } .badge.neutral { color: var(--train); }
+.badge.warn { color: var(--eval); }
 .card { background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: 18px 20px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 14px; margin: 26px 0 0; }
 .tiles .card { padding: 14px 18px 16px; }

@@ -178,8 +178,8 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
             if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
         )
         lines = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
-        scales = {"log_y": metric in LOG_SCALE, "noisy": metric not in EXACT}
-        drawing = svg(Chart(_title(metric), series, tuple(lines), marks, digits=_digits(metric), **scales))
+        log_y, noisy = metric in LOG_SCALE, metric not in EXACT
+        drawing = svg(Chart(_title(metric), series, tuple(lines), marks, log_y, _digits(metric), noisy))
         keys = "".join(f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in series)
         scale = " (log scale)" if metric in LOG_SCALE else ""
         caption = f'<h3>{escape(_title(metric) + scale)}</h3><span class="legend">{keys}</span>'

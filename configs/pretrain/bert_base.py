@@ -49,5 +49,6 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
     config.export = True
+    config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")
     return config

@@ -47,6 +47,7 @@ def get_config() -> ConfigDict:
     config.checkpoints = ConfigDict({"every_steps": 700})
 
     config.export = True
+    config.private = False
     config.examples = (
         "This function returns the [MASK] of the array.",
         "If the argument is not a string, a TypeError is [MASK].",

@@ -113,3 +113,11 @@ def test_odd_data_still_draws_finite_numbers(points, log_y):
     assert drawing.startswith("<svg")
     assert "nan" not in drawing
     assert "inf" not in drawing
+
+
+def test_a_logarithmic_x_axis_with_a_name():
+    drawing = svg(Chart("t", (Series("n", [(1, 5), (10, 7), (100, 6)], "train"),), log_x=True, x_name="rank"))
+    xs = [float(x) for x in re.findall(r'<circle class="dot train" cx="([\d.]+)" cy="[\d.]+" r="2.4"', drawing)]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11)
+    assert "rank 100" in drawing
+    assert "step" not in drawing

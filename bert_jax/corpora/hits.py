@@ -1,0 +1,91 @@
+"""Counts of what should be known of a text before it is trained on: addresses, telephone numbers, wrong encoding.
+
+They are made from UTF-8 bytes while a corpus is built, since the tokenizer drops some of it, and cost a few scans that
+run at memory speed. They count what looks like it: a pattern proves nothing, and finds not everything.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
+# Control characters of ASCII, but for tab, line feed, form feed and carriage return.
+_CONTROL = bytes([*range(0x09), 0x0B, *range(0x0E, 0x20), 0x7F])
+
+_DOMAIN = re.compile(rb"@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
+_BEFORE_AT = re.compile(rb"[A-Za-z0-9_%+-]")
+# On text whose digits are all 0. First a fixed string that is found fast, then the whole pattern.
+_PHONES = (
+    (b"000-0000", re.compile(rb"(?<![0-])(?:\(000\) ?|000-)000-0000(?![0-])")),  # (555) 123-4567, 555-123-4567
+    (b"000.000.0000", re.compile(rb"(?<![0.])000\.000\.0000(?![0.]0|0)")),
+    (b"000 000 0000", re.compile(rb"(?<![0+] |.0)000 000 0000(?! ?0)")),
+    (b"00 00 00 00 00", re.compile(rb"(?<!0)(?<!0 )00 00 00 00 00(?! ?0)")),  # 01 23 45 67 89
+    (b"+0", re.compile(rb"\+0{1,3}[ .-]?(?:\(0{1,4}\)[ .-]?)?0{1,5}(?:[ .-]?0{2,5}){1,4}(?!0)")),  # +49 30 1234567
+)
+_CHINESE_MOBILE = re.compile(rb"1[3-9]\d{9}(?!\d)")
+
+# "Ã©" for "é", "â€" for a quotation mark: UTF-8 that was read as Latin-1 or Windows-1252 and written as UTF-8.
+_MOJIBAKE = re.compile(rb"\xc3(?:[\x82\x83]\xc2[\x80-\xbf]|\xa2(?:\xe2\x82\xac|\xc2\x80))")
+_LOCKED = "锟斤拷".encode()  # replacement characters read as GBK
+_REPLACEMENT = "\ufffd".encode()
+_C1 = re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")  # U+0085 is a line end
+
+
+def private_hits(text: bytes | str) -> dict[str, int]:
+    """E-mail addresses and telephone numbers in ``text``: ``{"e-mail": n, "phone": n}``."""
+    data = _bytes(text)
+    emails = 0
+    if b"@" in data:
+        emails = sum(
+            _BEFORE_AT.match(data, match.start() - 1) is not None for match in _DOMAIN.finditer(data) if match.start()
+        )
+    return {"e-mail": emails, "phone": _phones(data)}
+
+
+def _phones(data: bytes) -> int:
+    flat = data.translate(_DIGITS_AS_ZERO)
+    if b"00000" not in flat and b"00 00" not in flat and b"000-" not in flat and b"0.000" not in flat:
+        return 0
+    count = sum(len(pattern.findall(flat)) for sign, pattern in _PHONES if sign in flat)
+    if b"00000000000" in flat:
+        count += sum(not data[m.start() - 1 : m.start()].isdigit() for m in _CHINESE_MOBILE.finditer(data))
+    return count
+
+
+def encoding_hits(text: bytes | str) -> dict[str, int]:
+    """Traces of a wrong encoding in ``text``.
+
+    ``replacement_characters`` (U+FFFD), ``control_characters`` and ``mojibake`` (places where UTF-8 was read as
+    Latin-1 or Windows-1252, or replacement characters as GBK).
+    """
+    data = _bytes(text)
+    control = len(data) - len(data.translate(None, _CONTROL))
+    if data.isascii():
+        return {"replacement_characters": 0, "control_characters": control, "mojibake": 0}
+    return {
+        "replacement_characters": data.count(_REPLACEMENT),
+        "control_characters": control + len(_C1.findall(data)),
+        "mojibake": len(_MOJIBAKE.findall(data)) + data.count(_LOCKED),
+    }
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+
+
+def text_hits(text: bytes | str) -> dict[str, dict[str, int]]:
+    """Both, as the manifest keeps them under ``text_hits``: ``{"private": {...}, "encoding": {...}}``."""
+    data = _bytes(text)
+    return {"private": private_hits(data), "encoding": encoding_hits(data)}
+
+
+def add(total: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """The sum of two counts of ``text_hits``; ``{}`` counts as none."""
+    groups = total.keys() | more.keys()
+    return {
+        group: {
+            name: total.get(group, {}).get(name, 0) + more.get(group, {}).get(name, 0)
+            for name in sorted(total.get(group, {}).keys() | more.get(group, {}).keys())
+        }
+        for group in sorted(groups)
+    }

@@ -1,0 +1,98 @@
+"""Private mode: what a run writes about its text says how much there is, and not what or where.
+
+Promised with ``--private`` (or ``config.private``): no text of the corpus, and no path or name of where it came from,
+is written to any file of the working folder or of the corpus, or printed, except
+
+- the token shards and the vocabulary, which are the text, learned or encoded; a model remembers text too,
+- error messages on the terminal, which name the file that has to be mended; ``status.json`` keeps their kind alone,
+- paths that the user chose for what is written (``--workdir``, ``--output``), and the recipe's own examples.
+
+A hash stands for what is left out, so that a restart with another source is still noticed and two runs can be told
+apart. It is of the bare text: who guesses a path can confirm the guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.corpora.source import Piece, Skipped, Source
+from bert_jax.records import Document
+
+# Keys whose text says what kind of source it is, never which one. All other text is left out.
+OPEN_KEYS = frozenset(
+    (
+        "source",
+        "sources",
+        "kind",
+        "format",
+        "document_boundary",
+        "language",
+        "compression",
+        "license",
+        "licence",
+        "deduplicate",
+        "bad_text",
+        "line_breaks",
+        "weighting",
+    )
+)
+PREFIX = "sha256:"
+
+
+def redacted(value: Any, key: str = "") -> Any:
+    """``value`` with the hash of every text in it, except under ``OPEN_KEYS``. Numbers and structure stay.
+
+    Names under which a mapping keeps things are names of fields and stay, unless they look like a path.
+    """
+    if isinstance(value, Mapping):
+        return {_name(name): redacted(inner, str(name)) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(inner, key) for inner in value]
+    if not isinstance(value, str) or not value or key in OPEN_KEYS or value.startswith(PREFIX):
+        return value
+    return PREFIX + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _name(name: Any) -> str:
+    text = str(name)
+    return text if text.isidentifier() else redacted(text)
+
+
+def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's tree as a private run records it: its vocabulary and corpus without paths and notes."""
+    hidden = {name: redacted(config[name]) for name in ("vocab", "corpus") if name in config}
+    return {**config, **hidden}
+
+
+def is_private(manifest: Mapping[str, Any]) -> bool:
+    """Whether a corpus was built in private mode."""
+    return bool(manifest.get("private") or (manifest.get("source") or {}).get("private"))
+
+
+def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card may know of ``manifest``: the source without its names, no notes."""
+    source = {**redacted(manifest.get("source") or {}), "private": True}
+    return {name: value for name, value in manifest.items() if name != "notes"} | {"source": source}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateSource:
+    """A source that says of itself no more than ``redacted`` lets through; its documents are the same."""
+
+    source: Source
+
+    def pieces(self) -> list[Piece]:
+        return self.source.pieces()
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        for item in self.source.read(piece):
+            yield item._replace(where=redacted(item.where)) if isinstance(item, Skipped) else item
+
+    def fingerprint(self) -> str:
+        return self.source.fingerprint()
+
+    def describe(self) -> dict[str, Any]:
+        return {**redacted(self.source.describe()), "private": True}

@@ -1,0 +1,175 @@
+"""Overlap of an evaluation set with the text to train on: the usual rule, a run of 13 tokens that both have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax import files
+from bert_jax.corpora.store import MANIFEST, Corpus, CorpusSplit
+from bert_jax.corpora.text_files import Source
+from bert_jax.errors import UserError
+from bert_jax.inspection import hashing
+from bert_jax.inspection.check import Check, grade, percent, ratio
+from bert_jax.inspection.hashing import Hashes
+from bert_jax.inspection.pieces import Tokenizer
+from bert_jax.inspection.scan import TOKENS_AT_ONCE
+
+RUN = 13  # tokens
+FEWEST_KINDS = 5  # of tokens in a run: "* * * * *" proves nothing
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_LINES_AT_ONCE = 1000
+
+
+class EvaluationSet(NamedTuple):
+    """What is compared: units (lines of text files, documents of a corpus) as runs of tokens."""
+
+    kind: str  # "lines" or "documents"
+    runs: Hashes  # [R] hashes of all runs
+    unit: np.ndarray  # int64 [R] the unit of each
+    document: np.ndarray  # int64 [U] the file or document of each unit
+    num_units: int
+    num_short: int  # units without a run: too short to be judged
+
+    @property
+    def num_documents(self) -> int:
+        return int(self.document.max(initial=-1)) + 1
+
+
+def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> EvaluationSet:
+    """The evaluation set ``where``: a folder with a corpus, or a glob of text files.
+
+    Raises:
+      UserError: nothing is there, a corpus of another vocabulary, or text without the vocabulary to tokenize it.
+    """
+    if (files.as_path(where) / MANIFEST).exists():
+        other = Corpus(where)
+        if other.tokenizer_sha256 != corpus.tokenizer_sha256:
+            raise UserError(
+                f"the evaluation corpus {where} was made with another vocabulary (sha256 {other.tokenizer_sha256[:12]},"
+                f" not {corpus.tokenizer_sha256[:12]}); give its text files instead"
+            )
+        return _collect("documents", _stored(other), _table(corpus))
+    if tokenizer is None or tokenizer.sha256 != corpus.tokenizer_sha256:
+        raise UserError("--eval needs the vocabulary that the corpus was made with; name it with --vocab=vocab.txt")
+    source = Source(paths=(os.fspath(where),), format="sentences")
+    return _collect("lines", _lines(source, tokenizer), _table(corpus))
+
+
+def _table(corpus: Corpus) -> Hashes:
+    return hashing.token_table(corpus.manifest["vocab_size"], "run")
+
+
+def _stored(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
+    number = 0
+    for name in corpus.manifest["splits"]:
+        split = corpus.split(name)
+        edges = split.sentence_offsets[np.asarray(split.document_starts)]
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            yield number, split.read(np.array([start]), np.array([stop - start]))
+            number += 1
+
+
+def _lines(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
+    for number, document in enumerate(source.documents()):
+        for start in range(0, len(document.sentences), _LINES_AT_ONCE):
+            for tokens in tokenizer.encode_batch(document.sentences[start : start + _LINES_AT_ONCE]):
+                yield number, tokens
+
+
+def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> EvaluationSet:
+    runs: list[Hashes] = []
+    unit: list[np.ndarray] = []
+    document: list[int] = []
+    short = 0
+    for number, tokens in units:
+        hashes = run_hashes(table[tokens])[_telling(tokens)]
+        short += not len(hashes)
+        unit.append(np.full(len(hashes), len(document)))
+        runs.append(hashes)
+        document.append(number)
+    if not document:
+        raise UserError("the evaluation set has no text; check --eval (a glob of text files, or a corpus)")
+    return EvaluationSet(kind, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
+
+
+def run_hashes(values: Hashes) -> Hashes:
+    """Hash of every ``RUN`` values that follow each other: [n - RUN + 1], none for fewer values."""
+    count = len(values) - RUN + 1
+    if count <= 0:
+        return np.zeros(0, np.uint64)
+    hashes = values[:count].copy()
+    for i in range(1, RUN):
+        hashes *= _MULTIPLIER
+        hashes += values[i : i + count]
+    return hashes
+
+
+def _telling(tokens: np.ndarray) -> np.ndarray:
+    """bool [n - RUN + 1]: runs of enough kinds of tokens."""
+    if len(tokens) < RUN:
+        return np.zeros(0, bool)
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(tokens, RUN), axis=1)
+    return 1 + (windows[:, 1:] != windows[:, :-1]).sum(axis=1) >= FEWEST_KINDS
+
+
+def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name: str) -> Check:
+    """Which units of ``evaluation`` have a run of tokens that stands in a document of ``split``."""
+    wanted, of_run = np.unique(evaluation.runs, return_inverse=True)
+    found = _search(split, wanted, _table(corpus))
+    hit = np.zeros(evaluation.num_units, bool)
+    hit[evaluation.unit[found[of_run]]] = True
+    judged, units = evaluation.num_units - evaluation.num_short, int(hit.sum())
+    documents = len(np.unique(evaluation.document[hit]))
+    share = ratio(units, judged)
+    status = grade(share, 0.0, 0.01)
+    return Check(
+        "evaluation_overlap",
+        status,
+        f"{units:,} of {judged:,} {evaluation.kind} of the evaluation set ({percent(share)}) share {RUN} tokens in a"
+        f" row with the training text; {evaluation.num_short:,} too short to judge",
+        "" if status == "ok" else "remove these documents from the training text, or say so beside every result",
+        {
+            "set": name,
+            "unit": evaluation.kind,
+            "units": evaluation.num_units,
+            "too_short": evaluation.num_short,
+            "overlapping": units,
+            "overlapping_share": share,
+            "documents": evaluation.num_documents,
+            "overlapping_documents": documents,
+            "rule": f"{RUN} tokens in a row",
+        },
+    )
+
+
+def _search(split: CorpusSplit, wanted: Hashes, table: Hashes) -> np.ndarray:
+    """bool [W]: which of the sorted ``wanted`` are runs within a document of ``split``."""
+    found = np.zeros(len(wanted), bool)
+    if not len(wanted):
+        return found
+    bits = min(max(len(wanted).bit_length() + 5, 16), 28)
+    shift = np.uint64(64 - bits)
+    maybe = np.zeros(1 << bits, bool)  # most hashes of the text are told by one look
+    maybe[wanted >> shift] = True
+    edges = split.sentence_offsets[np.asarray(split.document_starts)]
+    for start in range(0, split.num_tokens, TOKENS_AT_ONCE):
+        length = min(TOKENS_AT_ONCE + RUN - 1, split.num_tokens - start)
+        hashes = run_hashes(table[split.read(np.array([start]), np.array([length]))])
+        hashes = hashes[_within_document(edges, start, length)]
+        hashes = hashes[maybe[hashes >> shift]]
+        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+        found[places[wanted[places] == hashes]] = True
+    return found
+
+
+def _within_document(edges: np.ndarray, start: int, length: int) -> np.ndarray:
+    """bool [length - RUN + 1]: the run that starts at each token ends in the same document."""
+    begun = np.zeros(length, np.int64)
+    low, high = np.searchsorted(edges, [start, start + length])
+    begun[edges[low:high] - start] = 1
+    begun = np.cumsum(begun)
+    return begun[: max(length - RUN + 1, 0)] == begun[RUN - 1 :]

@@ -1,0 +1,143 @@
+"""Whether text and vocabulary belong together, and whether the text was decoded as it was encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
+from bert_jax.inspection.pieces import Pieces, Tokenizer
+from bert_jax.inspection.scan import Scan
+
+OFTEN_UNKNOWN = 0.1  # of a document's tokens
+OFTEN_PERSONAL = 20  # places a million bytes
+CURVE_POINTS = 200
+
+
+def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
+    """Words that the vocabulary cannot spell."""
+    share = ratio(scan.unknown.sum(), scan.split.num_tokens)
+    often = float((scan.unknown > OFTEN_UNKNOWN * document_tokens).mean()) if len(document_tokens) else 0.0
+    status = worst([grade(share, 0.01, 0.05), grade(often, 0.01, 0.1)])
+    return Check(
+        "unknown_tokens",
+        status,
+        f"{percent(share)} of tokens are [UNK]; in {percent(often)} of documents more than"
+        f" {percent(OFTEN_UNKNOWN)} are",
+        "" if status == "ok" else "the vocabulary lacks characters of this text: learn one from it (bert-jax vocab)",
+        {"share": share, "documents_often": often},
+    )
+
+
+def words(scan: Scan, pieces: Pieces) -> Check:
+    """Into how many pieces the vocabulary takes a word apart."""
+    tokens = int(scan.token_counts[pieces.wordlike].sum())
+    starts = int(scan.token_counts[pieces.wordlike & ~pieces.continuation].sum())
+    letters = ratio(scan.token_counts[pieces.single_continuation].sum(), tokens)
+    fertility = ratio(tokens, starts)
+    status = worst([grade(fertility, 2.0, 2.5), grade(letters, 0.15, 0.3)])
+    return Check(
+        "tokens_a_word",
+        status,
+        f"{fertility:.2f} tokens a word; {percent(letters)} of word pieces are single letters inside a word",
+        "" if status == "ok" else "the vocabulary is of another language or too small: learn one from this text",
+        {"fertility": fertility, "single_letter_share": letters},
+    )
+
+
+def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
+    """A cased vocabulary on lowered text, or the reverse."""
+    capital, small = pieces.capital, pieces.small
+    in_vocabulary = ratio(capital.sum(), (capital | small).sum())
+    used = ratio(scan.token_counts[capital].sum(), scan.token_counts[capital | small].sum())
+    cased_script = ratio((capital | small).sum(), len(small)) > 0.2
+    status: Status = "ok"
+    fix = ""
+    if lowercase and cased_script and in_vocabulary > 0.05:
+        status, fix = "bad", "this vocabulary is cased: build with config.vocab.lowercase=False"
+    elif not lowercase and cased_script and in_vocabulary < 0.001:
+        status, fix = "bad", "this vocabulary has no capitals: build with config.vocab.lowercase=True"
+    elif not lowercase and in_vocabulary > 0.05 and used < 0.005:
+        status, fix = "warn", "the text was lowered before: take an uncased vocabulary and config.vocab.lowercase=True"
+    return Check(
+        "letter_case",
+        status,
+        f"{percent(in_vocabulary)} of pieces and {percent(used)} of tokens have capitals;"
+        f" text is {'lowered' if lowercase else 'kept as it is'}",
+        fix,
+        {"pieces_with_capitals": in_vocabulary, "tokens_with_capitals": used, "lowercase": lowercase},
+    )
+
+
+def coverage(scan: Scan) -> Check:
+    """How much of the vocabulary the text uses; the curve of frequency over rank goes with it."""
+    counts = np.sort(scan.token_counts)[::-1]
+    unused, rare = float((counts == 0).mean()), float((counts < 5).mean())
+    share = np.cumsum(counts) / max(int(counts.sum()), 1)
+    status = grade(rare, 0.5, 0.9)
+    ranks = np.unique(np.geomspace(1, max(len(counts), 1), CURVE_POINTS).astype(int))
+    return Check(
+        "vocabulary_use",
+        "warn" if status == "bad" else status,  # a small text under a published vocabulary is no fault
+        f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
+        f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
+        "" if status == "ok" else "most pieces will not be learned: a smaller vocabulary, or more text",
+        {
+            "unused": unused,
+            "rare": rare,
+            "curve": [[int(rank), int(counts[rank - 1])] for rank in ranks.tolist() if counts[rank - 1]],
+        },
+    )
+
+
+def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: str) -> Check:
+    """Whether the vocabulary at hand is the one that made the corpus."""
+    made_with = str(manifest["tokenizer_sha256"])
+    facts = {"made_with": made_with, "found": tokenizer.sha256 if tokenizer else None}
+    if tokenizer is None:
+        return Check("vocabulary", "skip", "no vocabulary at hand", "name it with --vocab=vocab.txt", facts)
+    if tokenizer.sha256 == made_with:
+        return Check("vocabulary", "ok", f"{len(tokenizer.vocab):,} pieces, the vocabulary of the corpus", "", facts)
+    figure = f"{name} is not the vocabulary of the corpus (sha256 {tokenizer.sha256[:12]}, not {made_with[:12]})"
+    return Check("vocabulary", "bad", figure, "name the one it was made with, or build again", facts)
+
+
+def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
+    """Text read in another encoding than it was written in.
+
+    Args:
+      hits: what the build counted in the text itself (``corpora.hits.encoding_hits``); the tokenizer drops what cannot
+        be shown, so that the store alone does not tell. Empty for a store without such counts.
+      text_bytes: of the text in which they were counted.
+    """
+    places = int(scan.mojibake.sum())
+    share = ratio((scan.mojibake >= 3).sum(), scan.split.num_documents)
+    tokens = 1e6 * ratio(places, scan.split.num_tokens)
+    text = 1e6 * ratio(sum(hits.values()), text_bytes)
+    status = worst([grade(tokens, 20, 200), grade(text, 5, 100)])
+    counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in hits.items())
+    return Check(
+        "encoding",
+        status,
+        f"{places:,} places ({tokens:.3g} a million tokens) look like text of another encoding"
+        + (f"; in the text: {counted}" if hits else ""),
+        "" if status == "ok" else "the files were decoded wrongly before: repair them (ftfy does) or fetch them again",
+        {"places": places, "places_a_million": tokens, "documents_share": share, "text": dict(hits)},
+    )
+
+
+def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
+    """E-mail addresses and telephone numbers that the build counted (``corpora.hits.private_hits``)."""
+    rate = 1e6 * ratio(sum(hits.values()), text_bytes)
+    status: Status = "warn" if rate > OFTEN_PERSONAL else "ok"
+    counted = ", ".join(f"{count:,} look like {name}" for name, count in hits.items())
+    fix = "a model remembers such text: mask it before the build, or keep the model as private as the text"
+    return Check(
+        "personal_data",
+        status,
+        f"{counted} ({rate:.3g} a million bytes)",
+        fix if status == "warn" else "",
+        {"places": dict(hits), "places_a_million_bytes": rate},
+    )

@@ -1,0 +1,149 @@
+"""Inspects a corpus: every check, in one pass over the tokens and a few over their hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.corpora.privacy import is_private
+from bert_jax.corpora.store import Corpus
+from bert_jax.errors import UserError
+from bert_jax.inspection import evaluation, fit, repeats, shape
+from bert_jax.inspection.check import Check, Status, worst
+from bert_jax.inspection.pieces import Pieces
+from bert_jax.inspection.scan import Scan, scan
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
+
+CACHE_BYTES = 32 << 20  # of blocks: the text is read from one end to the other
+VOCABULARY = "vocab.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to inspect."""
+
+    corpus: str
+    vocab: str | None = None  # default: vocab.txt in the corpus's folder or beside it, if it is the right one
+    evaluation: str | None = None  # a glob of text files, or a corpus
+    max_lengths: tuple[int, ...] = (128, 512)
+    private: bool = False  # no text of the corpus and no path in what is found; always so for a private corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """What was found."""
+
+    corpus: dict[str, Any]
+    checks: tuple[Check, ...]
+
+    @property
+    def verdict(self) -> Status:
+        return worst([check.status for check in self.checks])
+
+    def check(self, name: str) -> Check:
+        return next(check for check in self.checks if check.name == name)
+
+    def as_record(self) -> dict[str, Any]:
+        """For JSON: ``corpus``, ``verdict`` and ``checks`` by name."""
+        checks = {c.name: {k: v for k, v in dataclasses.asdict(c).items() if k != "name"} for c in self.checks}
+        return {"corpus": self.corpus, "verdict": self.verdict, "checks": checks}
+
+
+def inspect(request: Request) -> Inspection:
+    """Inspect the training split, and the held-out split against it.
+
+    Memory is bounded: about 100 bytes a document, 200 MB of blocks and hashes, and 24 bytes a token of an
+    evaluation set; the hashes of all sentences (16 bytes each) go to a temporary folder.
+
+    Raises:
+      UserError: no corpus, no vocabulary where one was named, row lengths or an evaluation set that cannot be.
+    """
+    if not request.max_lengths or min(request.max_lengths) < 5:
+        raise UserError(f"max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
+    corpus = Corpus(request.corpus, CACHE_BYTES)
+    request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
+    lowercase = corpus.manifest.get("lowercase")
+    named = tokenizers.load(request.vocab, lowercase) if request.vocab else _found_vocabulary(corpus)
+    tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None
+    evaluated = evaluation.open_set(request.evaluation, corpus, tokenizer) if request.evaluation else None
+
+    checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
+    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as folder:
+        checks += _measure(corpus, tokenizer, request.max_lengths, Path(folder))
+    if evaluated is not None:
+        name = "evaluation set" if request.private else str(request.evaluation)
+        checks.append(evaluation.overlap(corpus.split("train"), corpus, evaluated, name))
+    if request.private:
+        checks = [dataclasses.replace(check, text=()) for check in checks]
+    return Inspection(_corpus_facts(corpus, request), tuple(checks))
+
+
+def _measure(corpus: Corpus, tokenizer: Tokenizer | None, max_lengths: tuple[int, ...], folder: Path) -> list[Check]:
+    manifest = corpus.manifest
+    pieces = Pieces.of(tokenizer) if tokenizer else None
+    unk_id = tokenizer.unk_id if tokenizer else -1
+    train, held = (
+        scan(corpus.split(name), manifest["vocab_size"], unk_id, pieces, folder) for name in ("train", "heldout")
+    )
+    lengths = shape.measure(train.split)
+    checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens)
+    checks += _hit_checks(corpus, train, tokenizer is not None)
+    checks += [
+        fit.coverage(train),
+        shape.documents(train.split, lengths, manifest.get("dropped", {})),
+        shape.sentences(train.split, lengths),
+        repeats.lines(train, tokenizer),
+        repeats.templates(train, tokenizer),
+        repeats.documents(train),
+        repeats.heldout(train, held),
+        *shape.rows(train.split, max_lengths),
+    ]
+    return checks
+
+
+def _text_checks(
+    train: Scan, tokenizer: Tokenizer | None, pieces: Pieces | None, document_tokens: np.ndarray
+) -> list[Check]:
+    """What needs the vocabulary."""
+    if tokenizer is None or pieces is None:
+        names = ("unknown_tokens", "tokens_a_word", "letter_case")
+        return [Check(name, "skip", "not looked at", "needs the vocabulary of the corpus: --vocab") for name in names]
+    return [
+        fit.unknown(train, document_tokens),
+        fit.words(train, pieces),
+        fit.case(train, pieces, tokenizer.lowercase),
+    ]
+
+
+def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check]:
+    """What the build counted in the text itself, where it did."""
+    hits, text_bytes = corpus.manifest.get("text_hits") or {}, corpus.manifest.get("text_bytes", 0)
+    personal = [fit.personal(hits["private"], text_bytes)] if "private" in hits else []
+    if not has_vocabulary and "encoding" not in hits:
+        return [Check("encoding", "skip", "not looked at", "needs the vocabulary of the corpus: --vocab"), *personal]
+    return [fit.encoding(train, hits.get("encoding", {}), text_bytes), *personal]
+
+
+def _corpus_facts(corpus: Corpus, request: Request) -> dict[str, Any]:
+    splits = {
+        name: {key: facts[key] for key in ("num_documents", "num_sentences", "num_tokens")}
+        for name, facts in corpus.manifest["splits"].items()
+    }
+    path = {} if request.private else {"path": os.fspath(request.corpus)}
+    return {**path, "fingerprint": corpus.fingerprint, "splits": splits, "private": request.private}
+
+
+def _found_vocabulary(corpus: Corpus) -> Tokenizer | None:
+    """The tokenizer's file in the corpus's folder or beside it, as in a run's folder; only the right one will do."""
+    for folder in (corpus.folder, corpus.folder.absolute().parent):
+        if tokenizers.existing(folder):
+            tokenizer = tokenizers.load(folder, corpus.manifest.get("lowercase"))
+            if tokenizer.sha256 == corpus.tokenizer_sha256:
+                return tokenizer
+    return None

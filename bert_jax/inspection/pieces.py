@@ -1,0 +1,88 @@
+"""What a vocabulary's pieces look like: boolean arrays over the vocabulary, so that text is judged by counting ids."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_jax.text.tokenizer import Tokenizer
+
+Flags = npt.NDArray[np.bool_]  # [V]
+
+# What UTF-8 read as Windows-1252 looks like in pieces: a letter that the first byte turns into (its accent may be
+# gone), and within the same word a sign that a later byte turns into. Signs that do follow a common letter in good
+# text (trade mark, degree, superscripts, a loose acute accent) are not asked for after one.
+_SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
+_NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for none
+_MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
+
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """Flags of the pieces of one vocabulary."""
+
+    texts: tuple[str, ...]  # without the marks of continuation or word start; "" for special tokens
+    continuation: Flags
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Pieces:
+        texts = tuple("" if on is None or _NO_TEXT.fullmatch(text) else text for text, on in tokenizer.surfaces)
+        return cls(texts, np.asarray(tokenizer.is_continuation, bool))
+
+    def where(self, test: Callable[[str], bool]) -> Flags:
+        return np.array([bool(text) and test(text) for text in self.texts])
+
+    @functools.cached_property
+    def number(self) -> Flags:
+        return self.where(str.isnumeric)
+
+    @functools.cached_property
+    def alphabetic(self) -> Flags:
+        """Letters of scripts that write words with several letters; ideographs and syllables do not count."""
+        return self.where(lambda text: text.isalpha() and _is_letter(text[0]))
+
+    @functools.cached_property
+    def wordlike(self) -> Flags:
+        """Anything but punctuation and signs."""
+        return self.where(lambda text: any(map(str.isalnum, text)))
+
+    @functools.cached_property
+    def single_continuation(self) -> Flags:
+        return self.alphabetic & self.continuation & self.where(lambda text: len(text) == 1)
+
+    @functools.cached_property
+    def capital(self) -> Flags:
+        return self.where(lambda text: text != text.lower())
+
+    @functools.cached_property
+    def small(self) -> Flags:
+        return self.where(lambda text: text != text.upper() and text == text.lower())
+
+    @functools.cached_property
+    def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
+        """Pieces that end with such a letter and pieces that go on with its sign, of every kind."""
+        first = np.array([text[:1] for text in self.texts])
+        last = np.array([text[-1:] for text in self.texts])
+        pairs = ((np.isin(last, list(a)), np.isin(first, list(b)) & self.continuation) for a, b in _SIGNS)
+        return tuple((lead, tail) for lead, tail in pairs if lead.any() and tail.any())
+
+    @functools.cached_property
+    def mojibake(self) -> Flags:
+        """Both in one piece, as a vocabulary learned from such text has it."""
+        return self.where(lambda text: bool(_MOJIBAKE.search(text)))
+
+
+@functools.lru_cache(1 << 16)
+def _is_letter(character: str) -> bool:
+    name = unicodedata.name(character, "")
+    return not name.startswith(("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"))

@@ -1,0 +1,157 @@
+"""What stands in a corpus more than once: lines, documents, and held-out text that is trained on too."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+
+import numpy as np
+
+from bert_jax.inspection import hashing
+from bert_jax.inspection.check import Check, grade, percent, ratio
+from bert_jax.inspection.hashing import Hashes
+from bert_jax.inspection.pieces import Tokenizer
+from bert_jax.inspection.scan import Scan
+
+LONG = 10  # tokens: shorter lines ("Yes." or a heading) repeat in the best of texts
+TEMPLATE = 8  # tokens that are no numbers, for the same reason
+TEMPLATE_LINES = 3
+SHOWN = 10
+SHOWN_CHARACTERS = 100
+
+
+@dataclasses.dataclass
+class _Tally:
+    """Repetition among the lines of a split."""
+
+    distinct: int = 0
+    repeats: int = 0  # lines that stood before
+    long_repeats: int = 0  # of them, of LONG tokens or more
+    long_tokens: int = 0  # in these
+    top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # tokens repeated, lines, hash
+
+    def add(self, values: Hashes, shortest: int, fewest: int) -> None:
+        """Count the sorted ``values``. What is long has ``shortest`` tokens and stands in ``fewest`` places or more."""
+        hashes, counts = hashing.groups(values)
+        again, lengths = counts - 1, hashing.length_of(hashes)
+        self.distinct += len(hashes)
+        self.repeats += int(again.sum())
+        long = (lengths >= shortest) & (counts >= fewest)
+        tokens = np.where(long, again * lengths, 0)
+        self.long_repeats += int(again[long].sum())
+        self.long_tokens += int(tokens.sum())
+        for i in np.argsort(-tokens, kind="stable")[:SHOWN].tolist():
+            if tokens[i]:
+                self.top.append((int(tokens[i]), int(counts[i]), int(hashes[i])))
+        self.top = heapq.nlargest(SHOWN, self.top)
+
+
+def lines(scan: Scan, tokenizer: Tokenizer | None) -> Check:
+    """Lines that are equal token by token."""
+    tally = _Tally()
+    for (values,) in hashing.sorted_parts([scan.sentence_hashes]):
+        tally.add(values, LONG, 2)
+    share = ratio(tally.long_tokens, scan.split.num_tokens)
+    status = grade(share, 0.05, 0.30)
+    return Check(
+        "duplicate_lines",
+        status,
+        f"{percent(share)} of tokens in repeated lines of {LONG} tokens or more ({tally.long_repeats:,} lines);"
+        f" {percent(ratio(tally.repeats, scan.split.num_sentences))} of all lines repeat one before",
+        "" if status == "ok" else "drop headers, footers and notices before the build, and duplicate documents in it",
+        {
+            "repeated_lines": tally.repeats,
+            "distinct_lines": tally.distinct,
+            "long_repeated_lines": tally.long_repeats,
+            "long_repeated_token_share": share,
+            "top_counts": [count for _, count, _ in tally.top],
+        },
+        _shown(scan, scan.sentence_hashes, tally.top, tokenizer),
+    )
+
+
+def templates(scan: Scan, tokenizer: Tokenizer | None) -> Check:
+    """Lines that differ in their numbers or in the order of words alone: "Page 12 of 300", tables, licence notes.
+
+    Equal lines count once here.
+    """
+    tally = _Tally()
+    for bags in hashing.distinct_parts(scan.bag_hashes, scan.sentence_hashes):
+        tally.add(bags, TEMPLATE, TEMPLATE_LINES)
+    share = ratio(tally.long_tokens, scan.split.num_tokens)
+    status = grade(share, 0.05, 0.30)
+    return Check(
+        "templates",
+        status,
+        f"{percent(share)} of tokens in lines that are alike but for numbers and order",
+        "" if status == "ok" else "drop generated lines (tables, indexes, notices) before the build",
+        {
+            "template_token_share": share,
+            "lines": tally.long_repeats,
+            "top_counts": [count for _, count, _ in tally.top],
+        },
+        _shown(scan, scan.bag_hashes, tally.top, tokenizer) if status != "ok" else (),
+    )
+
+
+def _shown(
+    scan: Scan, array: Hashes, top: list[tuple[int, int, int]], tokenizer: Tokenizer | None
+) -> tuple[tuple[str, str], ...]:
+    if tokenizer is None or not top:
+        return ()
+    places = hashing.first_places(array, np.array([value for _, _, value in top], np.uint64))
+    return tuple((f"{count:,} times", sentence_text(scan, places[value], tokenizer)) for _, count, value in top)
+
+
+def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
+    """The start of a sentence, decoded."""
+    start, stop = scan.split.sentence_offsets[sentence : sentence + 2].tolist()
+    length = min(stop - start, SHOWN_CHARACTERS)
+    text = tokenizer.decode(scan.split.read(np.array([start]), np.array([length])).tolist())
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
+
+
+def documents(scan: Scan) -> Check:
+    """Documents that are equal token by token."""
+    tally = _Tally()
+    for (values,) in hashing.sorted_parts([scan.document_hashes]):
+        tally.add(values, 0, 2)
+    share = ratio(tally.repeats, scan.split.num_documents)
+    status = grade(share, 0.0, 0.02)
+    return Check(
+        "duplicate_documents",
+        status,
+        f"{tally.repeats:,} of {scan.split.num_documents:,} documents ({percent(share)}) repeat one before",
+        "" if status == "ok" else "build with duplicate documents dropped",
+        {"repeated_documents": tally.repeats, "distinct_documents": tally.distinct, "share": share},
+    )
+
+
+def heldout(train: Scan, held: Scan) -> Check:
+    """Held-out documents and lines that are in the training split too: they make the held-out loss too good."""
+    documents = lines = tokens = 0
+    for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes]):
+        documents += int(_within(values, known).sum())
+    for known, values in hashing.sorted_parts([train.sentence_hashes, held.sentence_hashes]):
+        lengths = hashing.length_of(values)
+        shared = _within(values, known) & (lengths >= LONG)
+        lines, tokens = lines + int(shared.sum()), tokens + int(lengths[shared].sum())
+    token_share = ratio(tokens, held.split.num_tokens)
+    document_share = ratio(documents, held.split.num_documents)
+    status = max((grade(document_share, 0.0, 0.01), grade(token_share, 0.05, 0.25)), key=("ok", "warn", "bad").index)
+    return Check(
+        "heldout_overlap",
+        status,
+        f"{documents:,} held-out documents and {percent(token_share)} of held-out tokens (lines of {LONG} or more) are"
+        " in the training split",
+        "" if status == "ok" else "build with duplicate documents dropped: held-out losses are too good",
+        {"documents": documents, "lines": lines, "token_share": token_share, "document_share": document_share},
+    )
+
+
+def _within(values: Hashes, known: Hashes) -> np.ndarray:
+    """bool [n]: which ``values`` are in the sorted ``known``."""
+    if not len(known):
+        return np.zeros(len(values), bool)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return known[places] == values

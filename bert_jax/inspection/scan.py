@@ -1,0 +1,119 @@
+"""One pass over the tokens of a split: hashes of its sentences to disk, and what can be counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_jax.corpora.store import CorpusSplit
+from bert_jax.inspection import hashing
+from bert_jax.inspection.hashing import Hashes
+from bert_jax.inspection.pieces import Pieces
+
+TOKENS_AT_ONCE = 1 << 17  # few enough for the temporaries to stay in the processor's cache
+_SENTENCES_AT_ONCE = 1 << 20
+Ints = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """What was found in a split of S sentences and N documents."""
+
+    split: CorpusSplit
+    sentence_hashes: Hashes  # [S], on disk: equal for equal sentences
+    bag_hashes: Hashes  # [S], on disk: equal for sentences of the same pieces in any order, numbers left out
+    document_hashes: Hashes  # [N], on disk
+    token_counts: Ints  # [V]
+    unknown: Ints  # [N] unknown tokens of each document
+    mojibake: Ints  # [N] places that look like text of another encoding
+
+
+def scan(
+    split: CorpusSplit,
+    vocab_size: int,
+    unk_id: int,
+    pieces: Pieces | None,
+    folder: Path,
+    tokens_at_once: int = TOKENS_AT_ONCE,
+) -> Scan:
+    """Read ``split`` once.
+
+    Args:
+      pieces: of the vocabulary that made the corpus; None if it is not at hand: nothing is then known of the text.
+      folder: where the hashes go, 8 bytes a sentence twice and 8 bytes a document.
+      tokens_at_once: in memory; what is found does not depend on it.
+    """
+    order_table = hashing.token_table(vocab_size, "order")
+    bag_table = hashing.token_table(vocab_size, "bag")
+    if pieces is not None:
+        bag_table[pieces.number] = 0
+    counted = (bag_table != 0).astype(np.uint64)
+    sentences = _on_disk(folder / f"{split.name}.sentences.npy", split.num_sentences)
+    bags = _on_disk(folder / f"{split.name}.bags.npy", split.num_sentences)
+    token_counts = np.zeros(vocab_size, np.int64)
+    unknown, mojibake = (np.zeros(split.num_documents, np.int64) for _ in range(2))
+    for first, tokens, lengths in chunks(split, tokens_at_once):
+        here = slice(first, first + len(lengths))
+        sentences[here] = hashing.with_length(hashing.sequence_hashes(order_table[tokens], lengths), lengths)
+        kept = hashing.bag_hashes(counted[tokens], lengths)
+        bags[here] = hashing.with_length(hashing.bag_hashes(bag_table[tokens], lengths), kept)
+        token_counts += np.bincount(tokens, minlength=vocab_size)
+        _add_by_document(unknown, np.flatnonzero(tokens == unk_id), split, first, lengths)
+        if pieces is not None:
+            _add_by_document(mojibake, _mojibake(tokens, pieces), split, first, lengths)
+    documents = _document_hashes(split, sentences, folder)
+    return Scan(split, sentences, bags, documents, token_counts, unknown, mojibake)
+
+
+def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """First sentence, tokens and sentence lengths of runs of whole sentences, of about ``at_once`` tokens."""
+    offsets, first = split.sentence_offsets, 0
+    while first < split.num_sentences:
+        stop = int(np.searchsorted(offsets, offsets[first] + at_once, side="right")) - 1
+        stop = max(stop, first + 1)
+        here = np.asarray(offsets[first : stop + 1])
+        yield first, split.read(here[:1], here[-1:] - here[:1]), np.diff(here)
+        first = stop
+
+
+def _on_disk(path: Path, size: int) -> Hashes:
+    return (
+        np.lib.format.open_memmap(path, mode="w+", dtype=np.uint64, shape=(size,)) if size else np.zeros(0, np.uint64)
+    )
+
+
+def _mojibake(tokens: np.ndarray, pieces: Pieces) -> np.ndarray:
+    places = [np.flatnonzero(pieces.mojibake[tokens])]
+    places += [np.flatnonzero(lead[tokens[:-1]] & tail[tokens[1:]]) for lead, tail in pieces.mojibake_pairs]
+    return np.concatenate(places)
+
+
+def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first: int, lengths: np.ndarray) -> None:
+    """Add 1 to the document of every token in ``places``, which counts from the start of sentence ``first``."""
+    if len(places):
+        sentence = first + np.searchsorted(np.cumsum(lengths), places, side="right")
+        documents = document_of(split, sentence)
+        low = int(documents.min())
+        added = np.bincount(documents - low)
+        counts[low : low + len(added)] += added
+
+
+def document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
+    """The document of each sentence."""
+    return np.searchsorted(split.document_starts, sentences, side="right") - 1
+
+
+def _document_hashes(split: CorpusSplit, sentences: Hashes, folder: Path) -> Hashes:
+    hashes = _on_disk(folder / f"{split.name}.documents.npy", split.num_documents)
+    starts, first = split.document_starts, 0
+    while first < split.num_documents:
+        stop = int(np.searchsorted(starts, starts[first] + _SENTENCES_AT_ONCE, side="right")) - 1
+        stop = max(stop, first + 1)
+        here = np.asarray(starts[first : stop + 1])
+        hashes[first:stop] = hashing.sequence_hashes(np.asarray(sentences[here[0] : here[-1]]), np.diff(here))
+        first = stop
+    return hashes

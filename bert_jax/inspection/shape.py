@@ -1,0 +1,216 @@
+"""Documents and sentences by their lengths, and the rows that they make."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from bert_jax.corpora.store import CorpusSplit
+from bert_jax.errors import UserError
+from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
+from bert_jax.inspection.scan import Ints
+from bert_jax.rows import plan, random
+
+LONG_SENTENCE = 512  # tokens: longer than the longest rows
+_SENTENCES_AT_ONCE = 1 << 22
+PLANNED_SENTENCES = 1 << 18  # rows are planned for as many, from all over the split
+RUN_SENTENCES = 512  # in a run: far more than a row has
+BINS_A_DOUBLING = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Lengths in tokens."""
+
+    sentence_lengths: Ints  # [LONG_SENTENCE + 2] sentences of each length; the last entry: longer
+    long_sentence_tokens: int
+    document_tokens: Ints  # [N]
+    document_sentences: Ints  # [N]
+
+
+def measure(split: CorpusSplit) -> Shape:
+    counts, long_tokens = np.zeros(LONG_SENTENCE + 2, np.int64), 0
+    for start in range(0, split.num_sentences, _SENTENCES_AT_ONCE):
+        lengths = np.diff(split.sentence_offsets[start : start + _SENTENCES_AT_ONCE + 1])
+        counts += np.bincount(np.minimum(lengths, LONG_SENTENCE + 1), minlength=LONG_SENTENCE + 2)
+        long_tokens += int(lengths[lengths > LONG_SENTENCE].sum())
+    starts = np.asarray(split.document_starts)
+    return Shape(counts, long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
+
+
+def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Check:
+    """Empty documents (the build drops them), documents of one sentence, and whether few documents hold the text."""
+    empty = int(dropped.get("empty_documents", 0))
+    single = int((shape.document_sentences == 1).sum())
+    largest = ratio(shape.document_tokens.max(initial=0), split.num_tokens)
+    empty_share, single_share = ratio(empty, split.num_documents + empty), ratio(single, split.num_documents)
+    status = worst([grade(empty_share, 0.05, 0.5), grade(single_share, 0.2, 0.5), grade(largest, 0.25, 0.9)])
+    fix = ""
+    if single_share > 0.2:
+        fix = "check corpus.format and corpus.document_boundary: next sentences need documents of several"
+    elif empty_share > 0.05:
+        fix = "see why documents have no text: wrong field, format or language"
+    elif status != "ok":
+        fix = "one document holds most of the text: set corpus.document_boundary='blank_line' or split the file"
+    median = int(np.median(shape.document_tokens)) if len(shape.document_tokens) else 0
+    return Check(
+        "documents",
+        status,
+        f"{split.num_documents:,} documents, median {median:,} tokens, the largest {percent(largest)} of all;"
+        f" {percent(single_share)} of one sentence; {empty:,} empty ones dropped",
+        fix,
+        {
+            "documents": split.num_documents,
+            "one_sentence_documents": single,
+            "one_sentence_share": single_share,
+            "empty_documents": empty,
+            "largest_share": largest,
+            "median_tokens": median,
+            "histogram": histogram(shape.document_tokens),
+        },
+    )
+
+
+def sentences(split: CorpusSplit, shape: Shape) -> Check:
+    """Lengths of sentences; very long ones are lines that no splitter took apart."""
+    share = ratio(shape.long_sentence_tokens, split.num_tokens)
+    mean = ratio(split.num_tokens, split.num_sentences)
+    status = worst([grade(share, 0.05, 0.25), "warn" if mean < 4 else "ok"])
+    fix = ""
+    if share > 0.05:
+        fix = "lines have no sentence ends: check corpus.format='free' and corpus.language"
+    elif status != "ok":
+        fix = "lines are single words: join them to sentences, or check corpus.format"
+    return Check(
+        "sentences",
+        status,
+        f"{split.num_sentences:,} sentences, mean {mean:.1f} tokens; {percent(share)} of tokens in sentences over"
+        f" {LONG_SENTENCE}",
+        fix,
+        {
+            "sentences": split.num_sentences,
+            "mean_tokens": mean,
+            "long_token_share": share,
+            "histogram": _binned(shape.sentence_lengths),
+        },
+    )
+
+
+def histogram(values: np.ndarray) -> list[list[int]]:
+    """``[[from, to, how many], ...]`` in bins that grow with the value; empty bins are left out."""
+    if not len(values):
+        return []
+    edges = histogram_edges(int(values.max()))
+    bounds = [*edges, int(values.max()) + 1]
+    counts = np.histogram(values, bounds)[0]
+    return [[low, high, n] for low, high, n in zip(bounds, bounds[1:], counts.tolist(), strict=False) if n]
+
+
+def histogram_edges(largest: int) -> list[int]:
+    """First values of bins from 1 to ``largest``."""
+    steps = np.arange(math.floor(math.log2(max(largest, 1)) * BINS_A_DOUBLING) + 1)
+    return np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist()
+
+
+def _binned(counts: np.ndarray) -> list[list[int]]:
+    """``histogram`` of sentence lengths that are counted already; the last bin has all the longer ones."""
+    edges = histogram_edges(len(counts) - 1)
+    sums = np.add.reduceat(counts, edges)
+    return [[low, high, n] for low, high, n in zip(edges, [*edges[1:], len(counts)], sums.tolist(), strict=True) if n]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sample:
+    """Runs of sentences from all over a split, as ``plan.Sentences`` has documents."""
+
+    sentence_offsets: Ints
+    document_starts: Ints
+
+
+def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
+    """The whole split if it has ``most`` sentences or fewer, else evenly spaced runs of about as many together."""
+    starts = np.asarray(split.document_starts)
+    if split.num_sentences <= most:
+        return _Sample(np.asarray(split.sentence_offsets), starts)
+    runs = -(-np.diff(starts) // RUN_SENTENCES)  # of each document
+    within = np.arange(runs.sum()) - np.repeat(np.cumsum(runs) - runs, runs)
+    first = np.repeat(starts[:-1], runs) + within * RUN_SENTENCES
+    last = np.minimum(first + RUN_SENTENCES, np.repeat(starts[1:], runs))
+    stride = -(-split.num_sentences // most)
+    first, last = first[::stride], last[::stride]
+    lengths = [np.diff(split.sentence_offsets[a : b + 1]) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+    edges = [np.concatenate([[0], np.cumsum(counts)]) for counts in (np.concatenate(lengths), last - first)]
+    return _Sample(*edges)
+
+
+def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
+    """Padding and next-sentence balance of the sentence pairs that an epoch makes, at each row length."""
+    try:
+        for max_length in max_lengths:
+            plan.check(split, max_length, 0.1)
+    except UserError as error:
+        return [Check("padding", "bad", "no pairs can be made", str(error))]
+    sample = _sample(split)
+    padding: dict[str, Any] = {}
+    balance: dict[str, Any] = {}
+    for max_length in max_lengths:
+        key = random.key(split.fingerprint, "inspection", max_length)
+        pairs = np.concatenate(list(plan.make(sample, key, max_length, 0.1)))
+        used = pairs["a_length"].astype(np.int64) + pairs["b_length"] + plan.SPECIAL_TOKENS_PER_ROW
+        padding[str(max_length)] = {
+            "pairs": len(pairs),
+            "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
+            "packed": 1 - ratio(used.sum(), packed_rows(used, max_length) * max_length),
+        }
+        room = max_length - plan.SPECIAL_TOKENS_PER_ROW
+        cut = plan.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), room, 0.1)
+        balance[str(max_length)] = {
+            "random_share": float(pairs["is_random"].mean()),
+            "one_sentence_chunks": float((cut.middle == cut.stop).mean()),
+        }
+    return [_padding(padding), _balance(balance)]
+
+
+def _padding(facts: dict[str, Any]) -> Check:
+    worst_packed = max(f["packed"] for f in facts.values())
+    status: Status = grade(worst_packed, 0.05, 0.25)
+    figures = (f"{percent(f['one_pair_a_row'])}, packed {percent(f['packed'])} at {n}" for n, f in facts.items())
+    return Check(
+        "padding",
+        status,
+        f"one pair a row: {'; '.join(figures)}",
+        "" if status == "ok" else "too few pairs to fill rows: more text, or shorter rows",
+        facts,
+    )
+
+
+def _balance(facts: dict[str, Any]) -> Check:
+    largest = max(f["random_share"] for f in facts.values())
+    status: Status = grade(largest, 0.65, 0.85)
+    figures = (
+        f"{percent(f['random_share'])} random at {n} ({percent(f['one_sentence_chunks'])} of chunks have one sentence)"
+        for n, f in facts.items()
+    )
+    fix = "most chunks have one sentence: longer documents (corpus.document_boundary), shorter sentences, longer rows"
+    return Check("next_sentence_balance", status, ", ".join(figures), "" if status == "ok" else fix, facts)
+
+
+def packed_rows(lengths: np.ndarray, max_length: int) -> int:
+    """Rows of ``max_length`` that hold pairs of ``lengths``: the longest first, filled up with the longest that fit."""
+    left = np.bincount(lengths, minlength=max_length + 1)
+    rows = 0
+    while left.any():
+        pattern, room = np.zeros_like(left), max_length
+        while room > 0 and len(fitting := np.flatnonzero(left[: room + 1] > pattern[: room + 1])):
+            length = int(fitting[-1])
+            times = min(room // length, int(left[length] - pattern[length]))
+            pattern[length] += times
+            room -= times * length
+        used = np.flatnonzero(pattern)
+        times = int((left[used] // pattern[used]).min())
+        left[used] -= times * pattern[used]
+        rows += times
+    return rows

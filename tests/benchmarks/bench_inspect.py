@@ -1,0 +1,41 @@
+"""Speed of the inspection in tokens/s of processor time, and of the counts made while a corpus is built in MB/s."""
+
+import itertools
+import tarfile
+import time
+
+import pytest
+
+from bert_jax.corpora.hits import text_hits
+from bert_jax.inspection.inspect import Request, inspect
+from tests.inspection.corpora import build
+
+
+@pytest.fixture(scope="module")
+def books(request):
+    """60 books, lines as sentences."""
+    shared = request.config.rootpath.parent / "shared" / "data" / "en_books" / "en_books.tar.xz"
+    if not shared.exists():
+        pytest.skip("needs the data folder ../shared/data/en_books")
+    with tarfile.open(shared) as archive:
+        files = (archive.extractfile(member) for member in archive if member.isfile())
+        return [file.read().decode() for file in itertools.islice(files, 60)]
+
+
+def test_inspection(books, tmp_path, request):
+    vocab = request.config.rootpath.parent / "shared" / "data" / "vocab" / "bert-base-uncased-vocab.txt"
+    corpus = build(tmp_path, [text.splitlines() for text in books], vocab)
+    start = time.process_time()
+    found = inspect(Request(str(corpus), str(vocab)))
+    seconds = time.process_time() - start
+    tokens = sum(split["num_tokens"] for split in found.corpus["splits"].values())
+    print(f"\ninspection: {tokens / seconds / 1e6:.1f} M tokens/s of {tokens / 1e6:.1f} M")
+
+
+def test_counting_hits(books):
+    texts = [text.encode() for text in books]
+    start = time.process_time()
+    for text in texts:
+        text_hits(text)
+    seconds = time.process_time() - start
+    print(f"\ntext hits: {sum(map(len, texts)) / seconds / 1e6:.0f} MB/s")

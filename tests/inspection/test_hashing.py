@@ -1,0 +1,84 @@
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.corpora.store import Corpus
+from bert_jax.inspection import hashing
+from bert_jax.inspection.scan import scan
+from bert_jax.inspection.shape import histogram, packed_rows
+from tests.inspection.corpora import build, texts, write_vocab
+
+
+def test_a_hash_tells_order_and_place_and_nothing_else() -> None:
+    table = hashing.token_table(10, "test")
+    runs = [run for n in range(1, 5) for run in itertools.product(range(4), repeat=n)]
+    tokens, lengths = np.concatenate([np.array(run) for run in runs]), np.array(list(map(len, runs)))
+    hashes = hashing.with_length(hashing.sequence_hashes(table[tokens], lengths), lengths)
+    assert len(set(hashes.tolist())) == len(runs)
+    assert hashing.length_of(hashes).tolist() == lengths.tolist()
+    shuffled = np.random.default_rng(0).permutation(len(runs))
+    again = np.concatenate([np.array(runs[i]) for i in shuffled])
+    np.testing.assert_array_equal(
+        hashing.with_length(hashing.sequence_hashes(table[again], lengths[shuffled]), lengths[shuffled]),
+        hashes[shuffled],
+    )
+    bags = hashing.bag_hashes(table[tokens], lengths)
+    assert len(set(bags.tolist())) == len({tuple(sorted(run)) for run in runs})
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 10**6])
+def test_parts_hold_everything_once_and_equal_hashes_together(at_once: int) -> None:
+    rng = np.random.default_rng(1)
+    pool = rng.integers(0, 2**64, 500, np.uint64)
+    arrays = [rng.choice(pool, 3000), rng.choice(pool, 200), np.zeros(0, np.uint64)]
+    parts = list(hashing.sorted_parts(arrays, at_once))
+    assert len(parts) * at_once >= 3200
+    for array, columns in zip(arrays, zip(*parts, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(columns), np.sort(array))
+    beside = rng.integers(0, 3, 3000).astype(np.uint64)
+    distinct = np.concatenate(list(hashing.distinct_parts(arrays[0], beside, at_once)))
+    expected = sorted(value for value, _ in set(zip(arrays[0].tolist(), beside.tolist(), strict=True)))
+    assert distinct.tolist() == expected
+    found = hashing.groups(np.sort(arrays[0]))
+    values, counts = np.unique(arrays[0], return_counts=True)
+    np.testing.assert_array_equal(found.hashes, values)
+    np.testing.assert_array_equal(found.counts, counts)
+
+
+def test_a_scan_does_not_depend_on_how_much_is_read_at_once(tmp_path: Path) -> None:
+    vocab = write_vocab(tmp_path / "vocab.txt")
+    corpus = Corpus(build(tmp_path, texts(30), vocab), cache_bytes=1)  # block by block
+    whole, pieces = (scan(corpus.split("train"), 700, 5, None, _new(tmp_path / str(n)), n) for n in (1 << 20, 37))
+    for name in ("sentence_hashes", "bag_hashes", "document_hashes", "token_counts", "unknown"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(pieces, name))
+    assert whole.token_counts.sum() == corpus.split("train").num_tokens
+    assert whole.unknown.sum() == whole.token_counts[5] > 0
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_packing_is_that_of_one_row_after_another() -> None:
+    rng = random.Random(2)
+    for _ in range(20):
+        lengths = [rng.randint(5, 64) for _ in range(rng.randint(1, 300))]
+        left, rows = sorted(lengths), 0
+        while left:
+            room, rows = 64, rows + 1
+            while fitting := [length for length in left if length <= room]:
+                left.remove(fitting[-1])
+                room -= fitting[-1]
+        assert packed_rows(np.array(lengths), 64) == rows
+
+
+def test_a_histogram_counts_every_value() -> None:
+    values = np.array([1, 1, 2, 3, 700, 5, 1000])
+    bins = histogram(values)
+    assert sum(n for _, _, n in bins) == len(values)
+    assert all(n == ((values >= low) & (values < high)).sum() for low, high, n in bins)
+    assert histogram(np.zeros(0, int)) == []
