@@ -37,6 +37,8 @@ Note = Callable[[str], None]
 
 # Fields of config.model that change how fast it runs, not what it learns.
 FREE_MODEL_FIELDS = ("remat",)
+# Fields of config.corpus that say where it is, who makes it, and what to say of it.
+FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "notes")
 # Fields of config.model that a model to start from leaves open; the rest is its architecture.
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat")
 
@@ -82,9 +84,7 @@ class Settings:
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
-            "corpus": _without(
-                dataclasses.asdict(self.corpus), "path", "num_workers", "beam_options", "license", "notes"
-            ),
+            "corpus": _without(dataclasses.asdict(self.corpus), *FREE_CORPUS_FIELDS),
             "objective": dict(self.objective),
             "model": _without(dict(self.model), *FREE_MODEL_FIELDS),
             "phases": {name: dict(values) for name, values in self.phases.items()},

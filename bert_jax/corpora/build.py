@@ -128,7 +128,7 @@ def build(
             "text_bytes": sum(part["bytes"] for part in made),
             "dropped": _dropped(made) | repeated,
             "skipped": _skipped(made),
-            "text_hits": functools.reduce(hits.add, (part["text_hits"] for part in made), {}),
+            "text_hits": _hits(made),
             **(remarks or {}),
             "splits": splits,
             **facts,
@@ -222,6 +222,13 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
 def _dropped(made: Sequence[Facts]) -> dict[str, int]:
     names = ("empty_documents", "empty_sentences")
     return {name: sum(part["dropped"].get(name, 0) for part in made) for name in names}
+
+
+def _hits(made: Sequence[Facts]) -> dict[str, dict[str, int]]:
+    total: dict[str, dict[str, int]] = {}
+    for part in made:
+        total = hits.add(total, part["text_hits"])
+    return total
 
 
 def _skipped(made: Sequence[Facts]) -> dict[str, Facts]:

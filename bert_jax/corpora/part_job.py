@@ -32,7 +32,7 @@ class Tokenized(NamedTuple):
 
     heldout_draw: float  # in [0, 1), from the hash of the document: held out if below the fraction
     num_bytes: int
-    text_hits: dict[str, int]  # signs of personal data and of wrong encodings, counted
+    text_hits: dict[str, dict[str, int]]  # signs of personal data and of wrong encodings, counted
     num_empty: int  # sentences without a token, left out
     lengths: np.ndarray  # int64 [S], all at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]

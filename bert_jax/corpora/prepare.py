@@ -72,9 +72,8 @@ def find_source(corpus: CorpusConfig) -> Any:
     """The ``Source`` that ``corpus`` names, with its options checked."""
     made = catalogue.find("corpora", corpus.source, having="Source").Source
     known = {field.name for field in dataclasses.fields(made)}
-    options = {
-        name: value for name, value in corpus.options.items() if name in known or value != ()
-    }  # a recipe's paths
+    # A recipe's empty ``paths`` are no option of a source that has none.
+    options = {name: value for name, value in corpus.options.items() if name in known or value != ()}
     return build(made, options, "config.corpus.options")
 
 

@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,6 @@ Flags = npt.NDArray[np.bool_]  # [V]
 _SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for none
 _MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
-
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
