@@ -67,6 +67,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(hint, value, where)  # type: ignore[arg-type]
+    if origin is tuple and arguments[0] is str and isinstance(value, str):
+        return (value,)
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -10,20 +10,21 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from etils import epath
+
 from bert_jax import catalogue, configuration, files
-from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_corpus, prepare_vocabulary
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
-from bert_jax.corpora.store import Corpus
+from bert_jax.inputs import Inputs
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.sizes import SIZES
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
+from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
-from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import run as runs
 from bert_jax.training.checkpoints import CheckpointConfig, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
@@ -132,28 +133,34 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     """
     config = {**config, "private": request.private or config.get("private", False)}
     settings = configuration.build(Settings, config, "config")
-    experiment = settings.experiment()
-    experiment.check()  # before anything slow starts
-    objective_room = catalogue.find("objectives", settings.objective.get("name", ""))
-    objective_config = configuration.build(
-        objective_room.Config, _without(dict(settings.objective), "name"), "config.objective"
-    )
-    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
-    initial = load_initial(request.init) if request.init else None
-    model_config(settings, settings.vocab.size, initial).check_lengths(kinds)
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
+    experiment = settings.experiment()
+    room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
+    objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
+    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+
+    # ---- Whatever can be found wrong before a text is read ---------------------------------------------------------
+    experiment.check()
+    objective.check(kinds)
+    initial = load_initial(request.init) if request.init else None
+    if initial and request.init_optimizer == "kept":
+        initial.check_moments()
+    model_config(settings, settings.vocab.size, initial).check_lengths(kinds)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
-        run = runs.open_run(workdir, *recorded(config, settings, request), request.extend)
+        saved = saved_steps(workdir)
+        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
+        inputs.check()
+        run = runs.open_run(workdir, *recorded(config, settings, request), request.extend, bool(saved))
+        experiment.phases.check_not_past(max(saved, default=0))
         observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
-            fresh = not saved_steps(workdir)
-            tokenizer = open_vocabulary(settings, config, workdir, initial, observer.note)
-            corpus = open_corpus(settings, config, workdir, tokenizer, observer.note)
+            tokenizer = inputs.open_vocabulary(observer.note)
+            corpus = inputs.open_corpus(tokenizer, observer.note)
             model = model_config(settings, tokenizer.size, initial)
-            task = objective_room.Objective(objective_config, corpus, tokenizer, model, kinds, settings.seed)
+            task = room.Objective(objective, corpus, tokenizer, model, kinds, settings.seed)
             facts = {
                 "model": dataclasses.asdict(model),
                 "lowercase": tokenizer.lowercase,
@@ -161,10 +168,10 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "corpus_fingerprint": corpus.fingerprint,
             }
             run = runs.settle(workdir, run, facts)
-            write_baselines(task, experiment, workdir, observer.note)
+            write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
             start = (
                 start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
-                if initial and fresh
+                if initial and not saved
                 else None
             )
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start)
@@ -182,52 +189,20 @@ def recorded(
     return private_config(config), private_config(identity) | {"init": redacted(request.init)}, ""
 
 
-def open_vocabulary(
-    settings: Settings, config: Mapping[str, Any], workdir: str, initial: Initial | None, note: Note
-) -> Tokenizer:
-    """The tokenizer in ``workdir``, made first if it is not there: that of config.vocab.path, of the model to start
-    from, or a learned one."""
-    lowercase = initial.tokenizer.lowercase if initial else settings.vocab.lowercase
-    if tokenizers.existing(workdir) is None:
-        if initial and not settings.vocab.path:
-            initial.tokenizer.save(files.as_path(workdir) / initial.tokenizer.file_name)
-        else:
-            if not settings.vocab.path:
-                note(f"learning a vocabulary of {settings.vocab.size:,} pieces from {settings.corpus.source}")
-            vocab = dataclasses.asdict(dataclasses.replace(settings.vocab, lowercase=lowercase))
-            name = tokenizers.file_name(settings.vocab.kind, settings.vocab.path)
-            prepare_vocabulary({**config, "vocab": vocab}, files.as_path(workdir) / name)
-    tokenizer = tokenizers.load(workdir, lowercase)
-    note(f"vocabulary: {tokenizer.size:,} pieces, {'uncased' if tokenizer.lowercase else 'cased'}")
-    return tokenizer
-
-
-def open_corpus(
-    settings: Settings, config: Mapping[str, Any], workdir: str, tokenizer: Tokenizer, note: Note
-) -> Corpus:
-    """The store at config.corpus.path, or ``workdir/corpus``, built first if it is not there."""
-    path = settings.corpus.path or files.as_path(workdir) / "corpus"
-    if not settings.corpus.path and not files.committed(path):
-        note(f"reading {settings.corpus.source} and writing the tokenized corpus")
-        vocab = dataclasses.replace(settings.vocab, path="", lowercase=tokenizer.lowercase)
-        prepare_corpus({**config, "vocab": dataclasses.asdict(vocab)}, tokenizers.find(workdir), path)
-    corpus = Corpus(path, note=note)
-    train, heldout = corpus.split("train"), corpus.split("heldout")
-    note(
-        f"corpus: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
-        f"{heldout.num_documents:,} documents, {heldout.num_tokens:,} tokens held out"
-    )
-    return corpus
-
-
-def write_baselines(task: Task, experiment: Experiment, workdir: str, note: Note) -> None:
-    """``baselines.json``: what the held-out figures are to be compared with."""
+def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
+    """``baselines.json``: what the held-out figures are to be compared with, reckoned once."""
     path = files.as_path(workdir) / "baselines.json"
-    if not path.exists():
-        files.write_text(
-            path, json.dumps(task.baselines(experiment.evaluated_phase.kind, experiment.training.eval_rows))
-        )
-    shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in json.loads(path.read_text()).items()]
+    phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
+    reckoned_for = [fingerprint, phase.kind, rows]
+    try:
+        kept = json.loads(path.read_text())
+        figures = kept if kept.pop("reckoned_for") == reckoned_for else None
+    except (OSError, ValueError, KeyError, TypeError):
+        figures = None
+    if figures is None:
+        figures = task.baselines(phase.kind, rows)
+        files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
+    shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items()]
     note(f"to beat on the held-out rows: {', '.join(shown)}")
 
 
@@ -239,11 +214,23 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
         filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
         files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
         note("\n".join(as_table(f) for f in filled))
-    if settings.export and not (workdir / "hugging_face" / "config.json").exists():
-        note(export_workdir(request.workdir, workdir / "hugging_face"))
+    where = f"report {write_report(request.workdir)}"
+    if settings.export:
+        where += f", model {export_newest(request.workdir, note)}"
     example = settings.examples[0] if settings.examples else "The [MASK] of the story."
     note(
-        f"done: report {write_report(request.workdir)}, model {workdir / 'hugging_face'}, "
-        f"metrics {workdir / 'metrics.jsonl'}\n"
-        f'next: bert-jax fill-mask --workdir={request.workdir} "{example}"'
+        f"done: {where}, metrics {workdir / 'metrics.jsonl'}\n"
+        f'next: {program()} fill-mask --workdir={request.workdir} "{example}"'
     )
+
+
+def export_newest(workdir: str, note: Note) -> epath.Path:
+    """``workdir/hugging_face``, written anew unless it holds the last step already."""
+    model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
+    newest = json.dumps({"step": max(saved_steps(workdir))})
+    if not (model / "config.json").exists() or not record.exists() or record.read_text() != newest:
+        if model.exists():
+            model.rmtree()
+        note(export_workdir(workdir, model))
+        files.write_text(record, newest)
+    return model

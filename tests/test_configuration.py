@@ -32,6 +32,7 @@ def test_values_are_typed_and_nested():
         {"steps": 3, "paths": ["a", "b"], "inner": {"rate": 1, "kind": "cosine"}, "limit": 4, "extra": {"x": [1]}},
         "config",
     )
+    assert build(Outer, {"steps": 3, "paths": "a"}, "config").paths == ("a",)
     assert made == Outer(steps=3, paths=("a", "b"), inner=Inner(1.0, "cosine"), limit=4, extra={"x": [1]})
     assert isinstance(made.inner.rate, float)
 
@@ -56,7 +57,7 @@ def test_unknown_key_names_the_nearest():
         ("steps", True, "config.steps is True; expected int"),
         ("fast", 1, "config.fast is 1; expected bool"),
         ("name", 3, "config.name is 3; expected str"),
-        ("paths", "abc", "config.paths is 'abc'; expected"),
+        ("paths", 7, "config.paths is 7; expected"),
         ("paths", ["a", 1], r"config.paths\[1\] is 1; expected str"),
         ("inner", {"rate": "0.1"}, "config.inner.rate is '0.1'; expected float"),
         ("inner", {"rate": float("nan")}, "config.inner.rate is nan; a finite number"),

@@ -14,13 +14,14 @@ PACKAGE = Path(bert_jax.__file__).resolve().parent
 # From the bottom up: a file imports its own layer and those below. At the bottom too: task, a contract that imports the
 # nouns alone, and catalogue, which imports by name.
 LAYERS = [
-    {"__init__", "records", "errors", "configuration", "files", "remote", "task", "catalogue", "recipes"},
+    {"__init__", "records", "errors", "configuration", "files", "remote", "program", "task", "catalogue", "recipes"},
     {"text", "models"},
     {"corpora"},
     {"rows"},
     {"objectives", "tasks"},
     {"training"},
     {"planning", "interchange", "inspection"},
+    {"inputs"},
     {"pretraining"},
     {"cli", "__main__"},
 ]

@@ -48,7 +48,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert evaluations[-1]["mlm_loss"] < evaluations[0]["mlm_loss"]
     names = {path.name for path in finished.iterdir()}
     assert {"vocab.txt", "corpus", "checkpoints", "events", "report.html", "hugging_face", "run.json"} <= names
-    assert set(json.loads((finished / "baselines.json").read_text())) == {
+    assert set(json.loads((finished / "baselines.json").read_text())) - {"reckoned_for"} == {
         "unigram_cross_entropy",
         "trigram_cloze_cross_entropy",
         "nsp_majority_rate",
@@ -121,6 +121,16 @@ BAD_RECIPES = {
     ),
     "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
     "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
+    "no objective": ({"objective": {"name": "losses"}}, "valid: mlm_nsp"),
+    "short rows": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
+        "config.phases.phase1.max_length is 4; a pair with its special tokens needs at least 5",
+    ),
+    "no steps": (
+        {"phases": {"phase1": {"num_steps": 0, "batch_size": 8, "max_length": 32}}},
+        "config.phases.phase1.num_steps is 0",
+    ),
+    "no corpus": ({"corpus": {"path": "nowhere"}}, "nowhere is no corpus"),
     "logger": ({"training": {"loggers": ("tensorbord",)}}, "did you mean 'tensorboard'"),
     "source": ({"corpus": {"source": "docstring", "options": {}}}, "did you mean 'docstrings'"),
     "no such text": ({"corpus": {"options": {"paths": ("nothing/*.txt",)}}}, "nothing/*.txt"),
@@ -134,7 +144,7 @@ def test_bad_recipes(name: str, tmp_path: Path, text: Path, capsys: pytest.Captu
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert expected in error
-    assert not (tmp_path / "run" / "checkpoints" / "24").exists()
+    assert not (tmp_path / "run" / "vocab.txt").exists()
 
 
 BAD_TEXTS = {
@@ -183,6 +193,9 @@ def test_a_longer_run_needs_extend(tmp_path: Path, text: Path, capsys: pytest.Ca
     assert "--extend" in capsys.readouterr().err
     assert pretrain(tmp_path, longer, "--extend") == 0
     assert records(tmp_path / "run", "train")[-1]["step"] == 30
+    assert "- step: 30\n" in (tmp_path / "run" / "hugging_face" / "README.md").read_text()
+    assert pretrain(tmp_path, toy.recipe(text), "--extend") == 2
+    assert "reached step 30, and the phases end at 24" in capsys.readouterr().err
 
 
 def test_another_vocabulary_in_the_workdir(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +232,42 @@ def test_a_corrected_command_after_one_that_failed(tmp_path: Path, text: Path) -
         pretrain(tmp_path, toy.recipe(text, phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}}))
         == 0
     )
+
+
+def test_what_a_failed_try_made_of_other_text_is_made_again(tmp_path: Path, text: Path) -> None:
+    """Too little text for a corpus, but enough for a vocabulary; then the text comes."""
+    source = tmp_path / "text.txt"
+    source.write_text("ab ab.\n")
+    assert pretrain(tmp_path, toy.recipe(source)) == 2
+    source.write_text(text.read_text())
+    assert pretrain(tmp_path, toy.recipe(source)) == 0
+    assert len((tmp_path / "run" / "vocab.txt").read_text().split()) > 50
+
+
+def test_a_vocabulary_is_bound_by_the_first_saved_step(
+    tmp_path: Path, finished: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
+    elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
+    assert pretrain(tmp_path, elsewhere, f"--vocab={vocab}") == 2
+    assert "made with another vocabulary" in capsys.readouterr().err
+    assert pretrain(tmp_path, elsewhere, f"--vocab={finished / 'vocab.txt'}") == 0
+    assert pretrain(tmp_path, elsewhere, f"--vocab={vocab}") == 2
+    assert f"was trained with another vocabulary than {vocab}" in capsys.readouterr().err
+
+
+def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
+    assert run(["import", f"--input={finished / 'hugging_face'}", f"--workdir={tmp_path / 'run'}"]) == 0
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert f"train from it with --init={tmp_path / 'run'}" in capsys.readouterr().err
+
+
+def test_moments_of_an_export_cannot_be_kept(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
+    flags = [f"--init={finished / 'hugging_face'}", "--init_optimizer=kept"]
+    assert pretrain(tmp_path, toy.recipe(text), *flags) == 2
+    assert "has no moments" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_corpus
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
+from bert_jax.program import program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
         split = corpus.split(name)
         counts = (split.num_documents, split.num_sentences, split.num_tokens)
         print("{}: {:,} documents, {:,} sentences, {:,} tokens".format(name, *counts))
-    print(f"next: bert-jax pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")
+    print(f"next: {program()} pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")
 
 
 def show(documents: int, num_bytes: int, tokens: int) -> None:

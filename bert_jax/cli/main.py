@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -44,6 +45,12 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `bert-jax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a path that is not there, not readable, a folder where a file should be
+        if error.filename is None or os.environ.get("BERT_JAX_TRACEBACK") == "1":
+            raise
+        reason = (error.strerror or str(error)).lower()
+        print(f"error: {error.filename}: {reason}; name another path, or change its permissions", file=sys.stderr)
+        return 2
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -103,6 +110,11 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    for text in argv:
+        if text.encode("utf-8", "surrogateescape") != text.encode("utf-8", "replace"):
+            raise UserError(f"the argument {text!r} is not UTF-8; check the encoding of the terminal")
+        if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
+            raise UserError(f"{text} has no value; write {text}PATH")
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
     ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own are hidden

@@ -6,6 +6,7 @@ import argparse
 
 from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_vocabulary
+from bert_jax.program import program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,4 +17,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
     print(f"{tokenizer.size:,} pieces in {arguments.output}")
-    print(f'next: bert-jax tokenize --vocab={arguments.output} "some text"')
+    print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

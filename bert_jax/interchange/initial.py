@@ -35,6 +35,13 @@ class Initial:
     missing: tuple[str, ...] = ()  # parts that start fresh
     checkpoints: tuple[str, int] | None = None  # workdir and step, where it is a run of ours
 
+    def check_moments(self) -> None:
+        """Raise ``UserError`` if there are no moments to keep."""
+        if self.checkpoints is None:
+            raise UserError(
+                f"--init_optimizer=kept needs --init=WORKDIR, a run of ours; {self.source} has no moments: leave it out"
+            )
+
 
 def load_initial(source: str) -> Initial:
     """``source`` is a Hugging Face directory, or a workdir of ours with an optional ``@step``.
@@ -84,10 +91,8 @@ def start_from(
     if not same_rows:
         params, added = with_vocabulary(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
-    if optimizer == "kept" and initial.checkpoints is None:
-        raise UserError(
-            f"--init_optimizer=kept needs --init=WORKDIR, a run of ours; {initial.source} has no moments: leave it out"
-        )
+    if optimizer == "kept":
+        initial.check_moments()
     if optimizer == "kept" and not same_rows:
         raise UserError(
             f"--init_optimizer=kept needs the model's own vocabulary, in its order: {initial.source} has "

@@ -20,6 +20,7 @@ from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import baselines
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
+from bert_jax.rows.plan import SPECIAL_TOKENS_PER_ROW
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
 from bert_jax.task import Losses, Variables
 from bert_jax.text.tokenizer import Tokenizer
@@ -32,6 +33,15 @@ class Config:
     short_row_probability: float = 0.1
     masking: MaskingConfig = MaskingConfig()
     next_sentence_weight: float = 1.0
+
+    def check(self, max_lengths: Mapping[str, int]) -> None:
+        """Raise ``UserError`` where a pair cannot stand in a row of one of the phases."""
+        for phase, length in max_lengths.items():
+            if length < SPECIAL_TOKENS_PER_ROW + 2:
+                raise UserError(
+                    f"config.phases.{phase}.max_length is {length}; a pair with its special tokens needs at least"
+                    f" {SPECIAL_TOKENS_PER_ROW + 2}"
+                )
 
 
 class Objective:

@@ -7,6 +7,9 @@ the same for every number of hosts, workers and threads, and a run may go on wit
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
@@ -46,6 +49,12 @@ class Batches:
         self._process_index, self._process_count = process_index, process_count
         self._prepared = (-1, -1)
 
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """In a worker process, which must not outlive the run: a killed parent cannot end it."""
+        vars(self).update(state)
+        if (parent := multiprocessing.parent_process()) is not None:
+            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
     def __len__(self) -> int:
         return self._phases.num_steps
 
@@ -66,6 +75,11 @@ class Batches:
         if needed and (step.phase, upcoming) != self._prepared and hasattr(source, "prepare"):
             self._prepared = (step.phase, upcoming)
             source.prepare(upcoming)
+
+
+def _end_with(process: multiprocessing.process.BaseProcess) -> None:
+    process.join()
+    os._exit(1)
 
 
 class Loader:
@@ -125,6 +139,8 @@ class Loader:
         workers, prefetch = self._config.num_workers, self._config.prefetch_batches
         if not workers:
             return dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch))
+        # Batches that no one waited for are cleaned up at the end, and that is nothing to warn of.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
         if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only absl.app parses
             flags.FLAGS.mark_as_parsed()
         in_worker = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)

@@ -25,7 +25,7 @@ class Phase:
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size", "max_length"):
             if getattr(self, name) < 1:
-                raise UserError(f"a phase's {name} is {getattr(self, name)}; at least 1 is needed")
+                raise UserError(f"config.phases.{self.kind}.{name} is {getattr(self, name)}; at least 1 is needed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,14 @@ class Phases:
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return sum(phase.num_steps for phase in self.phases)
+
+    def check_not_past(self, step: int) -> None:
+        """Raise ``UserError`` if the run would end before ``step``, which it has reached."""
+        if step > self.num_steps:
+            raise UserError(
+                f"the run has reached step {step:,}, and the phases end at {self.num_steps:,}; --extend takes more"
+                " steps, not fewer"
+            )
 
     def locate(self, step: int) -> tuple[int, int]:
         """Index of the phase that holds ``step``, and the step within it."""

@@ -17,7 +17,6 @@ from typing import Any
 from bert_jax import files
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
-from bert_jax.text import tokenizer as tokenizers
 
 _PACKAGES = (
     "jax",
@@ -39,11 +38,17 @@ def read_run(workdir: str) -> dict[str, Any]:
 
 
 def open_run(
-    workdir: str, config: Mapping[str, Any], identity: Mapping[str, Any], command: str, extend: bool = False
+    workdir: str,
+    config: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    command: str,
+    extend: bool = False,
+    bound: bool = True,
 ) -> dict[str, Any]:
     """Record a start or a restart in ``run.json`` and return it.
 
     Args:
+      bound: the run has saved a step. One that failed before that starts anew, whatever it was.
       identity: what the run is: a restart with another value is an error. The rest of ``config`` is free.
       extend: allow other numbers of steps (the schedule is then that of the new length).
 
@@ -52,8 +57,13 @@ def open_run(
     """
     run = read_run(workdir)
     now = time.time()
-    if run and not run.get("imported_from") and tokenizers.existing(workdir) is None:
-        run = {}  # it failed before it made anything: a corrected command starts anew
+    if run.get("imported_from"):
+        raise UserError(
+            f"{workdir} holds a model imported from {run['imported_from']}; train from it with --init={workdir} and"
+            " another --workdir"
+        )
+    if not bound:
+        run = {}
     if run:
         changed = differences(run.get("identity", {}), json.loads(json.dumps(identity)))
         blocking = [d for d in changed if not (extend and _is_length(d))]

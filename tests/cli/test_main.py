@@ -113,3 +113,30 @@ def test_as_a_module_the_exit_code_reaches_the_shell():
     )
     assert done.returncode == 2
     assert "did you mean 'tokenize'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["tokenize", "--vocab=FOLDER", "a"], "is a directory"),
+        (["tokenize", "--vocab=FILE/vocab.txt", "a"], "vocab.txt"),
+        (["import", "--input=FILE", "--workdir=FOLDER/out"], "FILE"),
+        (["pretrain", "--config=quickstart", "--workdir=FILE"], "FILE"),
+        (["pretrain", "--config=quickstart", "--workdir=FILE/run"], "FILE"),
+        (["pretrain", "--config=quickstart", "--workdir="], "--workdir= has no value"),
+        (["tokenize", "--vocab=FILE", "bad \udcff"], "is not UTF-8"),
+    ],
+)
+def test_paths_and_texts_that_cannot_be_read_are_one_line(tmp_path, capsys, arguments, expected):
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.write_text("text")
+    folder.mkdir()
+
+    def filled(text):
+        return text.replace("FILE", str(file)).replace("FOLDER", str(folder))
+
+    assert main.run([filled(argument) for argument in arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ")
+    assert "\n" not in error
+    assert filled(expected) in error

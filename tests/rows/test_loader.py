@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -155,3 +157,30 @@ def test_waiting_is_measured_and_batches_are_made_ahead() -> None:
     for _ in patient:
         time.sleep(0.1)
     assert patient.wait_seconds < eager.wait_seconds
+
+
+KILLED = """
+import os, sys
+from tests.rows.test_loader import CONFIGS, FACTS, PHASES, SPECS, SPLIT
+from bert_jax.rows.loader import Loader, LoaderConfig
+from bert_jax.rows.sentence_pairs import SentencePairRows
+
+def source(split, kind, phase):
+    return SentencePairRows(CONFIGS[kind], SPLIT, FACTS, seed=0, phase=phase, directory=sys.argv[1])
+
+if __name__ == "__main__":
+    next(iter(Loader(source, PHASES, 0, SPECS, LoaderConfig(num_workers=2))))
+    print("ready", flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "killed.py", tmp_path], stdout=subprocess.PIPE, cwd=os.getcwd(),
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    ) as process:  # fmt: skip
+        told, _ = process.communicate(timeout=120)  # returns when the last holder of the pipe has gone
+    assert told == b"ready\n"
+    assert process.returncode == -9

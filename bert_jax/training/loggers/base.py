@@ -72,5 +72,5 @@ def require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise UserError(
             f"the logger {package!r} needs the package {package}, which is not installed; "
-            f"pip install 'bert_jax[{package}]', or take {package!r} out of the config's loggers"
+            f"pip install {package}, or take {package!r} out of the config's loggers"
         )

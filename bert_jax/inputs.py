@@ -1,0 +1,134 @@
+"""The vocabulary and the corpus of a run: those that the recipe names, or made in the workdir where they lack.
+
+Until a run has saved its first step nothing binds it: what a failed try made of other text, or for another recipe, is
+made again. From then on they are what the model was trained with, and another one is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_jax import files
+from bert_jax.corpora.prepare import (
+    CorpusConfig,
+    VocabularyConfig,
+    find_source,
+    prepare_corpus,
+    prepare_vocabulary,
+)
+from bert_jax.corpora.store import MANIFEST, Corpus
+from bert_jax.errors import UserError
+from bert_jax.interchange.initial import Initial
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
+
+Note = Callable[[str], None]
+CORPUS = "corpus"  # its place in a workdir
+ORIGIN = "vocab.json"  # what the vocabulary was made from
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Finds or makes what a run reads."""
+
+    workdir: str
+    vocab: VocabularyConfig
+    corpus: CorpusConfig
+    initial: Initial | None
+    bound: bool  # the run has saved a step
+    private: bool = False
+
+    def check(self) -> None:
+        """Whatever can be found wrong before a text is read. Raises ``UserError``."""
+        if self.vocab.path:
+            tokenizers.load(self.vocab.path, self.vocab.lowercase)
+        if self.corpus.path:
+            Corpus(self.corpus.path)
+        elif not self.bound:
+            find_source(self.corpus).describe()  # a path that matches nothing, a package that is not installed
+
+    def open_vocabulary(self, note: Note) -> Tokenizer:
+        """The tokenizer in the workdir, made first if need be: a copy of config.vocab.path, that of the model to start
+        from, or a learned one.
+
+        Raises:
+          UserError: the run was trained with another vocabulary than the one that is named now.
+        """
+        lowercase = self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
+        if not self.bound:
+            self._make_vocabulary(lowercase, note)
+        tokenizer = tokenizers.load(self.workdir, lowercase)
+        if self.vocab.path and tokenizers.load(self.vocab.path, lowercase).sha256 != tokenizer.sha256:
+            raise UserError(
+                f"{self.workdir} was trained with another vocabulary than {self.vocab.path}; leave the path out, or"
+                " give another --workdir"
+            )
+        learned = not self.vocab.path and not self.initial
+        fewer = f" of the {self.vocab.size:,} asked for: the text has no more" if learned else ""
+        note(
+            f"vocabulary: {tokenizer.size:,} pieces{fewer if tokenizer.size < self.vocab.size else ''},"
+            f" {'uncased' if tokenizer.lowercase else 'cased'}"
+        )
+        return tokenizer
+
+    def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Corpus:
+        """The store at config.corpus.path, or ``workdir/corpus``, built first if need be."""
+        path = self.corpus.path or files.as_path(self.workdir) / CORPUS
+        if not self.corpus.path:
+            if not self.bound and files.committed(path) and not self._made_of_this(path, tokenizer):
+                files.as_path(path).rmtree()
+            if not files.committed(path):
+                note(f"reading {self.corpus.source} and writing the tokenized corpus")
+                vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
+                prepare_corpus(self._config(vocab), tokenizers.find(self.workdir), path)
+        corpus = Corpus(path, note=note)
+        train, heldout = corpus.split("train"), corpus.split("heldout")
+        note(
+            f"corpus: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
+            f"{heldout.num_documents:,} documents, {heldout.num_tokens:,} tokens held out"
+        )
+        return corpus
+
+    def _make_vocabulary(self, lowercase: bool, note: Note) -> None:
+        """Make the tokenizer's file, unless it is there and was made of the very same."""
+        workdir = files.as_path(self.workdir)
+        there, origin = tokenizers.existing(workdir), self._origin(lowercase)
+        if there is not None:
+            if (workdir / ORIGIN).exists() and (workdir / ORIGIN).read_text() == origin:
+                return
+            files.as_path(there).unlink()
+        if self.initial and not self.vocab.path:
+            self.initial.tokenizer.save(workdir / self.initial.tokenizer.file_name)
+        else:
+            if not self.vocab.path:
+                note(f"learning a vocabulary of {self.vocab.size:,} pieces from {self.corpus.source}")
+            name = tokenizers.file_name(self.vocab.kind, self.vocab.path)
+            prepare_vocabulary(self._config(dataclasses.replace(self.vocab, lowercase=lowercase)), workdir / name)
+        files.write_text(workdir / ORIGIN, origin)
+
+    def _origin(self, lowercase: bool) -> str:
+        """Hash of all that the vocabulary depends on."""
+        if self.vocab.path:
+            facts: Any = tokenizers.load(self.vocab.path, lowercase).sha256
+        elif self.initial:
+            facts = self.initial.tokenizer.sha256
+        else:
+            facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
+        return json.dumps({"sha256": hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()})
+
+    def _made_of_this(self, path: Any, tokenizer: Tokenizer) -> bool:
+        manifest = json.loads((files.as_path(path) / MANIFEST).read_text())
+        wanted = {name: getattr(self.corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
+        wanted |= {
+            "tokenizer_sha256": tokenizer.sha256,
+            "source_fingerprint": find_source(self.corpus).fingerprint(),
+        }
+        return all(manifest.get(name) == value for name, value in wanted.items())
+
+    def _config(self, vocab: VocabularyConfig) -> Mapping[str, Any]:
+        corpus = dataclasses.asdict(self.corpus)
+        return {"vocab": dataclasses.asdict(vocab), "corpus": corpus, "private": self.private}
