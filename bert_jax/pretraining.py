@@ -45,7 +45,7 @@ class Settings:
 
     objective: Mapping[str, Any]  # name, and what that objective takes
     model: Mapping[str, Any]  # size, and fields of ModelConfig that differ from it
-    phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length; run in the order of their names
+    phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
     seed: int = 0
     vocab: VocabularyConfig = VocabularyConfig()
     corpus: CorpusConfig = CorpusConfig()
@@ -132,6 +132,8 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         objective_room.Config, _without(dict(settings.objective), "name"), "config.objective"
     )
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
+    objective_room.batch_specs(objective_config, kinds, masking)  # says what is wrong with them
     initial = load_initial(request.init) if request.init else None
     model_config(settings, settings.vocab.size, initial).check_lengths(kinds)
     if request.vocab:
@@ -148,7 +150,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             tokenizer = open_vocabulary(settings, config, workdir, initial, observer.note)
             corpus = open_corpus(settings, config, workdir, tokenizer, observer.note)
             model = model_config(settings, tokenizer.size, initial)
-            task = objective_room.Objective(objective_config, corpus, tokenizer, model, kinds, settings.seed)
+            task = objective_room.Objective(objective_config, corpus, tokenizer, model, kinds, settings.seed, masking)
             facts = {
                 "model": dataclasses.asdict(model),
                 "lowercase": tokenizer.lowercase,

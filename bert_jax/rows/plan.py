@@ -13,6 +13,10 @@ Here up to forty places in other documents are drawn and the one is taken whose 
 length of the true B. Where the true pair reached its target, the random one runs to the sentence that reaches it too,
 so that truncation treats both alike.
 
+Rows that are packed ask for pairs of every length, so that each finds one that fits beside it. There, with
+``draw_targets="chunk"``, the shorter target is drawn for one chunk in ten instead of for one document in ten, and a
+chunk is cut to its own target instead of to the row: the lengths of short pairs are then spread evenly over the row.
+
 Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
 """
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +32,7 @@ import numpy.typing as npt
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 
-VERSION = 2  # a change of what a plan says changes this: cached plans of another version are not read
+VERSION = 3  # a change of what a plan says changes this: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
 CANDIDATES, TURNS = 10, 4  # places looked at for a random second segment: ten, up to four times
 _SENTENCES_AT_ONCE = 1 << 22
@@ -36,6 +40,7 @@ _LAST_CHOICE = 1 << 40  # more tokens than a document has
 _PAIRS_AT_ONCE = 1 << 15  # few enough for the temporaries to stay in the processor's cache
 
 Ints = npt.NDArray[np.int64]
+DrawTargets = Literal["document", "chunk"]  # for what a shorter target is drawn
 
 PAIR = np.dtype(
     [
@@ -86,7 +91,7 @@ class Chunks:
 
 
 def check(split: Sentences, max_length: int, short_row_probability: float) -> None:
-    """Raise ``UserError`` where no pairs can be made."""
+    """Raise ``UserError`` where no pairs can be made. Takes no time, however large the split is."""
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
@@ -97,11 +102,15 @@ def check(split: Sentences, max_length: int, short_row_probability: float) -> No
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")
     if not 0 <= short_row_probability <= 1:
         raise UserError(f"short_row_probability is {short_row_probability}; allowed: 0 to 1")
-    if (np.diff(split.document_starts) < 1).any():
-        raise UserError("the corpus has a document without sentences; build it again")
 
 
-def make(split: Sentences, key: np.uint64, max_length: int, short_row_probability: float) -> Iterator[Pairs]:
+def make(
+    split: Sentences,
+    key: np.uint64,
+    max_length: int,
+    short_row_probability: float,
+    draw_targets: DrawTargets = "document",
+) -> Iterator[Pairs]:
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
     Args:
@@ -111,9 +120,12 @@ def make(split: Sentences, key: np.uint64, max_length: int, short_row_probabilit
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
     room = max_length - SPECIAL_TOKENS_PER_ROW
     for documents in _groups(split.document_starts):
-        chunks = cut_chunks(split, key, documents, room, short_row_probability)
+        if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
+            raise UserError("the corpus has a document without sentences; build it again")
+        chunks = cut_chunks(split, key, documents, room, short_row_probability, draw_targets)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
-            yield make_pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], room)
+            part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
+            yield make_pairs(split, key, part, room if draw_targets == "document" else part.target)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -126,15 +138,28 @@ def _groups(document_starts: Ints) -> Iterator[Ints]:
         first = stop
 
 
-def cut_chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, short_row_probability: float) -> Chunks:
+def cut_chunks(
+    split: Sentences,
+    key: np.uint64,
+    documents: Ints,
+    room: int,
+    short_row_probability: float,
+    draw_targets: DrawTargets = "document",
+) -> Chunks:
     """All chunks of ``documents``, in order: each turn of the loop makes the next one of every unfinished document."""
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
-    short = random.uniform(random.fold(random.fold(key, 0), documents)) < short_row_probability
-    target = np.where(short, 2 + random.integers(random.fold(random.fold(key, 1), documents), room - 1), room)
-    middle_key, coin_key = random.fold(key, 2), random.fold(key, 3)
+    short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
+
+    def targets(subjects: Ints) -> Ints:
+        short = random.uniform(random.fold(short_key, subjects)) < short_row_probability
+        return np.where(short, 2 + random.integers(random.fold(length_key, subjects), room - 1), room)
+
+    target = targets(documents)
     turns = []
     while start.size:
+        if draw_targets == "chunk":
+            target = targets(start)
         stop = np.minimum(np.searchsorted(offsets, offsets[start] + target), end)
         count = stop - start
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
@@ -149,7 +174,8 @@ def cut_chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, sho
     return Chunks(*(column[order] for column in columns))
 
 
-def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int) -> Pairs:
+def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Ints) -> Pairs:
+    """``room``: tokens that a pair is cut to, for all or each [n]."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
@@ -231,7 +257,7 @@ def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     return high
 
 
-def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int, keys: random.Bits) -> None:
+def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int | Ints, keys: random.Bits) -> None:
     """Fill in starts and lengths: while a pair is too long, drop a token of the longer side (of B if equal), front or
     back with probability 1/2 each.
 
