@@ -15,11 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.rows import random
+from bert_jax.rows import plan, random
 from bert_jax.rows.plan import SPECIAL_TOKENS_PER_ROW, Ints, Pairs
 
 VERSION = 1  # a change of which pairs go together changes this
 WINDOW = 1 << 19  # pairs that are packed together: enough of every length, few enough for bounded memory
+
+
+_PILOT_SENTENCES = 1 << 18
+_TARGETS = 1 << 12
 
 
 class Limits(NamedTuple):
@@ -42,6 +46,28 @@ class Composition(NamedTuple):
 def pair_lengths(pairs: Pairs) -> Ints:
     """[n] tokens of each pair, special tokens included."""
     return pairs["a_length"].astype(np.int64) + pairs["b_length"] + SPECIAL_TOKENS_PER_ROW
+
+
+def short_targets(split: plan.Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
+    """Equally likely targets of short chunks, in tokens: [4096], so that short pairs fit beside those at document ends.
+
+    The pairs of a sample of documents are planned without any short target and packed; what room they leave is wanted.
+    The short chunks that are not needed for that are spread evenly over all lengths, where they fit beside each other.
+    """
+    room = limits.max_length - SPECIAL_TOKENS_PER_ROW
+    documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1
+    sample = np.arange(0, documents, -(-sentences // _PILOT_SENTENCES))
+    chunks = plan.cut_chunks(split, key, sample, room, 0.0)
+    tokens = split.sentence_offsets[chunks.stop] - split.sentence_offsets[chunks.start]
+    alone = chunks.stop - chunks.start == 1  # its random second segment fills the row
+    tokens = np.where(alone, room, np.minimum(tokens, room))
+    wanted = np.zeros(limits.max_length + 1)
+    for row in compose(np.bincount(tokens + SPECIAL_TOKENS_PER_ROW, minlength=len(wanted)), limits):
+        wanted[limits.max_length - sum(row.lengths)] += row.rows
+    wanted = wanted[SPECIAL_TOKENS_PER_ROW + 2 :]  # from the shortest pair, 2 tokens, on
+    wanted += max(short_row_probability * len(tokens) - wanted.sum(), 1.0) / len(wanted)
+    shares = np.cumsum(wanted) / wanted.sum()
+    return 2 + np.searchsorted(shares, (np.arange(_TARGETS) + 0.5) / _TARGETS)
 
 
 def pack(blocks: Iterable[Pairs], key: np.uint64, limits: Limits) -> Iterator[tuple[str, np.ndarray]]:

@@ -13,9 +13,9 @@ Here up to forty places in other documents are drawn and the one is taken whose 
 length of the true B. Where the true pair reached its target, the random one runs to the sentence that reaches it too,
 so that truncation treats both alike.
 
-Rows that are packed ask for pairs of every length, so that each finds one that fits beside it. There, with
-``draw_targets="chunk"``, the shorter target is drawn for one chunk in ten instead of for one document in ten, and a
-chunk is cut to its own target instead of to the row: the lengths of short pairs are then spread evenly over the row.
+Rows that are packed need pairs of the lengths that fit beside the others. There the shorter target is drawn for one
+chunk in ten instead of for one document in ten, from given ``short_targets``; a chunk is cut to its own target instead
+of to the row; and a short one has two sentences where it can, or short pairs would almost all be random.
 
 Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ _LAST_CHOICE = 1 << 40  # more tokens than a document has
 _PAIRS_AT_ONCE = 1 << 15  # few enough for the temporaries to stay in the processor's cache
 
 Ints = npt.NDArray[np.int64]
-DrawTargets = Literal["document", "chunk"]  # for what a shorter target is drawn
 
 PAIR = np.dtype(
     [
@@ -109,12 +108,13 @@ def make(
     key: np.uint64,
     max_length: int,
     short_row_probability: float,
-    draw_targets: DrawTargets = "document",
+    short_targets: Ints | None = None,
 ) -> Iterator[Pairs]:
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
     Args:
       key: of (corpus fingerprint, seed, phase, epoch).
+      short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
     """
     check(split, max_length, short_row_probability)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
@@ -122,10 +122,10 @@ def make(
     for documents in _groups(split.document_starts):
         if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
             raise UserError("the corpus has a document without sentences; build it again")
-        chunks = cut_chunks(split, key, documents, room, short_row_probability, draw_targets)
+        chunks = cut_chunks(split, key, documents, room, short_row_probability, short_targets)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
             part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
-            yield make_pairs(split, key, part, room if draw_targets == "document" else part.target)
+            yield make_pairs(split, key, part, room if short_targets is None else part.target)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -144,23 +144,29 @@ def cut_chunks(
     documents: Ints,
     room: int,
     short_row_probability: float,
-    draw_targets: DrawTargets = "document",
+    short_targets: Ints | None = None,
 ) -> Chunks:
     """All chunks of ``documents``, in order: each turn of the loop makes the next one of every unfinished document."""
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
 
+    lengths = np.arange(2, room + 1) if short_targets is None else short_targets
+
     def targets(subjects: Ints) -> Ints:
         short = random.uniform(random.fold(short_key, subjects)) < short_row_probability
-        return np.where(short, 2 + random.integers(random.fold(length_key, subjects), room - 1), room)
+        drawn = random.integers(random.fold(length_key, subjects), len(lengths))
+        return np.where(short, lengths[drawn], room)
 
     target = targets(documents)
     turns = []
     while start.size:
-        if draw_targets == "chunk":
+        if short_targets is not None:
             target = targets(start)
-        stop = np.minimum(np.searchsorted(offsets, offsets[start] + target), end)
+        stop = np.searchsorted(offsets, offsets[start] + target)
+        if short_targets is not None:
+            stop = np.where(target < room, np.maximum(stop, start + 2), stop)
+        stop = np.minimum(stop, end)
         count = stop - start
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
         is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < 0.5)

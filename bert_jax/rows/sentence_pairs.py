@@ -135,9 +135,10 @@ class SentencePairRows:
 
     def _make_plan(self, epoch: int) -> Iterator[tuple[str, np.ndarray]]:
         config = self._config
-        draw: plan.DrawTargets = "chunk" if config.packing == "packed" else "document"
-        key = self._key("plan", epoch)
-        pairs = plan.make(self._split, key, config.max_length, config.short_row_probability, draw)
+        key, targets = self._key("plan", epoch), None
+        if config.packing == "packed":
+            targets = packing.short_targets(self._split, key, config.limits, config.short_row_probability)
+        pairs = plan.make(self._split, key, config.max_length, config.short_row_probability, targets)
         plans: dict[str, Blocks] = {"none": (("pairs", block) for block in pairs)}
         plans["bucketed"] = by_bucket(pairs, config.lengths)
         plans["packed"] = packing.pack(pairs, self._key("pack", epoch), config.limits)
