@@ -14,15 +14,13 @@ from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sentence_pairs import SentencePairRows
 from tests.rows.fakes import FACTS, FakeSplit, fake_split
 
-SPLIT = fake_split(400, sentences=(1, 40), mean=10)
+SPLIT = fake_split(400, sentences=(1, 40), mean=5)
 CONFIG = RowsConfig(64, packing="packed")
 
 
-def limits(
-    max_length: int = 64, max_pairs: int = 8, rate: float = 0.15, predictions: int | None = None
-) -> packing.Limits:
+def limits(max_pairs: int = 8, rate: float = 0.15, predictions: int | None = None) -> packing.Limits:
     config = MaskingConfig(rate=rate, max_predictions=predictions)
-    return RowsConfig(max_length, masking=config, packing="packed", max_pairs_per_row=max_pairs).limits
+    return RowsConfig(64, masking=config, packing="packed", max_pairs_per_row=max_pairs).limits
 
 
 def best_fit_decreasing(lengths: list[int], limits: packing.Limits) -> int:
@@ -72,7 +70,7 @@ def packed(pairs: list[np.ndarray], limit: packing.Limits, key: int = 0) -> tupl
 
 def test_a_plan_is_the_same_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "WINDOW", 300)
-    pairs = np.concatenate(list(plan.make(SPLIT, random.key("x"), 64, 0.1, "chunk")))
+    pairs = np.concatenate(list(plan.make(SPLIT, random.key("x"), 64, 0.1)))
     whole, ends = packed([pairs], limits())
     again, again_ends = packed(np.array_split(pairs, [1, 2, 299, 300, 301, 950]), limits())
     assert (whole == again).all()
@@ -86,17 +84,24 @@ def test_a_plan_is_the_same_however_it_comes(monkeypatch: pytest.MonkeyPatch) ->
     assert np.median(gaps) > 20
 
 
-@pytest.mark.parametrize(("max_length", "aim"), [(128, 0.005), (512, 0.005)])
-def test_little_is_padded(max_length: int, aim: float) -> None:
+@pytest.mark.parametrize("max_length", [128, 512])
+def test_little_is_padded(max_length: int) -> None:
     rng = np.random.default_rng(0)
     counts = np.maximum(1, rng.lognormal(2.5, 1.0, 6000)).astype(int)  # documents as on Wikipedia: most are short
     split = FakeSplit([np.maximum(1, rng.gamma(2, 12, n)).astype(int) for n in counts])
     config = RowsConfig(max_length, packing="packed")
-    pairs = np.concatenate(list(plan.make(split, random.key("x"), max_length, 0.1, "chunk")))
-    _, ends = packed([pairs], config.limits)
-    tokens = packing.pair_lengths(pairs).sum()
-    assert 1 - tokens / (len(ends) * max_length) <= aim
-    assert 1 - tokens / (len(pairs) * max_length) > 10 * aim  # unpacked
+
+    def padding(targets: np.ndarray) -> tuple[float, float]:
+        """Packed, unpacked."""
+        pairs = np.concatenate(list(plan.make(split, random.key("x"), max_length, 0.1, targets)))
+        _, ends = packed([pairs], config.limits)
+        tokens = packing.pair_lengths(pairs).sum() / max_length
+        return 1 - tokens / len(ends), 1 - tokens / len(pairs)
+
+    fitted = padding(packing.short_targets(split, random.key("x"), config.limits, 0.1))
+    assert fitted[0] <= 0.002
+    assert fitted[1] > 0.1
+    assert padding(np.arange(2, max_length - 2))[0] > fitted[0]  # targets that know nothing of the document ends
 
 
 # ---- Rows ---------------------------------------------------------------------------------------------------------
@@ -166,19 +171,18 @@ def test_no_mask_is_dropped_and_none_is_a_special_token(masking: MaskingConfig, 
 def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> None:
     """Packed two by two at most, or eight: other neighbours, the same masked pairs."""
 
-    def pairs_by_place(config: RowsConfig) -> dict[int, tuple[int, ...]]:
-        rows = source(tmp_path, config)
+    def masked_pairs(max_pairs: int) -> dict[tuple[int, ...], tuple[int, ...]]:
+        rows = source(tmp_path, RowsConfig(64, packing="packed", max_pairs_per_row=max_pairs))
         features = first_epoch(rows)
         pairs, sizes, _ = rows._dealt(np.zeros(len(features["input_ids"]), np.int64), np.arange(rows.rows_per_epoch), 0)
         flat = features["input_ids"][features["attention_mask"] > 0]
         parts = np.split(flat, np.cumsum(packing.pair_lengths(pairs))[:-1])
-        return {int(p["a_start"]): tuple(part.tolist()) for p, part in zip(pairs, parts, strict=True)}
+        return {tuple(p.tolist()): tuple(part.tolist()) for p, part in zip(pairs, parts, strict=True)}
 
-    two = pairs_by_place(RowsConfig(64, packing="packed", max_pairs_per_row=2))
-    eight = pairs_by_place(RowsConfig(64, packing="packed", max_pairs_per_row=8))
-    assert two == eight
-    other_phase = RowsConfig(64, MaskingConfig(rate=0.3).rate, packing="packed")
-    assert pairs_by_place(other_phase) != two
+    two, eight = masked_pairs(2), masked_pairs(8)
+    both = two.keys() & eight.keys()  # some targets differ, as they are made to fit
+    assert len(both) > 0.9 * len(two)
+    assert all(two[pair] == eight[pair] for pair in both)
 
 
 def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
