@@ -181,7 +181,7 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> 
 
     two, eight = masked_pairs(2), masked_pairs(8)
     both = two.keys() & eight.keys()  # some targets differ, as they are made to fit
-    assert len(both) > 0.9 * len(two)
+    assert len(both) > 0.8 * len(two)
     assert all(two[pair] == eight[pair] for pair in both)
 
 
