@@ -93,16 +93,16 @@ def pack(blocks: Iterable[Pairs], key: np.uint64, limits: Limits) -> Iterator[tu
 def compose(histogram: Ints, limits: Limits) -> list[Composition]:
     """Rows of lengths for ``histogram[l]`` pairs of every length ``l``, each pair in one row."""
     full: list[Composition] = []
-    open_rows: dict[int, list[Composition]] = {}  # by the room that is left
-    rooms: list[int] = []  # keys of ``open_rows``, ascending
+    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # by the room that is left
+    rooms: list[int] = []  # where there are some, ascending
 
     def put(room: int, composition: Composition) -> None:
         if not room or len(composition.lengths) == limits.max_pairs:
             full.append(composition)
             return
-        if room not in open_rows:
+        if room not in rooms:
             bisect.insort(rooms, room)
-        open_rows.setdefault(room, []).append(composition)
+        open_rows[room].append(composition)
 
     def join(length: int, left: int, room: int) -> int:
         """Add pairs of ``length`` to the open rows of ``room``; how many of ``left`` remain."""
@@ -118,6 +118,7 @@ def compose(histogram: Ints, limits: Limits) -> list[Composition]:
         return left
 
     for length in np.flatnonzero(histogram)[::-1].tolist():
+        rooms[:] = [room for room in rooms if open_rows[room]]
         left, needed = int(histogram[length]), int(limits.counts[length])
         before = -1
         while left and left != before:  # a row that has taken one may take another

@@ -37,7 +37,7 @@ SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
 CANDIDATES, TURNS = 10, 4  # places looked at for a random second segment: ten, up to four times
 _SENTENCES_AT_ONCE = 1 << 22
 _LAST_CHOICE = 1 << 40  # more tokens than a document has
-_PAIRS_AT_ONCE = 1 << 15  # few enough for the temporaries to stay in the processor's cache
+_PAIRS_AT_ONCE = 1 << 13  # few enough for the temporaries to stay in the processor's cache
 
 Ints = npt.NDArray[np.int64]
 
@@ -250,11 +250,21 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     """The least ``stop`` > ``start`` for which sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
 
-    A bisection of its own: it looks only at the ``aim`` sentences after ``start``, where searching the whole corpus
-    would miss the cache at every halving.
+    Bisections of its own: they look only at the sentences after ``start``, at most ``aim`` and mostly no more than are
+    usual for so many tokens, where searching the whole corpus would miss the cache at every halving.
     """
     wanted = offsets[start] + aim
     low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
+    usual = 2 * aim.sum() / max(aim.size, 1) * len(offsets) / float(offsets[-1])
+    near = np.minimum(start + 1 + int(usual), high)
+    stop = _bisect(offsets, low, near, wanted)
+    far = np.nonzero((near < high) & (offsets[near] < wanted))
+    stop[far] = _bisect(offsets, near[far], high[far], wanted[far])
+    return stop
+
+
+def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
+    """The least index from ``low`` on whose offset is at least ``wanted``, or ``high`` if none before it is."""
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):
         middle = (low + high) >> 1
         enough = offsets[middle] >= wanted
