@@ -61,7 +61,8 @@ def test_padding(corpora, max_length, tmp_path):
 @pytest.mark.parametrize("cache", ["whole", "a twentieth"])
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("max_length", [128, 512])
-def test_loader(corpora, max_length, workers, cache, tmp_path, steps=60):
+def test_loader(corpora, max_length, workers, cache, tmp_path):
+    steps = 60
     for name, folder in corpora.items():
         whole = Corpus(folder).split("train")
         cache_bytes = whole.num_tokens * (4 if cache == "whole" else 0.1)
