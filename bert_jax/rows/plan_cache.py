@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -71,13 +71,9 @@ class PlanCache:
 
     def _read(self, epoch: int) -> Plan | None:
         try:
-            plan = {
-                name: np.load(self._path(epoch) / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                for name in self._parts
-            }
-        except (OSError, ValueError, EOFError):  # absent, or cut short by a full disk or a power failure
+            return {name: _map(self._path(epoch) / f"{name}.npy", dtype) for name, dtype in self._parts.items()}
+        except (OSError, ValueError):  # absent, or cut short by a full disk or a power failure
             return None
-        return plan if all(plan[name].dtype == dtype for name, dtype in self._parts.items()) else None
 
     def _build(self, epoch: int) -> Plan:
         try:
@@ -128,22 +124,37 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
             open_files = {name: stack.enter_context(open(temporary / f"{name}.npy", "wb")) for name in parts}
             counts = dict.fromkeys(parts, 0)
             for name, dtype in parts.items():
-                _write_header(open_files[name], dtype, 0)
+                open_files[name].write(_header(dtype, 0))
             for name, block in blocks:
                 open_files[name].write(block.astype(parts[name], copy=False).tobytes())
                 counts[name] += len(block)
             for name, dtype in parts.items():
                 open_files[name].seek(0)
-                _write_header(open_files[name], dtype, counts[name])
+                open_files[name].write(_header(dtype, counts[name]))
         shutil.rmtree(path, ignore_errors=True)  # one that could not be read
         os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
-    descr = np.lib.format.dtype_to_descr(dtype)
+def _map(path: Path, dtype: np.dtype) -> np.ndarray:
+    """The array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds another or a part of it.
+
+    Not ``numpy.load``: it parses the header with ``ast``, which threads of Python 3.11 must not do at the same time.
+    """
+    start = len(_header(dtype, 0))
+    count, rest = divmod(path.stat().st_size - start, dtype.itemsize)
+    with open(path, "rb") as file:
+        if rest or count < 0 or file.read(start) != _header(dtype, count):
+            raise ValueError(f"{path} is not whole")
+    return np.memmap(path, dtype, "r", start, (count,)) if count else np.empty(0, dtype)
+
+
+def _header(dtype: np.dtype, count: int) -> bytes:
+    """That of a ``.npy`` file; as long for every count."""
+    file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (count,)})
+    return file.getvalue()
 
 
 @contextlib.contextmanager
