@@ -54,7 +54,7 @@ class PlanCache:
             if plan is None:
                 plan = self._build(epoch)
             while len(self._open) >= _KEPT_OPEN:
-                self._open.pop(next(iter(self._open)))
+                self._open.pop(next(iter(self._open)), None)  # another thread may do the same
             self._open[epoch] = plan
         return self._open[epoch]
 
