@@ -50,7 +50,7 @@ class Settings:
 
     objective: Mapping[str, Any]  # name, and what that objective takes
     model: Mapping[str, Any]  # size, and fields of ModelConfig that differ from it
-    phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length; run in the order of their names
+    phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
     seed: int = 0
     vocab: VocabularyConfig = VocabularyConfig()
     corpus: CorpusConfig = CorpusConfig()
@@ -139,10 +139,11 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
     objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
 
     # ---- Whatever can be found wrong before a text is read ---------------------------------------------------------
     experiment.check()
-    objective.check(kinds)
+    room.batch_specs(objective, kinds, masking)
     initial = load_initial(request.init) if request.init else None
     if initial and request.init_optimizer == "kept":
         initial.check_moments()
@@ -160,7 +161,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             tokenizer = inputs.open_vocabulary(observer.note)
             corpus = inputs.open_corpus(tokenizer, observer.note)
             model = model_config(settings, tokenizer.size, initial)
-            task = room.Objective(objective, corpus, tokenizer, model, kinds, settings.seed)
+            task = room.Objective(objective, corpus, tokenizer, model, kinds, settings.seed, masking)
             facts = {
                 "model": dataclasses.asdict(model),
                 "lowercase": tokenizer.lowercase,

@@ -40,8 +40,21 @@ class Step:
     rows: np.ndarray  # [B] int64, index within the epoch
 
 
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Rows of one length among those of a source, if their lengths differ."""
+
+    kind: str  # a key of Task.batch_specs
+    rows_per_epoch: int
+    batches: int  # rows of a step, in batches of the phase: shorter rows come in larger batches
+
+
 class RowSource(Protocol):
-    """Random access to rows. The only loader state is the step number."""
+    """Random access to rows. The only loader state is the step number.
+
+    A source may have ``prepare(epoch)``, to plan ahead, and ``buckets``, a tuple of ``Bucket``s: the rows of the first
+    come first in the order of indices, and so on; a step has rows of one bucket.
+    """
 
     rows_per_epoch: int
 

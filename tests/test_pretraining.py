@@ -114,6 +114,11 @@ BAD_RECIPES = {
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 64}}},
         "exceeds the model's 32 positions",
     ),
+    "masking of a phase": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "masking": {"rte": 0.3}}}},
+        "config.phases.phase1.masking.rte; did you mean 'rate'",
+    ),
+    "packing": ({"objective": {"packing": "tight"}}, "config.objective.packing is 'tight'; allowed: 'none', 'packed'"),
     "mesh": ({"mesh": {"data": 3}}, "does not divide the 8 devices"),
     "batch": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 12, "max_length": 32}}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax import configuration
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -21,9 +23,12 @@ from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import baselines
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
 from bert_jax.rows.plan import SPECIAL_TOKENS_PER_ROW
-from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
+from bert_jax.rows.rows_config import Packing, RowsConfig
+from bert_jax.rows.sentence_pairs import SentencePairRows
 from bert_jax.task import Losses, Variables
 from bert_jax.text.tokenizer import Tokenizer
+
+NO_CHANGES: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +38,34 @@ class Config:
     short_row_probability: float = 0.1
     masking: MaskingConfig = MaskingConfig()
     next_sentence_weight: float = 1.0
+    packing: Packing = "none"
+    max_pairs_per_row: int | None = None  # of packed rows; None: one for 16 positions, 2 to 16
 
-    def check(self, max_lengths: Mapping[str, int]) -> None:
-        """Raise ``UserError`` where a pair cannot stand in a row of one of the phases."""
-        for phase, length in max_lengths.items():
-            if length < SPECIAL_TOKENS_PER_ROW + 2:
-                raise UserError(
-                    f"config.phases.{phase}.max_length is {length}; a pair with its special tokens needs at least"
-                    f" {SPECIAL_TOKENS_PER_ROW + 2}"
-                )
+    def rows(self, max_length: int, masking: Mapping[str, Any], kind: str) -> RowsConfig:
+        """The rows of a phase, whose ``masking`` replaces keys of the objective's."""
+        if max_length < SPECIAL_TOKENS_PER_ROW + 2:
+            raise UserError(
+                f"config.phases.{kind}.max_length is {max_length}; a pair with its special tokens needs at least"
+                f" {SPECIAL_TOKENS_PER_ROW + 2}"
+            )
+        own = configuration.build(
+            MaskingConfig, dataclasses.asdict(self.masking) | dict(masking), f"config.phases.{kind}.masking"
+        )
+        return RowsConfig(max_length, self.short_row_probability, own, self.packing, self.max_pairs_per_row)
+
+
+def batch_specs(
+    config: Config, max_lengths: Mapping[str, int], masking: Mapping[str, Mapping[str, Any]] = NO_CHANGES
+) -> dict[str, BatchSpec]:
+    """``Objective.batch_specs``, known before there is a corpus.
+
+    Raises:
+      UserError: a phase's row length or masking makes no sense.
+    """
+    specs: dict[str, BatchSpec] = {}
+    for kind, length in max_lengths.items():
+        specs |= config.rows(length, masking.get(kind, {}), kind).batch_specs(kind)
+    return specs
 
 
 class Objective:
@@ -57,8 +81,10 @@ class Objective:
         model: ModelConfig,
         max_lengths: Mapping[str, int],
         seed: int,
+        masking: Mapping[str, Mapping[str, Any]] = NO_CHANGES,
     ):
-        """``max_lengths``: kind of batch -> positions of a row.
+        """``max_lengths``: kind of batch, one a phase -> positions of a row. ``masking``: by kind, keys of
+        ``config.masking`` that differ.
 
         Raises:
           UserError: a row is longer than the model's positions, or the vocabulary larger than its embedding.
@@ -74,19 +100,21 @@ class Objective:
         self.loss_weights = {"mlm": 1.0, "nsp": config.next_sentence_weight}
         self._model = BertForPreTraining(model)
         self._corpus, self._facts, self._seed = corpus, TokenFacts.of(tokenizer), seed
-        self._rows = {
-            kind: RowsConfig(n, config.short_row_probability, config.masking) for kind, n in max_lengths.items()
-        }
-        self.batch_specs: dict[str, BatchSpec] = {kind: rows.batch_spec() for kind, rows in self._rows.items()}
+        self._rows = {kind: config.rows(n, masking.get(kind, {}), kind) for kind, n in max_lengths.items()}
+        self.batch_specs = batch_specs(config, max_lengths, masking)
         self.flops_per_row = {
-            kind: train_flops_per_row(model, rows.max_length, self.batch_specs[kind]["masked_positions"].shape[0])
-            for kind, rows in self._rows.items()
+            kind: train_flops_per_row(model, spec["input_ids"].shape[0], spec["masked_positions"].shape[0])
+            for kind, spec in self.batch_specs.items()
         }
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int) -> SentencePairRows:
+        rows = self._rows[kind]
+        if split == "eval" and rows.packing == "bucketed":
+            rows = dataclasses.replace(rows, packing="none")
         corpus_split = self._corpus.split("train" if split == "train" else "heldout")
+        folder = self._corpus.folder
         return SentencePairRows(
-            self._rows[kind], corpus_split, self._facts, seed=self._seed, phase=phase, directory=self._corpus.folder
+            rows, corpus_split, self._facts, seed=self._seed, phase=phase, kind=kind, directory=folder
         )
 
     def init(self, rng: Any) -> Variables:
@@ -136,7 +164,8 @@ class Objective:
         rows = source.rows(np.zeros_like(indices), indices)
         tokens = baselines.read_tokens(self._corpus.split("train"))
         cloze = baselines.cloze_of_rows(rows, (self._facts.pad, self._facts.cls, self._facts.sep))
-        random_rate = float(rows["next_sentence_labels"].mean())
+        weights = rows["next_sentence_weights"]
+        random_rate = float((rows["next_sentence_labels"] * weights).sum() / weights.sum())
         return {
             "unigram_cross_entropy": baselines.unigram_cross_entropy(tokens, cloze.label, self._facts.vocab_size),
             "trigram_cloze_cross_entropy": baselines.TrigramCloze(tokens, self._facts.vocab_size).cross_entropy(cloze),
@@ -150,4 +179,5 @@ class Objective:
 
 def _model_inputs(batch: Batch) -> dict[str, Any]:
     names = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "cls_positions")
-    return {name: batch[name] for name in names}
+    packed = [name for name in ("position_ids", "sequence_ids") if name in batch]
+    return {name: batch[name] for name in (*names, *packed)}

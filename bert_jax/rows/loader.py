@@ -59,21 +59,27 @@ class Batches:
         return self._phases.num_steps
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        phase = self._phases.locate(number)[0]
-        source = self._sources[phase]
-        step = self._phases.step(number, {phase: source.rows_per_epoch})
-        self._prepare_next_epoch(source, step)
+        step = self.step(number)
+        source = self._sources[step.phase]
+        self._prepare_next_epoch(source, number, step)
         rows = len(step.rows) // self._process_count
         mine = slice(self._process_index * rows, (self._process_index + 1) * rows)
         return source.rows(step.epochs[mine], step.rows[mine])
 
-    def _prepare_next_epoch(self, source: RowSource, step: Step) -> None:
+    def step(self, number: int) -> Step:
+        """Which rows the step reads, on all hosts."""
+        phase = self._phases.locate(number)[0]
+        source = self._sources[phase]
+        return self._phases.step(number, {phase: source.rows_per_epoch}, getattr(source, "buckets", ()))
+
+    def _prepare_next_epoch(self, source: RowSource, number: int, step: Step) -> None:
         """Have a source that plans ahead begin the next epoch, if the phase comes to it."""
         upcoming = int(step.epochs[-1]) + 1
-        phase = self._phases.phases[step.phase]
-        needed = upcoming * source.rows_per_epoch < phase.num_steps * phase.batch_size
-        if needed and (step.phase, upcoming) != self._prepared and hasattr(source, "prepare"):
-            self._prepared = (step.phase, upcoming)
+        if (step.phase, upcoming) == self._prepared or not hasattr(source, "prepare"):
+            return
+        self._prepared = (step.phase, upcoming)
+        last = number + self._phases.phases[step.phase].num_steps - 1 - self._phases.locate(number)[1]
+        if int(self.step(last).epochs[-1]) >= upcoming:
             source.prepare(upcoming)
 
 
@@ -118,6 +124,10 @@ class Loader:
         self._phases, self._start_step, self._specs, self._config = phases, start_step, specs, config
         self.wait_seconds = 0.0  # time that the consumer has waited for batches
 
+    def step(self, number: int) -> Step:
+        """The kind of the batch of a step, and its rows on all hosts."""
+        return self._batches.step(number)
+
     def __iter__(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         checked: set[str] = set()
         batches = iter(self._dataset())
@@ -126,7 +136,7 @@ class Loader:
                 begin = time.perf_counter()
                 batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
-                kind = self._phases.phase_of(step).kind
+                kind = self.step(step).kind
                 if kind not in checked:
                     check_batch(batch, self._specs[kind])
                     checked.add(kind)

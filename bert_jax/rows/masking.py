@@ -43,7 +43,7 @@ class MaskingConfig:
     rate: float = 0.15  # of the tokens of a row, special tokens included in the count
     mask_share: float = 0.8  # of the selected tokens become [MASK]
     random_share: float = 0.1  # become a random piece of the whole vocabulary; the rest is kept
-    max_predictions: int | None = None  # P; None: as many as a full row needs
+    max_predictions: int | None = None  # P at most, of a row; None: as many as a full row needs
 
     def __post_init__(self) -> None:
         configuration.choose("masking strategy", self.strategy, STRATEGIES)
@@ -58,8 +58,13 @@ class MaskingConfig:
             raise UserError(f"masking.max_predictions is {self.max_predictions}; at least 1, or None")
 
     def predictions(self, max_length: int) -> int:
-        """P, the number of masked positions that a row has room for: static for a length."""
+        """P, the number of masked positions that a row of one pair has room for: static for a length."""
         return self.max_predictions or max(1, round(self.rate * max_length))
+
+    def counts(self, lengths: np.ndarray, candidates: np.ndarray, room: int) -> np.ndarray:
+        """How many positions are masked, int64 [n], of ``lengths`` tokens of which ``candidates`` may be."""
+        counts = np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
+        return np.minimum(counts, np.minimum(room, candidates))
 
 
 class Strategy(Protocol):
@@ -96,7 +101,13 @@ STRATEGIES: Mapping[str, Strategy] = {"token": select_tokens}
 
 
 def mask_rows(
-    ids: Ids, candidates: Bools, lengths: np.ndarray, keys: random.Bits, config: MaskingConfig, facts: TokenFacts
+    ids: Ids,
+    candidates: Bools,
+    lengths: np.ndarray,
+    keys: random.Bits,
+    config: MaskingConfig,
+    facts: TokenFacts,
+    room: int | None = None,
 ) -> dict[str, np.ndarray]:
     """The features of masked language modelling; ``ids`` are left as they are.
 
@@ -105,14 +116,14 @@ def mask_rows(
       candidates: [n, L] positions that may be masked; at least one a row.
       lengths: [n] tokens of a row, special tokens included.
       keys: [n].
+      room: P; None: that of a row of one pair.
 
     Returns:
       ``input_ids`` [n, L] corrupted; ``masked_positions``, ``masked_labels`` int32 and ``masked_weights`` float32
       [n, P], positions ascending, unused places 0.
     """
-    room = config.predictions(ids.shape[1])
-    counts = np.maximum(1, np.rint(config.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
-    counts = np.minimum(counts, np.minimum(room, candidates.sum(axis=1)))
+    room = config.predictions(ids.shape[1]) if room is None else room
+    counts = config.counts(lengths, candidates.sum(axis=1), room)
     strategy = STRATEGIES[config.strategy]
     selected = strategy(ids, candidates, counts, random.fold(keys, 0), facts)
     row, position = np.divmod(np.flatnonzero(selected), ids.shape[1])  # several times faster than nonzero

@@ -6,11 +6,13 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.task import Step
+from bert_jax.rows import random
+from bert_jax.task import Bucket, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Phase:
     batch_size: int  # global rows of a step
     max_length: int
     kind: str  # a key of Task.batch_specs
+    masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keys of the objective's masking that differ
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size", "max_length"):
@@ -63,14 +66,37 @@ class Phases:
         """The phase that holds ``step``."""
         return self.phases[self.locate(step)[0]]
 
-    def step(self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int]) -> Step:
+    def step(
+        self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int], buckets: Sequence[Bucket] = ()
+    ) -> Step:
         """Which rows ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of its endless sequence of epochs.
 
         Args:
           rows_per_epoch: by phase index; only the entry of the step's phase is read.
+          buckets: those of the step's phase, if its rows are of several lengths.
         """
         index, within = self.locate(step)
         phase = self.phases[index]
+        if buckets:
+            return _bucketed(index, within, phase.batch_size, buckets)
         sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)
         epochs, rows = np.divmod(sequence, rows_per_epoch[index])
         return Step(kind=phase.kind, phase=index, epochs=epochs, rows=rows)
+
+
+def _bucketed(phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:
+    """Step ``within`` of a phase whose batches are each of one bucket.
+
+    An epoch has as many steps of a bucket as deal all its rows, the last one filled up from its first rows; the steps
+    of all buckets come mixed.
+    """
+    sizes = np.array([batch_size * bucket.batches for bucket in buckets])
+    rows = np.array([bucket.rows_per_epoch for bucket in buckets])
+    steps = -(-rows // sizes)
+    epoch, position = divmod(within, int(steps.sum()))
+    mixed = int(random.permuted(random.key("buckets", phase, epoch), position, int(steps.sum()))[0])
+    chosen = int(np.searchsorted(np.cumsum(steps), mixed, side="right"))
+    batch = mixed - int(steps[:chosen].sum())
+    indices = (batch * sizes[chosen] + np.arange(sizes[chosen], dtype=np.int64)) % rows[chosen]
+    epochs = np.full(len(indices), epoch, np.int64)
+    return Step(kind=buckets[chosen].kind, phase=phase, epochs=epochs, rows=indices + int(rows[:chosen].sum()))

@@ -13,6 +13,10 @@ Here up to forty places in other documents are drawn and the one is taken whose 
 length of the true B. Where the true pair reached its target, the random one runs to the sentence that reaches it too,
 so that truncation treats both alike.
 
+Rows that are packed need pairs of the lengths that fit beside the others. There the shorter target is drawn for one
+chunk in ten instead of for one document in ten, from given ``short_targets``; a chunk is cut to its own target instead
+of to the row; and a short one has two sentences where it can, or short pairs would almost all be random.
+
 Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
 """
 
@@ -28,12 +32,12 @@ import numpy.typing as npt
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 
-VERSION = 2  # a change of what a plan says changes this: cached plans of another version are not read
+VERSION = 3  # a change of what a plan says changes this: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
 CANDIDATES, TURNS = 10, 4  # places looked at for a random second segment: ten, up to four times
 _SENTENCES_AT_ONCE = 1 << 22
 _LAST_CHOICE = 1 << 40  # more tokens than a document has
-_PAIRS_AT_ONCE = 1 << 15  # few enough for the temporaries to stay in the processor's cache
+_PAIRS_AT_ONCE = 1 << 13  # few enough for the temporaries to stay in the processor's cache
 
 Ints = npt.NDArray[np.int64]
 
@@ -86,7 +90,7 @@ class Chunks:
 
 
 def check(split: Sentences, max_length: int, short_row_probability: float) -> None:
-    """Raise ``UserError`` where no pairs can be made."""
+    """Raise ``UserError`` where no pairs can be made. Takes no time, however large the split is."""
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
@@ -97,23 +101,31 @@ def check(split: Sentences, max_length: int, short_row_probability: float) -> No
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")
     if not 0 <= short_row_probability <= 1:
         raise UserError(f"short_row_probability is {short_row_probability}; allowed: 0 to 1")
-    if (np.diff(split.document_starts) < 1).any():
-        raise UserError("the corpus has a document without sentences; build it again")
 
 
-def make(split: Sentences, key: np.uint64, max_length: int, short_row_probability: float) -> Iterator[Pairs]:
+def make(
+    split: Sentences,
+    key: np.uint64,
+    max_length: int,
+    short_row_probability: float,
+    short_targets: Ints | None = None,
+) -> Iterator[Pairs]:
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
     Args:
       key: of (corpus fingerprint, seed, phase, epoch).
+      short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
     """
     check(split, max_length, short_row_probability)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
     room = max_length - SPECIAL_TOKENS_PER_ROW
     for documents in _groups(split.document_starts):
-        chunks = cut_chunks(split, key, documents, room, short_row_probability)
+        if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
+            raise UserError("the corpus has a document without sentences; build it again")
+        chunks = cut_chunks(split, key, documents, room, short_row_probability, short_targets)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
-            yield make_pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], room)
+            part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
+            yield make_pairs(split, key, part, room if short_targets is None else part.target)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -126,16 +138,35 @@ def _groups(document_starts: Ints) -> Iterator[Ints]:
         first = stop
 
 
-def cut_chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, short_row_probability: float) -> Chunks:
+def cut_chunks(
+    split: Sentences,
+    key: np.uint64,
+    documents: Ints,
+    room: int,
+    short_row_probability: float,
+    short_targets: Ints | None = None,
+) -> Chunks:
     """All chunks of ``documents``, in order: each turn of the loop makes the next one of every unfinished document."""
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
-    short = random.uniform(random.fold(random.fold(key, 0), documents)) < short_row_probability
-    target = np.where(short, 2 + random.integers(random.fold(random.fold(key, 1), documents), room - 1), room)
-    middle_key, coin_key = random.fold(key, 2), random.fold(key, 3)
+    short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
+
+    lengths = np.arange(2, room + 1) if short_targets is None else short_targets
+
+    def targets(subjects: Ints) -> Ints:
+        short = random.uniform(random.fold(short_key, subjects)) < short_row_probability
+        drawn = random.integers(random.fold(length_key, subjects), len(lengths))
+        return np.where(short, lengths[drawn], room)
+
+    target = targets(documents)
     turns = []
     while start.size:
-        stop = np.minimum(np.searchsorted(offsets, offsets[start] + target), end)
+        if short_targets is not None:
+            target = targets(start)
+        stop = np.searchsorted(offsets, offsets[start] + target)
+        if short_targets is not None:
+            stop = np.where(target < room, np.maximum(stop, start + 2), stop)
+        stop = np.minimum(stop, end)
         count = stop - start
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
         is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < 0.5)
@@ -149,7 +180,8 @@ def cut_chunks(split: Sentences, key: np.uint64, documents: Ints, room: int, sho
     return Chunks(*(column[order] for column in columns))
 
 
-def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int) -> Pairs:
+def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Ints) -> Pairs:
+    """``room``: tokens that a pair is cut to, for all or each [n]."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
@@ -218,11 +250,21 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     """The least ``stop`` > ``start`` for which sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
 
-    A bisection of its own: it looks only at the ``aim`` sentences after ``start``, where searching the whole corpus
-    would miss the cache at every halving.
+    Bisections of its own: they look only at the sentences after ``start``, at most ``aim`` and mostly no more than are
+    usual for so many tokens, where searching the whole corpus would miss the cache at every halving.
     """
     wanted = offsets[start] + aim
     low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
+    usual = 2 * aim.sum() / max(aim.size, 1) * len(offsets) / float(offsets[-1])
+    near = np.minimum(start + 1 + int(usual), high)
+    stop = _bisect(offsets, low, near, wanted)
+    far = np.nonzero((near < high) & (offsets[near] < wanted))
+    stop[far] = _bisect(offsets, near[far], high[far], wanted[far])
+    return stop
+
+
+def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
+    """The least index from ``low`` on whose offset is at least ``wanted``, or ``high`` if none before it is."""
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):
         middle = (low + high) >> 1
         enough = offsets[middle] >= wanted
@@ -231,7 +273,7 @@ def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     return high
 
 
-def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int, keys: random.Bits) -> None:
+def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int | Ints, keys: random.Bits) -> None:
     """Fill in starts and lengths: while a pair is too long, drop a token of the longer side (of B if equal), front or
     back with probability 1/2 each.
 

@@ -1,22 +1,25 @@
-"""Where plans are kept: one memory-mapped ``.npy`` file an epoch, made once, shared by all processes of a machine."""
+"""Where plans are kept: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.rows.plan import PAIR, Pairs
 
-Make = Callable[[int], Iterable[Pairs]]  # epoch -> its pairs, in blocks
+Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
+Blocks = Iterable[tuple[str, np.ndarray]]  # (part, what it goes on with)
+Make = Callable[[int], Blocks]  # epoch -> its plan, piece by piece
 
 _KEPT_ON_DISK = 3  # epochs made last; epoch 0 is always kept, since its length is rows_per_epoch
 _KEPT_OPEN = 4
@@ -26,30 +29,33 @@ class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
     A plan can always be made again, so nothing here is precious: processes that make the same one write the same bytes,
-    a file appears whole by a rename, and one that cannot be read is made anew.
+    a plan appears whole by a rename, and one that cannot be read is made anew.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, key: str, make: Make):
+    def __init__(
+        self, directory: str | os.PathLike[str] | None, key: str, parts: Mapping[str, npt.DTypeLike], make: Make
+    ):
         """
         Args:
           directory: the folder of the corpus; plans go to ``<directory>/plans/<key>``, or to the local cache folder
             where there is none, or none that can be written.
           key: hex digest of all that the plans depend on, the epoch aside.
+          parts: the dtype of every part.
           make: what makes a plan that is not there.
         """
         self._folder = _writable_folder(directory, key)
-        self._make = make
-        self._open: dict[int, Pairs] = {}
+        self._parts, self._make = {name: np.dtype(dtype) for name, dtype in parts.items()}, make
+        self._open: dict[int, Plan] = {}
 
-    def load(self, epoch: int) -> Pairs:
-        """Pairs of ``epoch``, memory-mapped, in corpus order; made now if it is not there."""
+    def load(self, epoch: int) -> Plan:
+        """The plan of ``epoch``, memory-mapped; made now if it is not there."""
         if epoch not in self._open:
-            pairs = self._read(epoch)
-            if pairs is None:
-                pairs = self._build(epoch)
+            plan = self._read(epoch)
+            if plan is None:
+                plan = self._build(epoch)
             while len(self._open) >= _KEPT_OPEN:
-                self._open.pop(next(iter(self._open)))
-            self._open[epoch] = pairs
+                self._open.pop(next(iter(self._open)), None)  # another thread may do the same
+            self._open[epoch] = plan
         return self._open[epoch]
 
     def prepare(self, epoch: int) -> threading.Thread | None:
@@ -61,31 +67,30 @@ class PlanCache:
         return thread
 
     def _path(self, epoch: int) -> Path:
-        return self._folder / f"epoch-{epoch:05d}.npy"
+        return self._folder / f"epoch-{epoch:05d}"
 
-    def _read(self, epoch: int) -> Pairs | None:
+    def _read(self, epoch: int) -> Plan | None:
         try:
-            pairs = np.load(self._path(epoch), mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError):  # absent, or cut short by a full disk or a power failure
+            return {name: _map(self._path(epoch) / f"{name}.npy", dtype) for name, dtype in self._parts.items()}
+        except (OSError, ValueError):  # absent, or cut short by a full disk or a power failure
             return None
-        return pairs if pairs.dtype == PAIR else None
 
-    def _build(self, epoch: int) -> Pairs:
+    def _build(self, epoch: int) -> Plan:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with _one_at_a_time(self._folder / "lock"):
-                if (pairs := self._read(epoch)) is None:  # another process may have made it while this one waited
-                    _write(self._path(epoch), self._make(epoch))
+                if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
+                    _write(self._path(epoch), self._parts, self._make(epoch))
                     self._forget_all_but(epoch)
-                    pairs = self._read(epoch)
+                    plan = self._read(epoch)
         except OSError as error:
             raise UserError(
                 f"cannot write the chunk plan {self._path(epoch)}: {error.strerror or error}; "
                 "free some space or set BERT_JAX_CACHE to a folder that can be written"
             ) from error
-        if pairs is None:
+        if plan is None:
             raise UserError(f"cannot read back the chunk plan {self._path(epoch)}; remove {self._folder}")
-        return pairs
+        return plan
 
     def _try_build(self, epoch: int) -> None:
         with contextlib.suppress(UserError):  # whoever needs the plan meets the error in load()
@@ -93,10 +98,11 @@ class PlanCache:
 
     def _forget_all_but(self, epoch: int) -> None:
         """Remove the plans made longest ago: a run that went back needs the older epochs, not the newer."""
-        others = [path for path in self._folder.glob("epoch-*.npy") if path not in (self._path(0), self._path(epoch))]
+        kept = (self._path(0), self._path(epoch))
+        others = [p for p in self._folder.glob("epoch-*") if p not in kept and not p.name.endswith(".tmp")]
         with contextlib.suppress(FileNotFoundError):  # another process tidies up too
             for path in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - _KEPT_ON_DISK]:
-                path.unlink()  # a map of it that is open stays valid
+                shutil.rmtree(path)  # a map of it that is open stays valid
 
 
 def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path:
@@ -108,26 +114,47 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
     return files.cache_directory() / "plans" / key
 
 
-def _write(path: Path, blocks: Iterable[Pairs]) -> None:
-    """Write blocks one after another as one ``.npy`` array; the header, of fixed size, gets the count at the end."""
+def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
+    """Write blocks one after another, each to its part; the headers, of fixed size, get the counts at the end."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            _write_header(file, 0)
-            rows = 0
-            for block in blocks:
-                file.write(block.tobytes())
-                rows += len(block)
-            file.seek(0)
-            _write_header(file, rows)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        with contextlib.ExitStack() as stack:
+            open_files = {name: stack.enter_context(open(temporary / f"{name}.npy", "wb")) for name in parts}
+            counts = dict.fromkeys(parts, 0)
+            for name, dtype in parts.items():
+                open_files[name].write(_header(dtype, 0))
+            for name, block in blocks:
+                open_files[name].write(block.astype(parts[name], copy=False).tobytes())
+                counts[name] += len(block)
+            for name, dtype in parts.items():
+                open_files[name].seek(0)
+                open_files[name].write(_header(dtype, counts[name]))
+        shutil.rmtree(path, ignore_errors=True)  # one that could not be read
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_header(file: BinaryIO, rows: int) -> None:
-    descr = np.lib.format.dtype_to_descr(PAIR)
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (rows,)})
+def _map(path: Path, dtype: np.dtype) -> np.ndarray:
+    """The array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds another or a part of it.
+
+    Not ``numpy.load``: it parses the header with ``ast``, which threads of Python 3.11 must not do at the same time.
+    """
+    start = len(_header(dtype, 0))
+    count, rest = divmod(path.stat().st_size - start, dtype.itemsize)
+    with open(path, "rb") as file:
+        if rest or count < 0 or file.read(start) != _header(dtype, count):
+            raise ValueError(f"{path} is not whole")
+    return np.memmap(path, dtype, "r", start, (count,)) if count else np.empty(0, dtype)
+
+
+def _header(dtype: np.dtype, count: int) -> bytes:
+    """That of a ``.npy`` file; as long for every count."""
+    file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (count,)})
+    return file.getvalue()
 
 
 @contextlib.contextmanager

@@ -152,14 +152,14 @@ def train_and_evaluate(
         )
         window = Window(observer.training_seconds, loader.wait_seconds)
         for step, batch in loader:
-            phase = phases.phase_of(step)
+            phase, dealt = phases.phase_of(step), loader.step(step)
             on_devices = meshes.to_devices(batch, mesh)
-            if phase.kind not in compiled:
+            if dealt.kind not in compiled:
                 with observer.during("compiling"):
-                    compiled[phase.kind] = train_step.lower(state, frozen, on_devices).compile()
-            state = compiled[phase.kind](state, frozen, on_devices)
+                    compiled[dealt.kind] = train_step.lower(state, frozen, on_devices).compile()
+            state = compiled[dealt.kind](state, frozen, on_devices)
             window.steps += 1
-            window.flops += task.flops_per_row[phase.kind] * phase.batch_size
+            window.flops += task.flops_per_row[dealt.kind] * len(dealt.rows)
 
             done = step + 1
             last = done == phases.num_steps

@@ -22,7 +22,7 @@ def get_config(size: str = "base") -> ConfigDict:
     )
 
     # Objective and model
-    config.objective = ConfigDict({"name": "mlm_nsp"})
+    config.objective = ConfigDict({"name": "mlm_nsp", "packing": "packed"})
     config.model = ConfigDict({"size": size, "dtype": "bfloat16"})
 
     # Optimization: the published optimizer, peak 1e-4 after 10,000 steps

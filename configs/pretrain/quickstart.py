@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
     config.corpus = ConfigDict({"path": "", "source": "docstrings", "options": {}, "heldout_fraction": 0.05})
 
     # Objective and model
-    config.objective = ConfigDict({"name": "mlm_nsp"})
+    config.objective = ConfigDict({"name": "mlm_nsp", "packing": "packed"})
     # A wider initialisation than BERT's 0.02, no dropout and a high rate: there are minutes, not days.
     config.model = ConfigDict(
         {

@@ -14,27 +14,53 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.records import Feature
+from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.loader import Loader, LoaderConfig
+from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.rows_config import Packing
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
 from bert_jax.task import RowSource
 from tests.rows.fakes import FACTS, fake_split
 
 SPLIT = fake_split(40, sentences=(2, 12), mean=8)
 PHASES = Phases((Phase(6, 8, 32, "short"), Phase(5, 4, 64, "long")))
-CONFIGS = {phase.kind: RowsConfig(phase.max_length) for phase in PHASES.phases}
-SPECS = {kind: config.batch_spec() for kind, config in CONFIGS.items()}
+PACKINGS: tuple[Packing, ...] = ("none", "packed", "bucketed")
 Make = Callable[[str, str, int], RowSource]
+
+
+def configs(packing: Packing) -> dict[str, RowsConfig]:
+    """The second phase masks more."""
+    masking = {"short": MaskingConfig(), "long": MaskingConfig(rate=0.3, mask_share=1.0, random_share=0.0)}
+    return {p.kind: RowsConfig(p.max_length, masking=masking[p.kind], packing=packing) for p in PHASES.phases}
+
+
+SPECS = {k: spec for kind, config in configs("none").items() for k, spec in config.batch_specs(kind).items()}
+
+
+def make_source(folder: Path, packing: Packing = "none") -> Make:
+    def make(split: str, kind: str, phase: int) -> RowSource:
+        assert split == "train"
+        config = configs(packing)[kind]
+        return SentencePairRows(config, SPLIT, FACTS, seed=0, phase=phase, kind=kind, directory=folder)
+
+    return make
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Make:
-    def make(split: str, kind: str, phase: int) -> RowSource:
-        assert split == "train"
-        return SentencePairRows(CONFIGS[kind], SPLIT, FACTS, seed=0, phase=phase, directory=tmp_path)
+    return make_source(tmp_path)
 
-    return make
+
+AnyRows = tuple[Make, dict[str, BatchSpec]]
+
+
+@pytest.fixture(params=PACKINGS)
+def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> AnyRows:
+    """Rows of every packing, and their specs."""
+    by_phase = configs(request.param)
+    specs = {k: spec for kind, config in by_phase.items() for k, spec in config.batch_specs(kind).items()}
+    return make_source(tmp_path, request.param), specs
 
 
 def digests(loader: Loader) -> dict[int, str]:
@@ -55,26 +81,91 @@ def test_batches_are_the_rows_of_their_step(source: Make) -> None:
 
 
 @pytest.mark.parametrize("start", [3, 6, 10, 11])
-def test_a_run_taken_up_sees_the_batches_of_one_never_cut(source: Make, start: int) -> None:
-    whole = digests(Loader(source, PHASES, 0, SPECS))
+def test_a_run_taken_up_sees_the_batches_of_one_never_cut(any_rows: AnyRows, start: int) -> None:
+    source, specs = any_rows
+    whole = digests(Loader(source, PHASES, 0, specs))
     assert len(set(whole.values())) == 11
-    rest = digests(Loader(source, PHASES, start, SPECS))
+    rest = digests(Loader(source, PHASES, start, specs))
     assert rest == {step: whole[step] for step in range(start, 11)}
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_share_the_batch_of_one(source: Make, hosts: int) -> None:
-    whole = dict(Loader(source, PHASES, 0, SPECS))
-    parts = [dict(Loader(source, PHASES, 0, SPECS, process_index=p, process_count=hosts)) for p in range(hosts)]
+def test_hosts_share_the_batch_of_one(any_rows: AnyRows, hosts: int) -> None:
+    source, specs = any_rows
+    whole = dict(Loader(source, PHASES, 0, specs))
+    parts = [dict(Loader(source, PHASES, 0, specs, process_index=p, process_count=hosts)) for p in range(hosts)]
     for step, batch in whole.items():
         for name, value in batch.items():
             assert (np.concatenate([part[step][name] for part in parts]) == value).all()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_make_the_same_batches(source: Make, workers: int) -> None:
-    config = LoaderConfig(num_workers=workers, prefetch_batches=2)
-    assert digests(Loader(source, PHASES, 4, SPECS, config)) == digests(Loader(source, PHASES, 4, SPECS))
+LONG = Phases((Phase(700, 8, 32, "short"), Phase(1301, 4, 64, "long")))
+FAR = (0, 1, 1000, 2000)  # the last step too
+
+
+def batches_at(any_rows: AnyRows, step: int, workers: int = 0, **where: int) -> dict[str, np.ndarray]:
+    source, specs = any_rows
+    loader = iter(Loader(source, LONG, step, specs, LoaderConfig(workers, 1), **where))
+    found, batch = next(loader)
+    loader.close()  # type: ignore[attr-defined]
+    assert found == step
+    return batch
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_far_steps_are_the_same_for_any_number_of_hosts(any_rows: AnyRows, hosts: int) -> None:
+    for step in FAR:
+        parts = [batches_at(any_rows, step, process_index=p, process_count=hosts) for p in range(hosts)]
+        for name, value in batches_at(any_rows, step).items():
+            assert (np.concatenate([part[name] for part in parts]) == value).all()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [2, 4])
+def test_far_steps_are_the_same_for_any_number_of_workers(any_rows: AnyRows, workers: int) -> None:
+    for step in FAR:
+        made = batches_at(any_rows, step, workers)
+        assert all((made[name] == value).all() for name, value in batches_at(any_rows, step).items())
+
+
+@pytest.mark.parametrize("packing", ["packed", "bucketed"])
+def test_workers_make_the_same_batches(packing: Packing, tmp_path: Path) -> None:
+    source = make_source(tmp_path, packing)
+    specs = {k: spec for kind, config in configs(packing).items() for k, spec in config.batch_specs(kind).items()}
+    config = LoaderConfig(num_workers=2, prefetch_batches=2)
+    assert digests(Loader(source, PHASES, 4, specs, config)) == digests(Loader(source, PHASES, 4, specs))
+
+
+def test_a_batch_is_of_one_bucket_and_every_row_is_dealt(tmp_path: Path) -> None:
+    rows = make_source(tmp_path, "bucketed")("train", "long", 1)
+    buckets = rows.buckets  # type: ignore[attr-defined]
+    widths = {"long/16": 16, "long/32": 32, "long": 64}
+    assert [b.kind for b in buckets] == list(widths)
+    phases = Phases((Phase(1, 4, 32, "short"), Phase(10_000, 4, 64, "long")))
+    per_epoch = sum(-(-b.rows_per_epoch // (4 * b.batches)) for b in buckets)
+    seen: list[int] = []
+    for number in range(1, 1 + per_epoch):
+        step = phases.step(number, {1: rows.rows_per_epoch}, buckets)
+        width = widths[step.kind]
+        assert len(step.rows) * width == 4 * 64  # as many tokens in every step
+        assert (step.epochs == 0).all()
+        features = rows.rows(step.epochs, step.rows)
+        assert features["input_ids"].shape == (len(step.rows), width)
+        assert (features["attention_mask"].sum(axis=1) > width // 2).all() or width == 16
+        seen += step.rows.tolist()
+    assert set(seen) == set(range(rows.rows_per_epoch))
+    assert len(seen) < rows.rows_per_epoch + sum(4 * b.batches for b in buckets)
+    assert (phases.step(1 + per_epoch, {}, buckets).epochs == 1).all()
+
+
+def test_masking_changes_with_the_phase(any_rows: AnyRows) -> None:
+    source, specs = any_rows
+    for step, batch in Loader(source, PHASES, 0, specs):
+        share = batch["masked_weights"].sum() / batch["attention_mask"].sum()
+        assert abs(share - (0.15 if step < 6 else 0.3)) < 0.04
+        row, slot = np.nonzero(batch["masked_weights"])
+        kept = batch["input_ids"][row, batch["masked_positions"][row, slot]] != FACTS.mask
+        assert kept.any() == (step < 6)
 
 
 def test_the_plan_of_the_next_epoch_is_asked_for_where_it_is_needed(source: Make) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows import plan, random
+from bert_jax.rows import packing, plan, random
+from bert_jax.rows.rows_config import RowsConfig
 from tests.rows.fakes import FakeSplit, fake_split
 
 ROOM = 61  # tokens of a pair: max_length 64
@@ -178,11 +179,12 @@ def leak_z(feature: np.ndarray, labels: np.ndarray) -> float:
     return float((hits.sum() - len(hits) / 2) / np.sqrt(len(hits) / 4))
 
 
-def pairs_of_long_chunks(split: FakeSplit, room: int) -> np.ndarray:
+def pairs_of_long_chunks(split: FakeSplit, room: int, targets: np.ndarray | None = None) -> np.ndarray:
     """Pairs whose chunk had two sentences or more: half of them are random."""
     key = random.key("leak")
-    chunks = plan.cut_chunks(split, key, np.arange(split.num_documents), room, 0.1)
-    return plan.make_pairs(split, key, chunks, room)[chunks.stop - chunks.start > 1]
+    chunks = plan.cut_chunks(split, key, np.arange(split.num_documents), room, 0.1, targets)
+    pairs = plan.make_pairs(split, key, chunks, room if targets is None else chunks.target)
+    return pairs[chunks.stop - chunks.start > 1]
 
 
 def uneven_split() -> FakeSplit:
@@ -205,6 +207,33 @@ def test_surface_does_not_tell_the_label(split: FakeSplit, room: int) -> None:
     assert abs(labels.mean() - 0.5) * 2 * np.sqrt(len(labels)) < 4
     for name, feature in surface(split, pairs, room).items():
         assert leak_z(feature, labels) < 4, name
+
+
+@pytest.mark.parametrize(
+    ("split", "room"), [(LEAK_SPLIT, 61), (LEAK_SPLIT, 125), (LEAK_SPLIT, 253), (uneven_split(), 509)]
+)
+def test_surface_does_not_tell_the_label_of_packed_pairs(split: FakeSplit, room: int) -> None:
+    limits = RowsConfig(room + 3, packing="packed").limits
+    pairs = pairs_of_long_chunks(split, room, packing.short_targets(split, random.key("t"), limits, 0.1))
+    labels = pairs["is_random"]
+    assert abs(labels.mean() - 0.5) * 2 * np.sqrt(len(labels)) < 4
+    for name, feature in surface(split, pairs, room).items():
+        assert leak_z(feature, labels) < 4, name
+
+
+def test_short_targets_do_not_make_random_pairs() -> None:
+    """Short chunks have two sentences, so that a pair is not random for being short; as in the original they would."""
+    few = np.arange(2, 12)
+
+    def share(pairs: np.ndarray) -> float:
+        short = pairs[pairs["a_length"] + pairs["b_length"] < 12]
+        assert len(short) > 500
+        return float(short["is_random"].mean())
+
+    blocks = plan.make(LEAK_SPLIT, random.key("x"), 128, 0.1, few)
+    assert share(np.concatenate(list(blocks))) < 0.6
+    alone = plan.cut_chunks(LEAK_SPLIT, random.key("x"), np.arange(1000), 10, 0.1)
+    assert alone.is_random.mean() > 0.9
 
 
 def misalign(pairs: np.ndarray) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows import plan
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
@@ -25,6 +24,11 @@ def source(folder: Path, split: FakeSplit = SPLIT, config: RowsConfig = CONFIG, 
 def epoch(rows: SentencePairRows, number: int = 0, count: int | None = None) -> dict[str, np.ndarray]:
     indices = np.arange(rows.rows_per_epoch if count is None else count)
     return rows.rows(np.full(len(indices), number), indices)
+
+
+def pairs_of(rows: SentencePairRows, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """The plan's pairs of rows of one pair."""
+    return rows._dealt(epochs, indices, 0)[0]
 
 
 def digest(features: dict[str, np.ndarray]) -> str:
@@ -48,7 +52,7 @@ def test_features_are_as_declared(tmp_path: Path) -> None:
 def test_a_row_is_cls_a_sep_b_sep(tmp_path: Path) -> None:
     rows = source(tmp_path)
     features, text = epoch(rows), original(epoch(rows))
-    pairs = rows._pairs(np.zeros(len(text), np.int64), np.arange(len(text)))
+    pairs = pairs_of(rows, np.zeros(len(text), np.int64), np.arange(len(text)))
     assert len(text) > 1000
     for i in range(0, len(text), 7):
         a, b = (
@@ -101,8 +105,8 @@ def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
 def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:
     rows = source(tmp_path)
     count = rows.rows_per_epoch
-    dealt = rows._pairs(np.zeros(count, np.int64), np.arange(count))
-    planned = rows._plans.load(0)
+    dealt = pairs_of(rows, np.zeros(count, np.int64), np.arange(count))
+    planned = rows._plans.load(0)["pairs"]
     assert sorted(dealt["a_start"].tolist()) == sorted(planned["a_start"].tolist())
     assert abs(np.corrcoef(np.arange(count), dealt["a_start"])[0, 1]) * np.sqrt(count) < 4
 
@@ -110,12 +114,12 @@ def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:
 def test_later_epochs_deal_as_many_rows_as_the_first(tmp_path: Path) -> None:
     rows = source(tmp_path)
     count = rows.rows_per_epoch
-    lengths = {e: len(rows._plans.load(e)) for e in range(1, 12)}
+    lengths = {e: len(rows._plans.load(e)["pairs"]) for e in range(1, 12)}
     longer = next(e for e, n in lengths.items() if n > count)
     shorter = next(e for e, n in lengths.items() if n < count)
-    surplus = rows._pairs(np.full(count, longer), np.arange(count))
+    surplus = pairs_of(rows, np.full(count, longer), np.arange(count))
     assert len(np.unique(surplus[["a_start", "b_start"]])) == count  # each at most once
-    wrapped = rows._pairs(np.full(count, shorter), np.arange(count))
+    wrapped = pairs_of(rows, np.full(count, shorter), np.arange(count))
     again = count - lengths[shorter]
     assert (wrapped[-again:] == wrapped[:again]).all()
     features = epoch(rows, shorter)
@@ -139,12 +143,12 @@ def test_bad_config_values_are_errors(wrong: dict[str, float]) -> None:
 
 def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
     first = source(tmp_path)
-    planned = first._plans.load(0).copy()
-    [file] = tmp_path.glob("plans/*/epoch-*.npy")
+    planned = first._plans.load(0)["pairs"].copy()
+    [file] = tmp_path.glob("plans/*/epoch-*/pairs.npy")
     stamp = file.stat().st_mtime_ns
-    assert (source(tmp_path)._plans.load(0) == planned).all()
+    assert (source(tmp_path)._plans.load(0)["pairs"] == planned).all()
     assert file.stat().st_mtime_ns == stamp
-    assert (planned == np.concatenate(list(first._make_plan(0)))).all()
+    assert (planned == np.concatenate([block for _, block in first._make_plan(0)])).all()
     # Masking is no part of a plan; the seed is.
     source(tmp_path, config=RowsConfig(64, masking=MaskingConfig(rate=0.3)))._plans.load(0)
     assert len(list(tmp_path.glob("plans/*"))) == 1
@@ -154,10 +158,10 @@ def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0, 100, 1000])
 def test_a_plan_cut_short_is_made_again(tmp_path: Path, kept: int) -> None:
-    planned = source(tmp_path)._plans.load(0).copy()
-    [file] = tmp_path.glob("plans/*/epoch-*.npy")
+    planned = source(tmp_path)._plans.load(0)["pairs"].copy()
+    [file] = tmp_path.glob("plans/*/epoch-*/pairs.npy")
     file.write_bytes(file.read_bytes()[:kept])
-    assert (source(tmp_path)._plans.load(0) == planned).all()
+    assert (source(tmp_path)._plans.load(0)["pairs"] == planned).all()
 
 
 def test_the_next_plan_is_made_in_the_background(tmp_path: Path) -> None:
@@ -165,17 +169,17 @@ def test_the_next_plan_is_made_in_the_background(tmp_path: Path) -> None:
     thread = plans.prepare(3)
     assert thread is not None
     thread.join()
-    assert [p.name for p in tmp_path.glob("plans/*/*.npy")] == ["epoch-00003.npy"]
+    assert [p.name for p in tmp_path.glob("plans/*/epoch-*")] == ["epoch-00003"]
     assert plans.prepare(3) is None
 
 
 def test_old_plans_are_removed_but_the_first_and_newest_stay(tmp_path: Path) -> None:
     rows = source(tmp_path)
-    held = rows._plans.load(1)
+    held = rows._plans.load(1)["pairs"]
     for number in range(7):
         rows._plans.load(number)
-    assert sorted(p.name for p in tmp_path.glob("plans/*/*.npy")) == [f"epoch-0000{i}.npy" for i in (0, 4, 5, 6)]
-    assert (held == rows._plans.load(1)).all()
+    assert sorted(p.name for p in tmp_path.glob("plans/*/epoch-*")) == [f"epoch-0000{i}" for i in (0, 4, 5, 6)]
+    assert (held == rows._plans.load(1)["pairs"]).all()
 
 
 def test_a_read_only_corpus_has_its_plans_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,10 +189,10 @@ def test_a_read_only_corpus_has_its_plans_in_the_local_cache(tmp_path: Path, mon
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith(str(corpus)))
     assert source(corpus).rows_per_epoch > 0
     assert not any(corpus.iterdir())
-    assert len(list(tmp_path.glob("cache/plans/*/epoch-00000.npy"))) == 1
+    assert len(list(tmp_path.glob("cache/plans/*/epoch-00000"))) == 1
 
 
 def test_a_plan_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "plans").write_text("a file where a folder must go")
     with pytest.raises(UserError, match="BERT_JAX_CACHE"):
-        PlanCache(tmp_path, "key", lambda epoch: [np.zeros(1, plan.PAIR)]).load(0)
+        PlanCache(tmp_path, "key", {"a": int}, lambda epoch: [("a", np.zeros(1, int))]).load(0)
