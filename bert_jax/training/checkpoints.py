@@ -207,7 +207,9 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
         return *_read_params(workdir, step), step
     except Exception as error:  # whatever a damaged file makes a library raise
         others = ", ".join(str(s) for s in steps if s != step)
-        advice = f"choose another of its steps: {others}" if others else "it has no other; copy it again, or train again"
+        advice = (
+            f"choose another of its steps: {others}" if others else "it has no other; copy it again, or train again"
+        )
         raise UserError(f"{workdir}: step {step} cannot be read ({_first_line(error)}); {advice}") from error
 
 

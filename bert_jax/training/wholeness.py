@@ -19,8 +19,11 @@ class DamagedStepError(ValueError):
 
 
 def check_step(folder: str | os.PathLike[str]) -> None:
-    """Raise ``DamagedStepError`` unless every file that the index of a step in a local ``folder`` names is there, as far
-    as the index needs it. Reads the index alone, no array."""
+    """Raise ``DamagedStepError`` unless every file that the index of a step names is there, as far as it is needed.
+
+    Args:
+      folder: of the step, on a local disk. Its index alone is read, no array.
+    """
     step = Path(folder)
     for name in ("facts/metadata", "state/_METADATA"):
         _check_json(step, name)
@@ -33,7 +36,9 @@ def check_step(folder: str | os.PathLike[str]) -> None:
     for name, size in sorted(needed.items()):
         found = _size(step / "state" / name)
         if found < size:
-            raise DamagedStepError(f"state/{name} has {found:,} of {size:,} bytes" if found >= 0 else f"no state/{name}")
+            raise DamagedStepError(
+                f"state/{name} has {found:,} of {size:,} bytes" if found >= 0 else f"no state/{name}"
+            )
 
 
 def _check_json(step: Path, name: str) -> None:
