@@ -20,6 +20,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax import files
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.training.state import TrainState
@@ -33,8 +34,8 @@ class CheckpointConfig:
     keep_every_steps: int | None = None  # these are kept for ever, beside the newest
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.keep < 1:
-            raise UserError(f"checkpoints: every_steps and keep must be at least 1; found {self}")
+        names = ("every_steps", "keep")
+        check_fields(self, "config.checkpoints", "at least 1 is needed", *names, sound=lambda value: value >= 1)
 
     def kept(self, steps: list[int]) -> list[int]:
         """Those of ``steps``, ascending, that are not pruned."""
@@ -106,9 +107,10 @@ class Checkpoints:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
+            advice = "free some space" if files.is_full(error) else "mend that"
             raise UserError(
-                f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: free some "
-                "space, then run the same command to go on from the newest"
+                f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: {advice}, then "
+                "run the same command to go on from the newest"
             ) from error
 
     def restore(self, abstract_state: TrainState, note: Callable[[str], None]) -> TrainState | None:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.configuration import choose
-from bert_jax.errors import RepeatingError, UserError
+from bert_jax.configuration import check_fields, choose
+from bert_jax.errors import RepeatingError
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -42,8 +42,8 @@ class TrainingConfig:
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        if min(self.log_every_steps, self.eval_every_steps, self.eval_rows, self.micro_batches) < 1:
-            raise UserError(f"training: every number must be at least 1; found {self}")
+        names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches")
+        check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,12 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import RepeatingError, UserError
-from bert_jax.training.loop import diverged
+from bert_jax.training.checkpoints import CheckpointConfig
+from bert_jax.training.loop import TrainingConfig, diverged
+from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.run import read_run
+from bert_jax.training.schedules import ScheduleConfig
 from tests import toy
 
 
@@ -41,6 +45,29 @@ def test_the_newest_sound_step_is_named() -> None:
     assert isinstance(error, RepeatingError)
     assert "step 1,000 is the newest checkpoint from before" in str(error)
     assert "--init=WORKDIR@1000" in str(error)
+
+
+BAD_VALUES = {
+    "training": (lambda: TrainingConfig(eval_rows=0, log_every_steps=-5), "config.training.log_every_steps is -5, "),
+    "checkpoints": (lambda: CheckpointConfig(keep=0), "config.checkpoints.keep is 0; at least 1 is needed"),
+    "schedule": (
+        lambda: ScheduleConfig(peak_learning_rate=0.0),
+        "config.schedule.peak_learning_rate is 0.0; more than",
+    ),
+    "warm-up": (lambda: ScheduleConfig(warmup_steps=-1), "config.schedule.warmup_steps is -1; at least 0"),
+    "optimizer": (lambda: OptimizerConfig(b1=1.0), "config.optimizer.b1 is 1.0; from 0 to below 1"),
+    "mesh": (lambda: make_mesh(MeshConfig(data=0)), "config.mesh.data is 0; at least 1 is needed, or -1"),
+    "mesh twice": (lambda: make_mesh(MeshConfig(fsdp=-1)), "config.mesh.data and config.mesh.fsdp are -1; only one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_a_bad_value_is_named_by_its_key_alone(name: str) -> None:
+    make, expected = BAD_VALUES[name]
+    with pytest.raises(UserError) as error:
+        make()
+    assert expected in str(error.value)
+    assert "Config(" not in str(error.value)
 
 
 @pytest.mark.parametrize("content", ["{bad", "[]"])
