@@ -7,7 +7,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError
@@ -81,6 +81,18 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     expected = f"a tuple, such as ({value!r},)" if origin is tuple else getattr(hint, "__name__", hint)
     raise UserError(f"{where} is {value!r}; expected {expected}")
+
+
+def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> None:
+    """Raise ``UserError``, naming each of the fields ``names`` of a dataclass whose value is not ``sound``.
+
+    Args:
+      where: what the config tree calls the dataclass.
+      allowed: a phrase, such as ``at least 1 is needed``.
+    """
+    wrong = [f"{where}.{name} is {getattr(config, name)!r}" for name in names if not sound(getattr(config, name))]
+    if wrong:
+        raise UserError(f"{', '.join(wrong)}; {allowed}")
 
 
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:

@@ -6,3 +6,7 @@ class UserError(Exception):
 
     Commands print it as ``error: <message>`` and exit with code 2, without a traceback.
     """
+
+
+class RepeatingError(UserError):
+    """A run ended in a way that the same command, started again, would only repeat: nothing is to be resumed."""

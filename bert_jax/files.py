@@ -25,6 +25,8 @@ from bert_jax.errors import UserError
 from bert_jax.remote import RemotePath
 
 MARKER = "COMMITTED"  # lists what was written, as sha256sum does
+FULL = (errno.ENOSPC, errno.EDQUOT)
+TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
@@ -239,7 +241,7 @@ def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
 
 def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
     """What the user should know of a write that failed."""
-    return f"cannot write {target}: {error.strerror or error}; free some space or choose another place"
+    return f"cannot write {target}: {error.strerror or error}; {write_advice(error)}"
 
 
 @contextlib.contextmanager
@@ -249,3 +251,22 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def is_full(error: Exception) -> bool:
+    """Whether it is space that a write lacked."""
+    return getattr(error, "errno", None) in FULL or "no space left" in str(error).lower()
+
+
+def write_advice(error: Exception) -> str:
+    """What to do about an error of writing: to free space helps only where there is none."""
+    code = getattr(error, "errno", None)
+    if is_full(error):
+        return "free some space or choose another place"
+    if code == errno.EFBIG:
+        return "raise the limit on the size of a file or choose another place"
+    if code in TAKEN:
+        return "something else has that name: move it away or choose another place"
+    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "choose a place that you may write to"
+    return "choose another place"

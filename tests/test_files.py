@@ -176,3 +176,29 @@ def test_globs(tmp_path, bucket):
 def test_sha256(tmp_path):
     files.write_bytes(tmp_path / "a", b"abc")
     assert files.sha256(tmp_path / "a").startswith("ba7816bf")
+
+
+def test_the_advice_fits_the_cause(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    for target in ("folder", "file/below"):
+        with pytest.raises(UserError, match="something else has that name: move it away") as error:
+            files.write_text(tmp_path / target, "x")
+        assert "space" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EFBIG, "raise the limit"),
+        (errno.EACCES, "that you may write to"),
+        (errno.EROFS, "that you may write to"),
+        (errno.EBUSY, "choose another place"),
+    ],
+)
+def test_advice_by_error(code, advice):
+    found = files.write_advice(OSError(code, os.strerror(code)))
+    assert advice in found
+    assert ("space" in found) == (code in files.FULL)

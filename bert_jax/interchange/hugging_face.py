@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def export_model(
         leaves = {e: np.asarray(_leaf(params, e.ours), np.float32) for e in names.entries(config.num_layers)}
         _write_tensors(folder / WEIGHTS, {e.theirs: names.to_theirs(x, e) for e, x in leaves.items()}, output)
         _write_json(folder / "config.json", hf_config(config, tokenizer))
+        shutil.copymode(folder / "config.json", folder / WEIGHTS)  # safetensors leaves it to its owner alone
         tokenizer.save(folder / tokenizer.file_name)
         (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
         _write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))

@@ -57,13 +57,14 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within [low, high]; 2 and 5 times them too where fewer than three are."""
+    """Powers of ten within [low, high]; 2 and 5 times them too where fewer than three are, evenly spaced round numbers
+    where fewer than two of those are."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
         found = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
         if len(found) >= 3:
             break
-    return found[:: math.ceil(len(found) / 7)] or [low, high]
+    return found[:: math.ceil(len(found) / 7)] if len(found) > 1 else ticks(low, high)
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:

@@ -20,9 +20,11 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax import files
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.training.state import TrainState
+from bert_jax.training.wholeness import check_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,8 @@ class CheckpointConfig:
     keep_every_steps: int | None = None  # these are kept for ever, beside the newest
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.keep < 1:
-            raise UserError(f"checkpoints: every_steps and keep must be at least 1; found {self}")
+        names = ("every_steps", "keep")
+        check_fields(self, "config.checkpoints", "at least 1 is needed", *names, sound=lambda value: value >= 1)
 
     def kept(self, steps: list[int]) -> list[int]:
         """Those of ``steps``, ascending, that are not pruned."""
@@ -105,9 +107,10 @@ class Checkpoints:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
+            advice = "free some space" if files.is_full(error) else "mend that"
             raise UserError(
-                f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: free some "
-                "space, then run the same command to go on from the newest"
+                f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: {advice}, then "
+                "run the same command to go on from the newest"
             ) from error
 
     def restore(self, abstract_state: TrainState, note: Callable[[str], None]) -> TrainState | None:
@@ -175,8 +178,17 @@ def saved_steps(workdir: str) -> list[int]:
 
 def read_step(workdir: str, step: int, abstract_state: TrainState) -> TrainState:
     """The state saved at ``step``, placed as ``abstract_state`` says. Raises whatever Orbax raises."""
-    with readable(_folder(workdir) / str(step)) as folder, ocp.StandardCheckpointer() as checkpointer:
+    with _whole(workdir, step) as folder, ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(epath.Path(folder) / "state", abstract_state)
+
+
+@contextlib.contextmanager
+def _whole(workdir: str, step: int) -> Iterator[str]:
+    """The folder of a step where Orbax reads it. Raises ``DamagedStepError`` if a part is missing."""
+    with readable(_folder(workdir) / str(step)) as folder:
+        if not files.is_remote(folder):
+            check_step(folder)
+        yield folder
 
 
 def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
@@ -186,15 +198,27 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
       (params, facts saved with them, step).
 
     Raises:
-      UserError: there is no whole checkpoint, or not that one.
+      UserError: there is no whole checkpoint, not that one, or it is damaged.
     """
     steps = saved_steps(workdir)
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first: bert-jax pretrain'}")
     step = steps[-1] if step is None else step
+    try:
+        return *_read_params(workdir, step), step
+    except Exception as error:  # whatever a damaged file makes a library raise
+        others = ", ".join(str(s) for s in steps if s != step)
+        advice = (
+            f"choose another of its steps: {others}" if others else "it has no other; copy it again, or train again"
+        )
+        raise UserError(f"{workdir}: step {step} cannot be read ({_first_line(error)}); {advice}") from error
+
+
+def _read_params(workdir: str, step: int) -> tuple[Any, dict[str, Any]]:
+    """(params as numpy, facts) of ``step``. Raises whatever Orbax raises."""
     checkpointer = ocp.PyTreeCheckpointer()
-    with readable(_folder(workdir) / str(step)) as folder:
+    with _whole(workdir, step) as folder:
         state = epath.Path(folder) / "state"
         tree = checkpointer.metadata(state).item_metadata.tree["params"]
         restored = checkpointer.restore(
@@ -206,4 +230,4 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
             ),
         )
         facts = json.loads((epath.Path(folder) / "facts" / "metadata").read_text())
-    return restored["params"], facts, step
+    return restored["params"], facts

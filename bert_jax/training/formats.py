@@ -49,6 +49,16 @@ def figure(value: object, digits: int = 3) -> str:
     return f"{number:,.{digits}f}"
 
 
+def decimal(value: object) -> str:
+    """A measured value with three decimals, however small: what stands in a line beside others."""
+    return f"{value:,.3f}" if is_number(value) else MISSING
+
+
+def phase_label(name: str) -> str:
+    """What a phase is called in a line: ``phase1`` as it is, ``128`` as ``phase 128``."""
+    return name if name.startswith("phase") else f"phase {name}"
+
+
 def warn(text: str) -> None:
     """One line on stderr; a closed stderr is no reason to fail."""
     with contextlib.suppress(OSError, ValueError):

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.configuration import choose
-from bert_jax.errors import UserError
+from bert_jax.configuration import check_fields, choose
+from bert_jax.errors import RepeatingError
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
 from bert_jax.training import hardware
 from bert_jax.training import mesh as meshes
-from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints
+from bert_jax.training import run as runs
+from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, saved_steps
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -41,8 +42,8 @@ class TrainingConfig:
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        if min(self.log_every_steps, self.eval_every_steps, self.eval_rows, self.micro_batches) < 1:
-            raise UserError(f"training: every number must be at least 1; found {self}")
+        names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches")
+        check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,11 @@ def train_and_evaluate(
     elif start is not None:
         state = start(state)
     first_step = int(state.step)
-    observer.begin(first_step, resumed=restored is not None)
+    observer.begin(first_step, resumed=restored is not None, work=work_before(phases, task.flops_per_row))
+    if restored is not None and first_step < phases.num_steps:
+        facts = {**facts, "run": runs.record_restart(workdir, first_step)}
+    if len(phases.phases) > 1:
+        observer.note(describe_phases(phases, experiment.evaluated_phase))
 
     with meshes.activations(mesh):
         train_step = jax.jit(
@@ -153,6 +158,8 @@ def train_and_evaluate(
         window = Window(observer.training_seconds, loader.wait_seconds)
         for step, batch in loader:
             phase, dealt = phases.phase_of(step), loader.step(step)
+            if phase is not phases.phase_of(max(step - 1, first_step)):
+                observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
             on_devices = meshes.to_devices(batch, mesh)
             if dealt.kind not in compiled:
                 with observer.during("compiling"):
@@ -166,7 +173,10 @@ def train_and_evaluate(
             if done % training.log_every_steps == 0 or last:
                 sums = jax.device_get(state.metrics)  # waits for the step
                 metrics = window.metrics(task.summary(sums), observer.training_seconds, loader.wait_seconds, peak_flops)
-                check_finite(metrics, done, workdir)
+                if broken := not_finite(metrics):
+                    checkpoints.wait()
+                    read_before = (done - 1) // training.log_every_steps * training.log_every_steps
+                    raise diverged(broken, done, [s for s in saved_steps(workdir) if s <= read_before])
                 state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
                 observer.train(done, phase.kind, metrics)
                 window = Window(observer.training_seconds, loader.wait_seconds)
@@ -246,11 +256,42 @@ def zeros_like(metrics: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, metrics)
 
 
-def check_finite(metrics: Mapping[str, float], step: int, workdir: str) -> None:
-    """Stop before a broken state is saved."""
-    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
-    if broken:
-        raise UserError(
-            f"{', '.join(broken)} not finite at step {step}; the checkpoints in {workdir} are from before. Lower "
-            "schedule.peak_learning_rate or lengthen the warm-up, in a new --workdir"
-        )
+def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
+    """The FLOPs of all steps before a given one: what is left of a run is judged by it, for phases differ in cost."""
+
+    def work(step: int) -> float:
+        total, start = 0.0, 0
+        for phase in phases.phases:
+            steps = min(max(step - start, 0), phase.num_steps)
+            total += steps * phase.batch_size * flops_per_row[phase.kind]
+            start += phase.num_steps
+        return total
+
+    return work
+
+
+def describe_phases(phases: Phases, evaluated: Phase) -> str:
+    """One line: the shape of each phase, and of the held-out rows, whose loss compares with that of like rows alone."""
+    parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in phases.phases)
+    return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"
+
+
+def not_finite(metrics: Mapping[str, float]) -> list[str]:
+    """Names of the metrics that are NaN or infinite."""
+    return [name for name, value in metrics.items() if not math.isfinite(value)]
+
+
+def diverged(broken: list[str], step: int, sound_steps: list[int]) -> RepeatingError:
+    """The error that stops a run before more of a broken state is saved.
+
+    Args:
+      sound_steps: saved steps from before the metrics were last found finite.
+    """
+    saved, goes_on = "no step was saved before", ""
+    if sound_steps:
+        saved = f"step {sound_steps[-1]:,} is the newest checkpoint from before"
+        goes_on = f", if you like from --init=WORKDIR@{sound_steps[-1]}"
+    return RepeatingError(
+        f"{', '.join(broken)} not finite at step {step:,}; {saved}. The same command would end the same way: lower "
+        f"schedule.peak_learning_rate or lengthen the warm-up, in a new --workdir{goes_on}"
+    )

@@ -16,6 +16,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import Batch
 
@@ -51,9 +52,12 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
       UserError: the product of the axes is not the number of devices.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [config.data, config.fsdp, config.tensor]
-    if any(size == 0 or size < -1 for size in sizes) or sizes.count(-1) > 1:
-        raise UserError(f"mesh {config}: sizes must be positive, with -1 at most once")
+    allowed = "at least 1 is needed, or -1 for what is left"
+    check_fields(config, "config.mesh", allowed, *AXES, sound=lambda size: size >= 1 or size == -1)
+    sizes = [getattr(config, axis) for axis in AXES]
+    if sizes.count(-1) > 1:
+        left = " and ".join(f"config.mesh.{axis}" for axis in AXES if getattr(config, axis) == -1)
+        raise UserError(f"{left} are -1; only one of them can take what is left")
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
         raise UserError(

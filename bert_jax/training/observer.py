@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax import catalogue
-from bert_jax.training.formats import figure
+from bert_jax.errors import RepeatingError
+from bert_jax.training.formats import decimal
 from bert_jax.training.loggers.base import RunFacts
 from bert_jax.training.progress import Progress
 from bert_jax.training.run_log import RunLog
@@ -46,12 +47,16 @@ class Observer:
             yield
         self._other_seconds += time.perf_counter() - start
 
-    def begin(self, step: int, resumed: bool) -> None:
-        """Training starts at ``step``: whatever was written after it is taken back."""
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float]) -> None:
+        """Training starts at ``step``: whatever was written after it is taken back.
+
+        Args:
+          work: the cost of all steps before a given one, in any unit, for the time that is left.
+        """
         self.status.lost(self.log.cut_back(step if resumed else -1))
         if resumed:
             self.note(f"resumed at step {step:,}")
-        self.progress.start(step)
+        self.progress.start(step, work)
         self.status.update(state="training", step=step)
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
@@ -62,7 +67,7 @@ class Observer:
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.log.write(step, "eval", metrics)
-        shown = ", ".join(f"{name.replace('_', ' ')} {figure(value)}" for name, value in metrics.items())
+        shown = ", ".join(f"{name.replace('_', ' ')} {decimal(value)}" for name, value in metrics.items())
         self.note(f"step {step:,} held-out: {shown}")
 
     @contextlib.contextmanager
@@ -79,15 +84,17 @@ class Observer:
         try:
             yield
         except KeyboardInterrupt:
-            self._end("interrupted", None)
+            self._end("interrupted")
             raise
         except BaseException as error:
-            kind = type(error).__name__  # the message may name files of the corpus
-            self._end("failed", kind if self._private else f"{kind}: {error}".splitlines()[0])
+            self._end("failed", error)
             raise
-        self._end("finished", None)
+        self._end("finished")
 
-    def _end(self, state: str, error: str | None) -> None:
+    def _end(self, state: str, error: BaseException | None = None) -> None:
         self.progress.finish()
         self.log.close()
-        self.status.end(state, error)
+        kind = type(error).__name__
+        # In a private run the kind alone: the message may name files of the corpus.
+        text = (kind if self._private else f"{kind}: {error}".splitlines()[0]) if error else None
+        self.status.end(state, text, resumable=not isinstance(error, RepeatingError))

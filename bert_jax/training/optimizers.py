@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.errors import UserError
+from bert_jax.configuration import check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +29,10 @@ class OptimizerConfig:
     bias_correction: Literal["none", "standard"] = "none"
 
     def __post_init__(self) -> None:
-        if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0 and self.weight_decay >= 0):
-            raise UserError(
-                f"optimizer: b1 and b2 must lie in [0, 1), eps above 0, weight_decay not below 0; found {self}"
-            )
+        where = "config.optimizer"
+        check_fields(self, where, "from 0 to below 1 is allowed", "b1", "b2", sound=lambda value: 0 <= value < 1)
+        check_fields(self, where, "more than 0 is needed", "eps", sound=lambda value: value > 0)
+        check_fields(self, where, "at least 0 is needed", "weight_decay", sound=lambda value: value >= 0)
 
 
 class AdamState(NamedTuple):

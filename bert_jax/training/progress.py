@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from bert_jax.training.formats import count, duration, is_number
+from bert_jax.training.formats import count, duration, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 16
@@ -25,29 +25,29 @@ SHOWN = (
 
 
 class Rate:
-    """Seconds a step: the median of the last intervals, so a compile or an evaluation within one does not count."""
+    """Seconds a unit of work: the median of the last intervals, so a compile or an evaluation in one does not count."""
 
     def __init__(self) -> None:
         self._intervals: deque[float] = deque(maxlen=25)
-        self._last: tuple[int, float] | None = None
+        self._last: tuple[float, float] | None = None
 
-    def add(self, step: int, now: float) -> None:
-        """Step ``step`` was done at ``now``."""
-        if self._last and step > self._last[0]:
-            self._intervals.append(max(0.0, now - self._last[1]) / (step - self._last[0]))
-        self._last = (step, now)
+    def add(self, done: float, now: float) -> None:
+        """So much work was ``done`` at ``now``."""
+        if self._last and done > self._last[0]:
+            self._intervals.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
+        self._last = (done, now)
 
     def leave_out(self, seconds: float) -> None:
-        """These seconds of the present interval were not spent on steps."""
+        """These seconds of the present interval were not spent on work."""
         if self._last:
             self._last = (self._last[0], self._last[1] + seconds)
 
     def forget(self) -> None:
-        """Steps take another time from here on."""
+        """Work goes at another speed from here on."""
         self._intervals.clear()
 
     @property
-    def seconds_per_step(self) -> float | None:
+    def seconds_per_unit(self) -> float | None:
         return statistics.median(self._intervals) if self._intervals else None
 
 
@@ -63,6 +63,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._total, self._stream, self._step = total_steps, stream or sys.stderr, start_step
+        self._work: Callable[[int], float] = float
         self._every, self._clock = every_seconds, clock
         self._live = _is_terminal(self._stream)
         self._unicode = _can_show(self._stream, "━─–")
@@ -73,16 +74,20 @@ class Progress:
         self._pending = False  # the newest figures are not on the screen
         self._closed = False
 
-    def start(self, step: int) -> None:
-        """The first step to come is ``step`` (a resumed run does not start at 0)."""
-        self._step = step
+    def start(self, step: int, work: Callable[[int], float] = float) -> None:
+        """The first step to come is ``step`` (a resumed run does not start at 0).
+
+        Args:
+          work: the cost of all steps before a given one, in any unit; one each, if nothing else is said.
+        """
+        self._step, self._work = step, work
 
     def update(self, step: int, metrics: Mapping[str, Any], phase: str | None = None) -> None:
         """``step`` steps are done; ``metrics`` are the newest figures (missing ones and None are not shown)."""
         now = self._clock()
         if phase != self._phase:
             self._rate.forget()
-        self._rate.add(step, now)
+        self._rate.add(self._work(step), now)
         self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
         period = REDRAW_SECONDS if self._live else self._every
         if self._drawn_at is None or now - self._drawn_at >= period:
@@ -121,8 +126,8 @@ class Progress:
     @property
     def eta_seconds(self) -> float | None:
         """Seconds of steps still to go; None before two updates."""
-        pace = self._rate.seconds_per_step
-        return None if pace is None else pace * max(0, self._total - self._step)
+        pace = self._rate.seconds_per_unit
+        return None if pace is None else pace * max(0.0, self._work(self._total) - self._work(self._step))
 
     def line(self, width: int | None = None) -> str:
         """The line, in at most ``width`` columns: what matters least goes first."""
@@ -131,7 +136,7 @@ class Progress:
             "word": "step",
             "step": f"{self._step:,}/{self._total:,}",
             "percent": f"{done:4.0%}",
-            "phase": f"phase {self._phase}" if self._phase else "",
+            "phase": phase_label(self._phase) if self._phase else "",
             "mlm": self._figures(SHOWN[:2]),
             "nsp": self._figures(SHOWN[2:]),
             "speed": self._speed(),

@@ -14,7 +14,7 @@ from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.training import run_log, status
 from bert_jax.training.charts import Chart, Series, svg
-from bert_jax.training.formats import MISSING, count, duration, figure, is_number
+from bert_jax.training.formats import MISSING, count, duration, figure, is_number, phase_label
 from bert_jax.training.loggers.base import Record, flatten, metrics_of
 from bert_jax.training.page import folded, page, section, table
 
@@ -184,7 +184,8 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
         scale = " (log scale)" if metric in LOG_SCALE else ""
         caption = f'<h3>{escape(_title(metric) + scale)}</h3><span class="legend">{keys}</span>'
         charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{drawing}</figure>')
-    note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values."
+    note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
+    note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)
     return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
 
@@ -195,12 +196,46 @@ def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[
         step = restart.get("step") if isinstance(restart, Mapping) else restart
         if step is not None and is_number(step):
             yield "restart", step
+    if phases := _phases(run):
+        yield from ((phase_label(name), first) for name, first, _ in phases[1:])
+        return
     before = None
     for record in records:
         phase = record.get("phase", before)
         if before is not None and phase != before:
-            yield f"phase {phase}", record["step"]
+            yield phase_label(str(phase)), record["step"]
         before = phase
+
+
+def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """(name, first step, row length) of each phase, in order; empty where ``run.json`` does not say."""
+    phases, first = [], 0
+    config = _mapping(_mapping(run.get("config")).get("phases"))
+    for name, values in sorted(config.items()):
+        steps, length = (_mapping(values).get(key) for key in ("num_steps", "max_length"))
+        if not (isinstance(steps, int) and isinstance(length, int)):
+            return []
+        phases.append((str(name), first, length))
+        first += steps
+    return phases
+
+
+def _row_lengths(run: Mapping[str, Any]) -> str:
+    """Where the rows of the two curves differ in length: a loss compares with that of like rows alone."""
+    phases = _phases(run)
+    if len({length for _, _, length in phases}) < 2:
+        return ""
+    evaluated = _mapping(_mapping(run.get("config")).get("training")).get("eval_phase") or phases[-1][0]
+    heldout = next((length for name, _, length in phases if name == evaluated), phases[-1][2])
+    train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, length in phases)
+    return (
+        f"Held-out rows have {heldout:,} tokens throughout, train rows {train}: where the lengths differ, the distance "
+        "between the two curves is no overfitting, and the train curve leaps where a phase begins."
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _numbers(records: list[Record]) -> str:
@@ -300,7 +335,7 @@ def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any]) ->
         ("See how the run stands", f"bert-jax status {where}"),
         ("Write this page again", f"bert-jax report {where}"),
     ]
-    if run.get("command") and state.get("state") != "finished":
+    if run.get("command") and state.get("state") != "finished" and state.get("resumable", True):
         commands.insert(0, ("Go on where it stopped", str(run["command"])))
     lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escape(what)}</pre></div>" for why, what in commands)
     return f'<div class="card commands">{"".join(lines)}</div>'

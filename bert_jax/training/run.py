@@ -32,9 +32,20 @@ _PACKAGES = (
 
 
 def read_run(workdir: str) -> dict[str, Any]:
-    """``run.json`` of a workdir; empty if nothing ran there yet."""
+    """``run.json`` of a workdir; empty if nothing ran there yet. Raises ``UserError`` if it is spoilt."""
     path = files.as_path(workdir) / "run.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        run = json.loads(path.read_text())
+    except ValueError:
+        run = None
+    if not isinstance(run, dict):
+        raise UserError(
+            f"{path} is spoilt: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' in "
+            "checkpoints/STEP/facts/metadata), or use another --workdir"
+        )
+    return run
 
 
 def open_run(
@@ -45,7 +56,7 @@ def open_run(
     extend: bool = False,
     bound: bool = True,
 ) -> dict[str, Any]:
-    """Record a start or a restart in ``run.json`` and return it.
+    """Record in ``run.json`` that a command has started or goes on with the run, and return it.
 
     Args:
       bound: the run has saved a step. One that failed before that starts anew, whatever it was.
@@ -56,7 +67,6 @@ def open_run(
       UserError: the workdir belongs to another run; the message names each difference.
     """
     run = read_run(workdir)
-    now = time.time()
     if run.get("imported_from"):
         raise UserError(
             f"{workdir} holds a model imported from {run['imported_from']}; train from it with --init={workdir} and"
@@ -72,10 +82,9 @@ def open_run(
             raise UserError(
                 f"{workdir} holds another run: {'; '.join(blocking)}. Give the old values, or another --workdir{hint}"
             )
-        run["restarts"] = [*run.get("restarts", []), {"time": now, "command": command, "versions": versions()}]
         run["extended"] = [*run.get("extended", []), *changed]
     else:
-        run = {"run_id": uuid.uuid4().hex[:12], "name": Path(workdir).name, "started": now, "restarts": []}
+        run = {"run_id": uuid.uuid4().hex[:12], "name": Path(workdir).name, "started": time.time(), "restarts": []}
     run |= {
         "workdir": os.fspath(workdir),
         "command": command,
@@ -101,6 +110,15 @@ def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[
             f"{workdir} was begun with other inputs: {'; '.join(changed)}. Put them back, or use another --workdir"
         )
     run = {**run, "facts": facts}
+    write_run(workdir, run)
+    return run
+
+
+def record_restart(workdir: str, step: int) -> dict[str, Any]:
+    """Add to ``run.json`` that training goes on from the checkpoint of ``step``, and return it."""
+    run = read_run(workdir)
+    restart = {"step": step, "time": time.time(), "command": run.get("command"), "versions": versions()}
+    run["restarts"] = [*run.get("restarts", []), restart]
     write_run(workdir, run)
     return run
 

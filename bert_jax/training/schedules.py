@@ -9,6 +9,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 
 Schedule = Callable[[jax.Array | int], jax.Array]
@@ -32,8 +33,9 @@ class ScheduleConfig:
     decay_steps: int = 0  # warmup_stable_decay only
 
     def __post_init__(self) -> None:
-        if self.peak_learning_rate <= 0 or self.warmup_steps < 0 or self.decay_steps < 0:
-            raise UserError(f"schedule: peak_learning_rate must be above 0, steps not below 0; found {self}")
+        where = "config.schedule"
+        check_fields(self, where, "more than 0 is needed", "peak_learning_rate", sound=lambda value: value > 0)
+        check_fields(self, where, "at least 0 is needed", "warmup_steps", "decay_steps", sound=lambda value: value >= 0)
 
 
 def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
@@ -45,8 +47,8 @@ def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
     warmup, total, peak = config.warmup_steps, num_train_steps, config.peak_learning_rate
     if warmup + config.decay_steps > total:
         raise UserError(
-            f"schedule.warmup_steps {warmup} + decay_steps {config.decay_steps} exceed the run's {total} steps; "
-            "lower them or train longer"
+            f"config.schedule: warmup_steps {warmup} + decay_steps {config.decay_steps} exceed the run's {total} "
+            "steps; lower them or train longer"
         )
 
     def after_warmup(step: jax.Array) -> jax.Array:

@@ -27,6 +27,16 @@ ACCOUNTS = {
     "evaluating": "evaluation",
     "saving": "save",
 }
+NUMBERS = (
+    "step",
+    "num_train_steps",
+    "eta_seconds",
+    "last_step_time",
+    "last_save_step",
+    "last_save_time",
+    "heartbeat",
+    "pid",
+)
 HEARTBEAT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
 
@@ -43,7 +53,7 @@ class StatusFile:
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
         self._path = files.as_path(workdir) / FILE
         self._every = HEARTBEAT_SECONDS if files.is_remote(workdir) else every_seconds
-        earlier = _load(self._path) or {}
+        earlier = _plain(_load(self._path) or {})
         self._fields: dict[str, Any] = {
             "state": "starting",
             "step": earlier.get("step"),
@@ -53,11 +63,12 @@ class StatusFile:
             "last_save_step": earlier.get("last_save_step"),
             "last_save_time": earlier.get("last_save_time"),
             "last_error": None,
+            "resumable": True,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started": time.time(),
         }
-        self._goodput = {name: float(value) for name, value in (earlier.get("goodput") or {}).items()}
+        self._goodput: dict[str, float] = dict(earlier["goodput"])
         self._counted_until, self._warned = time.monotonic(), False
         self._lock, self._changed, self._ended = threading.RLock(), threading.Event(), threading.Event()
         self._write()
@@ -95,12 +106,14 @@ class StatusFile:
         """A checkpoint of ``step`` is on disk."""
         self.update(last_save_step=step, last_save_time=time.time())
 
-    def end(self, state: str, error: str | None = None) -> None:
-        """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``."""
+    def end(self, state: str, error: str | None = None, resumable: bool = True) -> None:
+        """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``; and whether the same command can
+        go on from there."""
         self._ended.set()
         self._changed.set()
         self._thread.join(timeout=30)
-        self.update(state=state, last_error=error, eta_seconds=0.0 if state == "finished" else None)
+        eta = 0.0 if state == "finished" else None
+        self.update(state=state, last_error=error, resumable=resumable, eta_seconds=eta)
         self._write()
 
     def _beat(self) -> None:
@@ -143,11 +156,14 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     Adds ``command``, which runs or resumes it, if the workdir's run.json names it.
 
     Raises:
-      UserError: ``workdir`` holds no run.
+      UserError: ``workdir`` holds no run, or its status does not say how it stands.
     """
-    status = _load(files.as_path(workdir) / FILE)
-    if status is None:
+    content = _load(files.as_path(workdir) / FILE)
+    if content is None:
         raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
+    status = _plain(content)
+    if status["state"] not in (*RUNNING, *ENDED):
+        raise UserError(f"{workdir}/{FILE} is spoilt: it names no state; a run that goes on there writes it anew")
     run = _load(files.as_path(workdir) / "run.json") or {}
     if status["state"] in RUNNING and not _alive(status):
         status["state"] = "stopped"
@@ -165,7 +181,7 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     stopped = state == "stopped"
     where = f" (process {status['pid']} on {status['host']})" if state in RUNNING else ""
     yield "state", ("stopped without a word (killed?)" if stopped else state) + where
-    if stopped:
+    if stopped and status["heartbeat"]:
         yield "seen", f"{duration(now - status['heartbeat'])} ago"
     step, total = status.get("step"), status.get("num_train_steps")
     if is_number(step):
@@ -175,12 +191,14 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     quiet = now - (status.get("last_step_time") or now)
     if state == "training" and quiet > SILENCE_SECONDS:
         yield "quiet", f"no step reported for {duration(quiet)}"
-    saved = status.get("last_save_time")
-    yield "saved", f"step {status['last_save_step']:,}, {duration(now - saved)} ago" if saved else "nothing yet"
+    saved, when = status["last_save_step"], status["last_save_time"]
+    ago = f", {duration(now - when)} ago" if when else ""
+    yield "saved", "nothing yet" if saved is None else f"step {saved:,}{ago}"
     yield "time", goodput_line(status.get("goodput") or {})
     yield "error", status.get("last_error") or ("none" if state in ENDED else "")
     if state != "finished" and state not in RUNNING:
-        yield "resume", status["command"] or "run the command that started it again"
+        command = status["command"] or "run the command that started it again"
+        yield "resume", command if status["resumable"] else "not with the same command: it would end the same way"
 
 
 def goodput_line(goodput: Mapping[str, float]) -> str:
@@ -192,17 +210,29 @@ def goodput_line(goodput: Mapping[str, float]) -> str:
 
 
 def _alive(status: Mapping[str, Any]) -> bool:
-    if time.time() - status["heartbeat"] > SILENCE_SECONDS:
+    if status["heartbeat"] is None or time.time() - status["heartbeat"] > SILENCE_SECONDS:
         return False
     if status["host"] != socket.gethostname():
         return True
+    if status["pid"] is None:
+        return False
     try:
-        os.kill(status["pid"], 0)
+        os.kill(int(status["pid"]), 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # there, and somebody else's
         return True
     return True
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with every field that is read here: None for a number that is missing or is none, as in a file that was
+    spoilt or written by hand."""
+    numbers = {name: value if is_number(value := content.get(name)) else None for name in NUMBERS}
+    goodput = content.get("goodput")
+    shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}
+    others = {"state": None, "host": None, "last_error": None, "resumable": True}
+    return {**others, **content, **numbers, "goodput": shares}
 
 
 def _load(path: Any) -> dict[str, Any] | None:

@@ -75,6 +75,7 @@ def test_the_files_of_a_directory(exported: Path) -> None:
         "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json",
         "special_tokens_map.json", "README.md",
     }  # fmt: skip
+    assert len({file.stat().st_mode for file in exported.iterdir()}) == 1  # whoever may read one may read all
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
     assert config["hidden_act"] == "gelu_new"

@@ -42,6 +42,14 @@ def test_log_ticks():
     assert len(log_ticks(1e-9, 1e9)) <= 7
 
 
+@pytest.mark.parametrize("value", [3.77, 1.0, 0.0312, 4.4, 8.9e5])
+def test_log_ticks_of_a_narrow_range(value):
+    low, high = value / 1.15, value * 1.15  # no 1, 2 or 5 times a power of ten lies in most of these
+    found = log_ticks(low, high)
+    assert 2 <= len(found) <= 7
+    assert low <= found[0] < found[-1] <= high
+
+
 def test_tick_labels():
     assert tick_labels([0, 1000, 2500, 20_000]) == ["0", "1k", "2.5k", "20k"]
     assert tick_labels([0, 2.5e-4, 1e-3]) == ["0", "2.5e-4", "1e-3"]

@@ -48,7 +48,7 @@ def state_at(step: int) -> TrainState:
     """Values that no other step has."""
     rng = np.random.default_rng(step)
     weights = {
-        "dense": {"kernel": jnp.asarray(rng.normal(size=(8, 4)), jnp.float32)},
+        "dense": {"kernel": jnp.asarray(rng.normal(size=(8, 256)), jnp.float32)},  # too large to lie in the index
         "bias": jnp.full(4, step, "float32"),
     }
     return TrainState(
@@ -224,6 +224,48 @@ def test_parameters_alone(workdir: str) -> None:
     assert (facts, step) == (FACTS, 0)
     with pytest.raises(UserError, match="only steps 0; choose one of them"):
         read_params(workdir, 7)
+
+
+def remove(folder: Path, name: str) -> None:
+    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+
+DAMAGE = {
+    "data removed": (lambda step: [p.unlink() for p in step.glob("state/ocdbt.process_0/d/*")], "no state/ocdbt"),
+    "data cut": (lambda step: [cut(p) for p in step.glob("state/ocdbt.process_0/d/*")], "has 10 of"),
+    "index cut": (lambda step: [cut(p) for p in step.glob("state/d/*")], "has 10 of"),
+    "no index": (lambda step: remove(step, "state/manifest.ocdbt"), "the index of the arrays"),
+    "no state": (lambda step: remove(step, "state"), "no state/_METADATA"),
+    "metadata cut": (lambda step: cut(step / "state" / "_METADATA"), "state/_METADATA is not JSON"),
+    "no facts": (lambda step: remove(step, "facts/metadata"), "no facts/metadata"),
+}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:10])
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_said_in_one_line_by_whoever_reads(name: str, tmp_path: Path, capfd: Any, caplog: Any) -> None:
+    spoil, expected = DAMAGE[name]
+    save(str(tmp_path), 5, 10)
+    spoil(tmp_path / "checkpoints" / "10")
+    capfd.readouterr()
+    with pytest.raises(UserError, match=rf"step 10 cannot be read .*{expected}.*another of its steps: 5$") as error:
+        read_params(str(tmp_path))
+    assert "\n" not in str(error.value)
+    assert_same(read_params(str(tmp_path), 5)[0], state_at(5).params)
+    notes: list[str] = []
+    assert_same(restore(str(tmp_path), notes), state_at(5))
+    assert len(notes) == 1
+    assert expected in notes[0]
+    gc.collect()
+    assert capfd.readouterr().err == ""
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    remove(tmp_path, "damaged-step-10")
+    spoil(tmp_path / "checkpoints" / "5")
+    with pytest.raises(UserError, match="step 5 cannot be read .* it has no other"):
+        read_params(str(tmp_path))
 
 
 @pytest.mark.parametrize("config", [{"every_steps": 0}, {"keep": 0}])

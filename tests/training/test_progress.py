@@ -129,6 +129,26 @@ def test_the_rate_starts_anew_in_another_phase():
     assert progress.eta_seconds == pytest.approx(87 * 4.0)
 
 
+def test_the_eta_counts_the_work_of_the_phases_to_come():
+    clock = Clock()
+    progress = Progress(100, io.StringIO(), clock=clock)
+    progress.start(0, work=lambda step: min(step, 60) + 4.0 * max(step - 60, 0))  # steps of the second phase cost 4
+    run(progress, clock, range(1, 51), seconds=0.5)
+    assert progress.eta_seconds == pytest.approx(10 * 0.5 + 40 * 2.0)
+    run(progress, clock, range(51, 61), seconds=0.5)
+    for step in (61, 62, 63):
+        clock.now += 2.0
+        progress.update(step, METRICS, phase="512")
+    assert progress.eta_seconds == pytest.approx(37 * 2.0)
+
+
+def test_a_phase_is_not_called_so_twice():
+    progress = Progress(100, io.StringIO(), clock=Clock())
+    progress.update(5, METRICS, phase="phase1")
+    assert "  phase1  " in progress.line()
+    assert "phase phase" not in progress.line()
+
+
 def test_metrics_that_are_not_known_are_not_shown():
     progress = Progress(100, io.StringIO(), clock=Clock())
     progress.update(1, {"mlm_loss": None, "nsp_loss": float("nan"), "mlm_accuracy": 0.5})

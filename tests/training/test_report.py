@@ -140,3 +140,36 @@ def test_without_a_record_it_is_an_error_that_says_so(tmp_path):
     with pytest.raises(UserError, match="no record yet"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_of_one_record_is_drawn(tmp_path):
+    record = {"step": 5, "split": "train", "time": 1.0, "mlm_loss": 8.0, "gradient_norm": 3.77, "learning_rate": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    write_report(tmp_path)
+    assert (tmp_path / "report.html").read_text().count("<svg") == 3
+
+
+PHASES = {"phase1": {"num_steps": 25, "max_length": 32}, "phase2": {"num_steps": 15, "max_length": 128}}
+
+
+@pytest.mark.parametrize(("eval_phase", "heldout"), [(None, 128), ("phase1", 32)])
+def test_phases_are_marked_where_they_begin_and_their_row_lengths_told(tmp_path, eval_phase, heldout):
+    write_run(tmp_path, run={"config": {"phases": PHASES, "training": {"eval_phase": eval_phase}}})
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    assert "phase2 at step 25" in text
+    assert "phase phase2" not in text
+    assert f"Held-out rows have {heldout} tokens throughout" in text
+    assert "32 from step 0 (phase1), then 128 from step 25 (phase2)" in text
+
+
+def test_rows_of_one_length_need_no_word(tmp_path):
+    write_run(tmp_path, run={"config": {"phases": {"phase1": PHASES["phase1"]}}})
+    write_report(tmp_path)
+    assert "Held-out rows have" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_that_would_fail_again_offers_no_way_to_go_on(tmp_path):
+    write_run(tmp_path, run={"command": "bert-jax pretrain"}, status={"state": "failed", "resumable": False})
+    write_report(tmp_path)
+    assert "Go on where it stopped" not in (tmp_path / "report.html").read_text()

@@ -141,3 +141,35 @@ def test_a_disk_that_fails_is_told_once_and_stops_nothing(tmp_path, open_status,
         time.sleep(0.02)
     file.end("finished")
     assert capsys.readouterr().err.count("no space left") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"state": "training"}, "stopped"),
+        ({"state": "training", "heartbeat": "x", "pid": None, "step": "many", "goodput": []}, "stopped"),
+        ({"state": "failed", "last_save_time": 1.0, "goodput": {"train": "x"}}, "failed"),
+        ({"state": "finished", "last_save_step": 7}, "finished"),
+    ],
+)
+def test_a_status_that_lacks_fields_is_read_as_far_as_it_goes(tmp_path, open_status, content, expected):
+    (tmp_path / "status.json").write_text(json.dumps(content))
+    assert status.read(tmp_path)["state"] == expected
+    assert expected in status.describe(tmp_path)
+    open_status(tmp_path)  # a run that goes on from there
+    assert status.read(tmp_path)["state"] == "starting"
+
+
+@pytest.mark.parametrize("content", ["{}", '{"state": 5}', '{"state": "asleep"}'])
+def test_a_status_without_a_state_is_one_line(tmp_path, content):
+    (tmp_path / "status.json").write_text(content)
+    with pytest.raises(UserError, match="status.json is spoilt"):
+        status.describe(tmp_path)
+
+
+def test_a_command_that_would_fail_again_is_not_offered(tmp_path, open_status):
+    (tmp_path / "run.json").write_text(json.dumps({"command": "bert-jax pretrain --workdir=x"}))
+    open_status(tmp_path).end("failed", "mlm_loss not finite", resumable=False)
+    text = status.describe(tmp_path)
+    assert "bert-jax pretrain" not in text
+    assert "it would end the same way" in text

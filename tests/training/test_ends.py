@@ -1,0 +1,80 @@
+"""How a run ends that cannot go on: one line that is true, and no advice to do the same again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import RepeatingError, UserError
+from bert_jax.training.checkpoints import CheckpointConfig
+from bert_jax.training.loop import TrainingConfig, diverged
+from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.run import read_run
+from bert_jax.training.schedules import ScheduleConfig
+from tests import toy
+
+
+def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, workdir = toy.write_text(tmp_path / "text.txt"), tmp_path / "run"
+    changes = {
+        "schedule": {"peak_learning_rate": 1e38, "warmup_steps": 0},
+        "checkpoints": {"every_steps": 1},
+        "phases": {
+            "phase1": {"num_steps": 1, "batch_size": 16, "max_length": 16},
+            "phase2": {"num_steps": 23, "batch_size": 8, "max_length": 32},
+        },
+    }
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, **changes))
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}"]) == 2
+    *said, error = capsys.readouterr().err.strip().splitlines()
+    assert "not finite at step 2; no step was saved before" in error  # step 1 was, of a state nobody had looked at
+    assert "in a new --workdir" in error
+    assert "phases: phase1 1 steps of 16 x 16, phase2 23 steps of 8 x 32; held-out rows are of 32 throughout" in said
+    assert "step 1: phase2 begins, 8 rows of 32" in said
+    assert run(["status", f"--workdir={workdir}"]) == 0
+    status = capsys.readouterr().out
+    assert "it would end the same way" in status
+    assert "bert-jax pretrain" not in status
+
+
+def test_the_newest_sound_step_is_named() -> None:
+    error = diverged(["mlm_loss"], 1030, [500, 1000])
+    assert isinstance(error, RepeatingError)
+    assert "step 1,000 is the newest checkpoint from before" in str(error)
+    assert "--init=WORKDIR@1000" in str(error)
+
+
+BAD_VALUES = {
+    "training": (lambda: TrainingConfig(eval_rows=0, log_every_steps=-5), "config.training.log_every_steps is -5, "),
+    "checkpoints": (lambda: CheckpointConfig(keep=0), "config.checkpoints.keep is 0; at least 1 is needed"),
+    "schedule": (
+        lambda: ScheduleConfig(peak_learning_rate=0.0),
+        "config.schedule.peak_learning_rate is 0.0; more than",
+    ),
+    "warm-up": (lambda: ScheduleConfig(warmup_steps=-1), "config.schedule.warmup_steps is -1; at least 0"),
+    "optimizer": (lambda: OptimizerConfig(b1=1.0), "config.optimizer.b1 is 1.0; from 0 to below 1"),
+    "mesh": (lambda: make_mesh(MeshConfig(data=0)), "config.mesh.data is 0; at least 1 is needed, or -1"),
+    "mesh twice": (lambda: make_mesh(MeshConfig(fsdp=-1)), "config.mesh.data and config.mesh.fsdp are -1; only one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_a_bad_value_is_named_by_its_key_alone(name: str) -> None:
+    make, expected = BAD_VALUES[name]
+    with pytest.raises(UserError) as error:
+        make()
+    assert expected in str(error.value)
+    assert "Config(" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["{bad", "[]"])
+def test_a_spoilt_run_file_is_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UserError, match="run.json is spoilt.*put it back"):
+        read_run(str(tmp_path))
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r"}))
+    found: dict[str, Any] = read_run(str(tmp_path))
+    assert found == {"run_id": "r"}
