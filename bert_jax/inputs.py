@@ -12,7 +12,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from etils import epath
+
 from bert_jax import files
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import (
     CorpusConfig,
     VocabularyConfig,
@@ -46,10 +49,12 @@ class Inputs:
         """Whatever can be found wrong before a text is read. Raises ``UserError``."""
         if self.vocab.path:
             tokenizers.load(self.vocab.path, self.vocab.lowercase)
-        if self.corpus.path:
-            Corpus(self.corpus.path)
-        elif not self.bound:
-            find_source(self.corpus).describe()  # a path that matches nothing, a package that is not installed
+        corpora = [self.corpus.part(name) for name in self.corpus.part_configs()] or [self.corpus]
+        for corpus in corpora:
+            if corpus.path:
+                Corpus(corpus.path)
+            elif not self.bound and not self.corpus.path:
+                find_source(corpus).describe()  # a path that matches nothing, a package that is not installed
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
         """The tokenizer in the workdir, made first if need be: a copy of config.vocab.path, that of the model to start
@@ -75,20 +80,31 @@ class Inputs:
         )
         return tokenizer
 
-    def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Corpus:
-        """The store at config.corpus.path, or ``workdir/corpus``, built first if need be."""
-        path = self.corpus.path or files.as_path(self.workdir) / CORPUS
-        if not self.corpus.path:
-            if not self.bound and files.committed(path) and not self._made_of_this(path, tokenizer):
-                files.as_path(path).rmtree()
-            if not files.committed(path):
-                note(f"reading {self.corpus.source} and writing the tokenized corpus")
-                vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
-                prepare_corpus(self._config(vocab), tokenizers.find(self.workdir), path)
-        corpus = Corpus(path, note=note)
+    def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
+        """The stores at config.corpus.path, or in ``workdir/corpus``, built first if need be."""
+        folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
+        if not self.corpus.parts:
+            return Mixture.alone(self._open(self.corpus, folder, "the corpus", tokenizer, note))
+        parts = self.corpus.part_configs()
+        corpora = {name: self._open(self.corpus.part(name), folder / name, name, tokenizer, note) for name in parts}
+        weights = {name: part.weight for name, part in parts.items()}
+        mixture = Mixture.of(corpora, weights, self.corpus.temperature)
+        note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
+        return mixture
+
+    def _open(self, config: CorpusConfig, place: epath.Path, name: str, tokenizer: Tokenizer, note: Note) -> Corpus:
+        """The store at ``config.path``, or in ``place``, built first if need be."""
+        ours = not (config.path or self.corpus.path)
+        if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
+            place.rmtree()
+        if ours and not files.committed(place):
+            note(f"reading {config.source} and writing {name}, tokenized")
+            vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
+            prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place)
+        corpus = Corpus(config.path or place, note=note)
         train, heldout = corpus.split("train"), corpus.split("heldout")
         note(
-            f"corpus: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
+            f"{name.removeprefix('the ')}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
             f"{heldout.num_documents:,} documents, {heldout.num_tokens:,} tokens held out"
         )
         return corpus
@@ -120,15 +136,14 @@ class Inputs:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
         return json.dumps({"sha256": hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()})
 
-    def _made_of_this(self, path: Any, tokenizer: Tokenizer) -> bool:
-        manifest = json.loads((files.as_path(path) / MANIFEST).read_text())
-        wanted = {name: getattr(self.corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
-        wanted |= {
-            "tokenizer_sha256": tokenizer.sha256,
-            "source_fingerprint": find_source(self.corpus).fingerprint(),
-        }
-        return all(manifest.get(name) == value for name, value in wanted.items())
+    def _config(self, vocab: VocabularyConfig, corpus: CorpusConfig | None = None) -> Mapping[str, Any]:
+        tree = dataclasses.asdict(corpus or self.corpus)
+        return {"vocab": dataclasses.asdict(vocab), "corpus": tree, "private": self.private}
 
-    def _config(self, vocab: VocabularyConfig) -> Mapping[str, Any]:
-        corpus = dataclasses.asdict(self.corpus)
-        return {"vocab": dataclasses.asdict(vocab), "corpus": corpus, "private": self.private}
+
+def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:
+    """Whether the store at ``path`` is what would be built now."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
+    wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
+    return all(manifest.get(name) == value for name, value in wanted.items())

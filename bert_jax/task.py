@@ -56,7 +56,8 @@ class RowSource(Protocol):
     come first in the order of indices, and so on; a step has rows of one bucket.
     """
 
-    rows_per_epoch: int
+    @property
+    def rows_per_epoch(self) -> int: ...
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n: a pure function of
@@ -72,8 +73,10 @@ class Task(Protocol):
     loss_weights: dict[str, float]  # term -> weight in the total loss
     flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
 
-    def source(self, split: Literal["train", "eval"], kind: str, phase: int) -> RowSource:
-        """Rows of a split. ``eval`` rows are the same at every evaluation."""
+    heldout_parts: tuple[str, ...]  # of the held-out rows, evaluated apart too; ("",) where there is one
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        """Rows of a split, or of one of ``heldout_parts``. ``eval`` rows are the same at every evaluation."""
         ...
 
     def init(self, rng: Any) -> Variables:

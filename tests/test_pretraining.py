@@ -281,3 +281,24 @@ def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
 
     with only_writer(str(finished)), pytest.raises(UserError, match="in use by process"), only_writer(str(finished)):
         pass
+
+
+def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Old text replayed among new: the shares of the rows, and each part's own held-out figures."""
+    other = toy.write_text(tmp_path / "other.txt", documents=40, seed=5)
+    options = toy.recipe(text)["corpus"]["options"]
+    parts = {
+        "old": {"options": options, "weight": 1},
+        "new": {"options": {**options, "paths": (str(other),)}, "weight": 3},
+    }
+    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}})
+    assert pretrain(tmp_path, recipe) == 0
+    shown = capsys.readouterr().err
+    assert "shares of the rows: new 75.0%, old 25.0%" in shown
+    last = records(tmp_path / "run", "eval")[-1]
+    assert {"mlm_loss", "mlm_loss/old", "mlm_loss/new", "nsp_accuracy/new"} <= set(last)
+    low, high = sorted((last["mlm_loss/old"], last["mlm_loss/new"]))
+    assert low <= last["mlm_loss"] <= high
+    assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == {"old", "new"}
+    assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
+    assert "reading" not in capsys.readouterr().err

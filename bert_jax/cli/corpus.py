@@ -7,7 +7,6 @@ import sys
 
 from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_corpus
-from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.program import program
 
@@ -27,12 +26,11 @@ def run(arguments: argparse.Namespace) -> None:
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "
             "then add --config.vocab.path=vocab.txt"
         )
-    prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
-    corpus = Corpus(arguments.output)
-    for name in ("train", "heldout"):
-        split = corpus.split(name)
-        counts = (split.num_documents, split.num_sentences, split.num_tokens)
-        print("{}: {:,} documents, {:,} sentences, {:,} tokens".format(name, *counts))
+    manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
+    for part, facts in ({"": manifest} if "splits" in manifest else manifest).items():
+        for name, split in facts["splits"].items():
+            counts = (split["num_documents"], split["num_sentences"], split["num_tokens"])
+            print("{}{}: {:,} documents, {:,} sentences, {:,} tokens".format(f"{part} " if part else "", name, *counts))
     print(f"next: {program()} pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")
 
 

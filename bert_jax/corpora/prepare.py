@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
 from bert_jax.corpora.duplicates import Kind
+from bert_jax.corpora.mixture import Joined
 from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
@@ -66,10 +68,44 @@ class CorpusConfig:
     part_bytes: int = PART_BYTES  # of text in a shard
     num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
+    parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig: a mixture of them
+    temperature: float = 1.0  # of a mixture without weights: above 1 small parts get more than their size
+
+    def __post_init__(self) -> None:
+        for name in self.parts:
+            if not re.fullmatch(r"\w[\w-]*", name):
+                raise UserError(f"config.corpus.parts has {name!r}; a name has letters, digits, _ and - only")
+        self.part_configs()
+
+    def part_configs(self) -> dict[str, PartConfig]:
+        """The parts of a mixture, typed, by name; empty for one corpus."""
+        return {
+            name: build(PartConfig, part, f"config.corpus.parts.{name}") for name, part in sorted(self.parts.items())
+        }
+
+    def part(self, name: str) -> CorpusConfig:
+        """The corpus that a part of the mixture is."""
+        chosen = dataclasses.asdict(self.part_configs()[name])
+        del chosen["weight"]
+        return dataclasses.replace(self, parts={}, **chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class PartConfig:
+    """``config.corpus.parts.<name>``; all else of a part is as in ``config.corpus``."""
+
+    path: str = ""
+    source: str = "text_files"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    weight: float | None = None  # its share is this over the sum of all; None for all: by size and temperature
+    license: str = ""
+    notes: str = ""
 
 
 def find_source(corpus: CorpusConfig) -> Any:
-    """The ``Source`` that ``corpus`` names, with its options checked."""
+    """The ``Source`` that ``corpus`` names, with its options checked; of a mixture, all of them as one."""
+    if corpus.parts:
+        return Joined(tuple((name, find_source(corpus.part(name))) for name in corpus.part_configs()))
     made = catalogue.find("corpora", corpus.source, having="Source").Source
     known = {field.name for field in dataclasses.fields(made)}
     # A recipe's empty ``paths`` are no option of a source that has none.
@@ -124,13 +160,18 @@ def prepare_corpus(
 ) -> dict[str, Any]:
     """Build the store of ``config.corpus`` in the new folder ``output``, tokenized with ``vocabulary``; its manifest.
 
-    With ``config.private`` the manifest does not say where the text came from (``corpora.privacy``).
+    Of a mixture every part is built, in a folder of its name; the manifests by name. With ``config.private`` the
+    manifest does not say where the text came from (``corpora.privacy``).
 
     Raises:
       UserError: bad config or input, an ``output`` that is not empty, a full disk. Nothing is left half-written.
     """
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     corpus = build(CorpusConfig, config["corpus"], "config.corpus")
+    if corpus.parts:
+        trees = {name: {**config, "corpus": dataclasses.asdict(corpus.part(name))} for name in corpus.part_configs()}
+        folder = files.as_path(output)
+        return {name: prepare_corpus(tree, vocabulary, folder / name, progress) for name, tree in trees.items()}
     tokenizer = tokenizers.load(vocabulary, vocab.lowercase)
     source = find_source(corpus)
     return build_corpus(

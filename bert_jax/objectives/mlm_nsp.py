@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import configuration
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -20,12 +21,13 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Sum
-from bert_jax.rows import baselines
+from bert_jax.rows import baselines, random
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
+from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.plan import SPECIAL_TOKENS_PER_ROW
 from bert_jax.rows.rows_config import Packing, RowsConfig
 from bert_jax.rows.sentence_pairs import SentencePairRows
-from bert_jax.task import Losses, Variables
+from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 NO_CHANGES: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
@@ -76,7 +78,7 @@ class Objective:
     def __init__(
         self,
         config: Config,
-        corpus: Corpus,
+        corpus: Corpus | Mixture,
         tokenizer: Tokenizer,
         model: ModelConfig,
         max_lengths: Mapping[str, int],
@@ -99,7 +101,9 @@ class Objective:
         self.model_config = model
         self.loss_weights = {"mlm": 1.0, "nsp": config.next_sentence_weight}
         self._model = BertForPreTraining(model)
-        self._corpus, self._facts, self._seed = corpus, TokenFacts.of(tokenizer), seed
+        self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
+        self.heldout_parts = tuple(self._corpora.parts)
+        self._facts, self._seed = TokenFacts.of(tokenizer), seed
         self._rows = {kind: config.rows(n, masking.get(kind, {}), kind) for kind, n in max_lengths.items()}
         self.batch_specs = batch_specs(config, max_lengths, masking)
         self.flops_per_row = {
@@ -107,15 +111,27 @@ class Objective:
             for kind, spec in self.batch_specs.items()
         }
 
-    def source(self, split: Literal["train", "eval"], kind: str, phase: int) -> SentencePairRows:
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         rows = self._rows[kind]
         if split == "eval" and rows.packing == "bucketed":
             rows = dataclasses.replace(rows, packing="none")
-        corpus_split = self._corpus.split("train" if split == "train" else "heldout")
-        folder = self._corpus.folder
-        return SentencePairRows(
-            rows, corpus_split, self._facts, seed=self._seed, phase=phase, kind=kind, directory=folder
-        )
+        sources: dict[str, RowSource] = {
+            name: SentencePairRows(
+                rows,
+                corpus.split("train" if split == "train" else "heldout"),
+                self._facts,
+                seed=self._seed,
+                phase=phase,
+                kind=kind,
+                directory=corpus.folder,
+            )
+            for name, corpus in self._corpora.parts.items()
+            if part in (None, name)
+        }
+        if len(sources) == 1:
+            return next(iter(sources.values()))
+        key = random.key(self._corpora.fingerprint, self._seed, phase, "mixture")
+        return MixedRows(list(sources.values()), list(self._corpora.shares.values()), key)
 
     def init(self, rng: Any) -> Variables:
         spec = next(iter(self.batch_specs.values()))
@@ -159,10 +175,13 @@ class Objective:
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         """Cross-entropies in nats a masked token, and the NSP accuracy of always giving the commoner label, all on the
         evaluation's own rows."""
-        source = self.source("eval", kind, 0)
-        indices = np.arange(min(num_rows, source.rows_per_epoch))
-        rows = source.rows(np.zeros_like(indices), indices)
-        tokens = baselines.read_tokens(self._corpus.split("train"))
+        parts = []
+        for part in self.heldout_parts:
+            source = self.source("eval", kind, 0, part)
+            indices = np.arange(min(num_rows, source.rows_per_epoch))
+            parts.append(source.rows(np.zeros_like(indices), indices))
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        tokens = baselines.read_tokens([corpus.split("train") for corpus in self._corpora.parts.values()])
         cloze = baselines.cloze_of_rows(rows, (self._facts.pad, self._facts.cls, self._facts.sep))
         weights = rows["next_sentence_weights"]
         random_rate = float((rows["next_sentence_labels"] * weights).sum() / weights.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -30,10 +31,11 @@ class Cloze(NamedTuple):
     label: np.ndarray
 
 
-def read_tokens(split: Tokens) -> np.ndarray:
-    """int64 tokens of the split, from its start, ``MAX_TOKENS`` at most."""
-    length = min(split.num_tokens, MAX_TOKENS)
-    return split.read(np.zeros(1, np.int64), np.full(1, length)).astype(np.int64)
+def read_tokens(splits: Sequence[Tokens]) -> np.ndarray:
+    """int64 tokens of the splits, each from its start, ``MAX_TOKENS`` together at most."""
+    lengths = [min(split.num_tokens, MAX_TOKENS // len(splits)) for split in splits]
+    parts = [s.read(np.zeros(1, np.int64), np.full(1, n)) for s, n in zip(splits, lengths, strict=True)]
+    return np.concatenate(parts).astype(np.int64)
 
 
 def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> Cloze:

@@ -6,8 +6,7 @@ its own, so any stretch of training sees the mixture, and any row is found witho
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,29 +15,6 @@ from bert_jax.rows import random
 from bert_jax.task import RowSource
 
 TURN = 1024  # rows in which the shares come out exactly; a share is a multiple of 1 / TURN
-
-
-def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """The share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 / temperature)``.
-
-    Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
-
-    Raises:
-      UserError: a weight that is not positive, weights for some parts and not for others, a bad temperature.
-    """
-    given = {name: weight for name, weight in weights.items() if weight is not None}
-    if given and len(given) < len(weights):
-        raise UserError(
-            f"corpus.options.parts gives a weight to {', '.join(given)} and none to"
-            f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
-        )
-    bad = {name: weight for name, weight in given.items() if not 0 < weight < math.inf}
-    if bad:
-        raise UserError(f"weights of corpus.options.parts must be positive numbers; found {bad}")
-    if not 0 < temperature < math.inf:
-        raise UserError(f"corpus.options.temperature is {temperature}; a positive number is needed, 1 changes nothing")
-    raw = given or {name: sizes[name] ** (1 / temperature) for name in weights}
-    return {name: value / sum(raw.values()) for name, value in raw.items()}
 
 
 def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
@@ -65,6 +41,8 @@ class MixedRows:
           parts: [n] their shares.
           key: of (fingerprints, seed, phase).
         """
+        if any(getattr(source, "buckets", ()) for source in sources):
+            raise UserError("a mixture has rows of one length: choose config.objective.packing 'packed' or 'none'")
         if not 0 < len(sources) <= TURN:
             raise UserError(f"a mixture of {len(sources)} parts; allowed: 1 to {TURN}")
         self._sources, self._key = list(sources), key

@@ -21,6 +21,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, UNK
+from bert_jax.text.surrogates import well_formed
 from bert_jax.text.wordpiece import MAX_WORD_CHARACTERS, bert_normalizer
 
 ALPHABET = 1000  # characters that a vocabulary may have in any case; rarer ones become [UNK]
@@ -54,6 +55,7 @@ def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
     raw: Counter[str] = Counter()  # normalising each distinct string once is several times faster
     for text in texts:
         if not text.isascii():  # ideographs are words each, and most distinct strings of a Chinese text are sentences
+            text = well_formed(text)
             raw.update(IDEOGRAPH.findall(text))
             text = IDEOGRAPH.sub(" ", text)
         raw.update(text.split())

@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, UNK
 from bert_jax.text.learn import COVERAGE
 from bert_jax.text.sentencepiece_model import folding_normalizer, quiet
+from bert_jax.text.surrogates import well_formed
 
 NUM_THREADS = 4
 MAX_SENTENCES = 1_000_000  # what memory is for: about 1 GB for a unigram model of English sentences
@@ -87,14 +88,14 @@ def _cut(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for start in range(0, len(text), MAX_CHARACTERS):
             if piece := text[start : start + MAX_CHARACTERS].strip():
-                yield piece
+                yield well_formed(piece)
 
 
 def _sample(sentences: Iterable[str], at_most: int) -> list[str]:
     """The ``at_most`` sentences with the lowest hashes, in their order: the same ones in any process."""
     kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
     for number, sentence in enumerate(sentences):
-        digest = hashlib.blake2b(sentence.encode("utf-8", "replace"), digest_size=8).digest()
+        digest = hashlib.blake2b(sentence.encode(), digest_size=8).digest()
         entry = (-int.from_bytes(digest, "big"), -number, sentence)
         if len(kept) < at_most:
             heapq.heappush(kept, entry)

@@ -22,6 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.sentencepiece_model import BYTE, folds_case, parse, prepared, quiet
+from bert_jax.text.surrogates import retried, well_formed
 
 SPACE = "\u2581"  # marks the start of a word in a piece
 
@@ -87,7 +88,8 @@ class SentencePiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text."""
-        return self._processor.Encode(list(texts), return_type="numpy", num_threads=1)
+        encode = functools.partial(self._processor.Encode, return_type="numpy", num_threads=1)
+        return retried(lambda some: encode(list(some)), texts)
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
@@ -99,7 +101,7 @@ class SentencePiece:
         and by the model's (``<mask>``).
         """
         split = self._around_special_tokens if special_tokens_in_text else self._plain
-        parts = [split(t) for t in ([text] if pair is None else [text, pair])]
+        parts = [split(well_formed(t)) for t in ([text] if pair is None else [text, pair])]
         return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length)
 
     def _plain(self, text: str, processor: Any = None) -> Part:

@@ -22,6 +22,7 @@ from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.text.encoded import Encoded, Part, lay_out
+from bert_jax.text.surrogates import retried, well_formed
 
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] as a whole, in the release of 2018-10 and in every later library
 CACHED_WORDS = 1 << 19  # about 120 MB
@@ -131,6 +132,9 @@ class WordPiece:
         A space always ends a word, so a text is the concatenation of its space-separated words; the library is asked
         only for words not met before.
         """
+        return retried(self._looked_up, texts)
+
+    def _looked_up(self, texts: Sequence[str]) -> list[np.ndarray]:
         cache, result = self._cache, list[np.ndarray]()
         while len(result) < len(texts):
             try:
@@ -167,7 +171,8 @@ class WordPiece:
         ``special_tokens_in_text`` recognises ``[MASK]`` and the others where they stand in a text.
         """
         tokenizer = self._with_special_tokens if special_tokens_in_text else self._tokenizer
-        encodings = [tokenizer.encode(t, add_special_tokens=False) for t in ([text] if pair is None else [text, pair])]
+        texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]
+        encodings = [tokenizer.encode(t, add_special_tokens=False) for t in texts]
         parts = [Part(e.ids, e.offsets, [self._starts_word(i) for i in e.ids]) for e in encodings]
         return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -222,19 +223,27 @@ class Evaluation:
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
         """Metrics over all rows: sums in float64 on the host, divided once."""
-        totals: dict[str, Sum] = {}
-        for batch in self.batches():
-            sums = jax.device_get(self._step(params, frozen, meshes.to_devices(batch, self._mesh)))
-            for name, (value, count) in sums.items():
-                old = totals.get(name, Sum(0.0, 0.0))
-                totals[name] = Sum(old.value + float(value), old.count + float(count))
-        metrics = self._task.summary(totals)
-        return {name: value for name, value in metrics.items() if name != "tokens"}
+        parts = {part: self._sums(part, params, frozen) for part in self._task.heldout_parts}
+        metrics = self._means(functools.reduce(add, parts.values()))
+        if len(parts) > 1:
+            means = {part: self._means(sums) for part, sums in parts.items()}
+            metrics |= {f"{name}/{part}": value for part in means for name, value in means[part].items()}
+        return metrics
 
-    def batches(self) -> Iterator[Batch]:
-        """The first rows of the held-out split in batches of the phase; rows that pad the last one weigh nothing."""
+    def _means(self, sums: dict[str, Sum]) -> dict[str, float]:
+        return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
+
+    def _sums(self, part: str, params: Any, frozen: Any) -> dict[str, Sum]:
+        totals: dict[str, Sum] = {}
+        for batch in self.batches(part):
+            sums = jax.device_get(self._step(params, frozen, meshes.to_devices(batch, self._mesh)))
+            totals = add(totals, {name: Sum(float(value), float(count)) for name, (value, count) in sums.items()})
+        return totals
+
+    def batches(self, part: str) -> Iterator[Batch]:
+        """The first held-out rows of a part in batches of the phase; rows that pad the last one weigh nothing."""
         phase = self._phase
-        source = self._task.source("eval", phase.kind, 0)
+        source = self._task.source("eval", phase.kind, 0, part)
         total = min(self._num_rows, source.rows_per_epoch)
         for start in range(0, total, phase.batch_size):
             indices = np.arange(start, start + phase.batch_size)
@@ -244,6 +253,12 @@ class Evaluation:
                 if name.endswith("_weights"):
                     value[padding] = 0
             yield {name: local_part(value) for name, value in batch.items()}
+
+
+def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
+    """Sums by name of two sets of rows as those of both."""
+    zero = Sum(0.0, 0.0)
+    return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
 
 
 def local_part(value: np.ndarray) -> np.ndarray:

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.rows import random
-from bert_jax.rows.mixture import TURN, MixedRows, rows_of_a_turn, shares
+from bert_jax.rows.mixture import TURN, MixedRows, rows_of_a_turn
 
 
 class Numbers:
@@ -74,23 +73,3 @@ def test_counts_of_a_turn(parts):
     assert counts.sum() == TURN
     assert counts.min() >= 1
     assert np.abs(counts - np.array(parts) * TURN).max() <= 2
-
-
-def test_shares_by_weight_and_by_temperature():
-    assert shares({"a": 3, "b": 1}, {"a": 5, "b": 5}, 1.0) == {"a": 0.75, "b": 0.25}
-    assert shares({"a": None, "b": None}, {"a": 300, "b": 100}, 1.0) == {"a": 0.75, "b": 0.25}
-    raised = shares({"a": None, "b": None}, {"a": 10_000, "b": 100}, 2.0)
-    assert raised["b"] == pytest.approx(1 / 11)
-
-
-@pytest.mark.parametrize(
-    ("weights", "temperature", "message"),
-    [
-        ({"a": 1, "b": None}, 1, "gives a weight to a and none to b"),
-        ({"a": 1, "b": -1}, 1, "must be positive numbers; found {'b': -1}"),
-        ({"a": None}, 0, "temperature is 0"),
-    ],
-)
-def test_bad_weights_are_explained(weights, temperature, message):
-    with pytest.raises(UserError, match=message):
-        shares(weights, dict.fromkeys(weights, 1), temperature)

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.tokenizer import Tokenizer, check_name, existing, file_name, find, load
@@ -49,6 +50,21 @@ def test_the_texts_of_a_pair_are_shortened_alike(tokenizer):
     assert short.token_type_ids == (0, 0, 0, 0, 1, 1, 1)
     with pytest.raises(UserError, match="max_length is 2; at least 3"):
         tokenizer.encode("the", max_length=2)
+
+
+def test_half_characters_are_unreadable_ones(tokenizer):
+    texts = ["the \ud800 cat", "run", "\udc00the"]
+    clean = [text.replace("\ud800", "\ufffd").replace("\udc00", "\ufffd") for text in texts]
+    for _ in range(2):
+        found = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+        assert found == [ids.tolist() for ids in tokenizer.encode_batch(clean)]
+    assert tokenizer.encode(texts[0]) == tokenizer.encode(clean[0])
+
+
+def test_half_characters_do_not_stop_the_learning():
+    texts = [*TEXTS, "the \ud800 cat \udfff"]
+    assert "the" in learn_wordpiece(texts, 60)
+    assert b"the" in learn_sentencepiece(texts, 45, "bpe")
 
 
 def test_a_folder_without_a_tokenizer(tmp_path):

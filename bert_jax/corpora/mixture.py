@@ -1,0 +1,94 @@
+"""A corpus of several parts: languages, domains, or old text beside new. Each part is a store of its own, with its own
+held-out documents; rows take from them in fixed shares (``rows.mixture``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.corpora.source import Piece, Skipped, Source
+from bert_jax.corpora.store import Corpus, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.records import Document
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Corpora by name, and the share of the rows that each gives."""
+
+    parts: Mapping[str, Corpus]
+    shares: Mapping[str, float]  # add up to 1
+
+    @classmethod
+    def alone(cls, corpus: Corpus) -> Mixture:
+        """One corpus, without a name."""
+        return cls({"": corpus}, {"": 1.0})
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Corpus], weights: Mapping[str, float | None], temperature: float) -> Mixture:
+        """Parts by weight, or by their tokens and a temperature (``shares``)."""
+        sizes = {name: corpus.split("train").num_tokens for name, corpus in parts.items()}
+        return cls(parts, shares(weights, sizes, temperature))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all parts and shares; of one corpus its own."""
+        if len(self.parts) == 1:
+            return next(iter(self.parts.values())).fingerprint
+        facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.parts.items()]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise ``UserError`` unless all parts were made with this very vocabulary."""
+        for corpus in self.parts.values():
+            corpus.check_tokenizer(tokenizer)
+
+
+def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """The share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 / temperature)``.
+
+    Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
+
+    Raises:
+      UserError: a weight that is not positive, weights for some parts and not for others, a bad temperature.
+    """
+    given = {name: weight for name, weight in weights.items() if weight is not None}
+    if given and len(given) < len(weights):
+        raise UserError(
+            f"corpus.options.parts gives a weight to {', '.join(given)} and none to"
+            f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
+        )
+    bad = {name: weight for name, weight in given.items() if not 0 < weight < math.inf}
+    if bad:
+        raise UserError(f"weights of corpus.options.parts must be positive numbers; found {bad}")
+    if not 0 < temperature < math.inf:
+        raise UserError(f"corpus.options.temperature is {temperature}; a positive number is needed, 1 changes nothing")
+    raw = given or {name: sizes[name] ** (1 / temperature) for name in weights}
+    return {name: value / sum(raw.values()) for name, value in raw.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Sources by name as one, for the vocabulary that they share."""
+
+    sources: tuple[tuple[str, Source], ...]
+
+    def pieces(self) -> list[Piece]:
+        return [
+            piece._replace(name=f"{name}:{piece.name}") for name, source in self.sources for piece in source.pieces()
+        ]
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        name, _, rest = piece.name.partition(":")
+        yield from dict(self.sources)[name].read(piece._replace(name=rest))
+
+    def fingerprint(self) -> str:
+        facts = [f"{name} {source.fingerprint()}" for name, source in self.sources]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": "mixture", "parts": {name: source.describe() for name, source in self.sources}}

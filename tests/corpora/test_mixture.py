@@ -1,0 +1,38 @@
+"""Parts of a mixture: their shares, and their text as one source."""
+
+import pytest
+
+from bert_jax.corpora.mixture import Joined, shares
+from bert_jax.corpora.source import documents
+from bert_jax.corpora.text_files import Source
+from bert_jax.errors import UserError
+
+
+def test_shares_by_weight_and_by_temperature():
+    assert shares({"a": 3, "b": 1}, {"a": 5, "b": 5}, 1.0) == {"a": 0.75, "b": 0.25}
+    assert shares({"a": None, "b": None}, {"a": 300, "b": 100}, 1.0) == {"a": 0.75, "b": 0.25}
+    raised = shares({"a": None, "b": None}, {"a": 10_000, "b": 100}, 2.0)
+    assert raised["b"] == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize(
+    ("weights", "temperature", "message"),
+    [
+        ({"a": 1, "b": None}, 1, "gives a weight to a and none to b"),
+        ({"a": 1, "b": -1}, 1, "must be positive numbers; found {'b': -1}"),
+        ({"a": None}, 0, "temperature is 0"),
+    ],
+)
+def test_bad_weights_are_explained(weights, temperature, message):
+    with pytest.raises(UserError, match=message):
+        shares(weights, dict.fromkeys(weights, 1), temperature)
+
+
+def test_joined_sources_are_read_one_after_another(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"This is {name}. It is short.\n")
+    sources = {name: Source((f"{tmp_path}/{name}.txt",)) for name in ("one", "two")}
+    joined = Joined(tuple(sources.items()))
+    assert [d.sentences for d in documents(joined)] == [("This is one.", "It is short."), ("This is two.", "It is short.")]
+    assert joined.fingerprint() != Joined((("one", sources["one"]),)).fingerprint()
+    assert set(joined.describe()["parts"]) == {"one", "two"}

@@ -1,0 +1,56 @@
+"""An export with a sentencepiece vocabulary, as ``transformers`` loads it: ids, types, masks and what a mask is filled
+with."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
+transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
+
+from bert_jax.interchange.hugging_face import export_model
+from bert_jax.objectives.fill_mask import fill_mask
+from bert_jax.text.learn_sentencepiece import learn_sentencepiece
+from bert_jax.text.sentencepiece import SentencePiece
+from tests.models.helpers import random_params, tiny
+
+pytestmark = pytest.mark.parity
+TEXTS = ["The cats run to the river.", "A dog, it runs!", "Été, naïve ﬁne", "今天很好", "  two   spaces ", ""]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe", "bytes", "cased"])
+def exported(request, tmp_path_factory):
+    options = {"bpe": {"kind": "bpe"}, "bytes": {"byte_fallback": True}, "cased": {"lowercase": False}}
+    tokenizer = SentencePiece(learn_sentencepiece(TEXTS * 20, 330, num_threads=1, **options.get(request.param, {})))
+    config = tiny(vocab_size=tokenizer.size)
+    params = random_params(config)
+    folder = tmp_path_factory.mktemp("export") / "model"
+    export_model(params, config, tokenizer, folder, "card")
+    return tokenizer, config, params, folder
+
+
+def test_auto_tokenizer_gives_our_ids(exported):
+    ours, config, _, folder = exported
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert (len(theirs), theirs.mask_token_id, theirs.pad_token_id) == (ours.size, ours.mask_id, ours.pad_id)
+    assert theirs.model_max_length == config.max_length
+    for text in [*TEXTS, "the [MASK] runs", "[MASK]s, [MASK]"]:
+        assert tuple(theirs(text)["input_ids"]) == ours.encode(text, special_tokens_in_text=True).input_ids, text
+    pair = theirs("The cats", "run to it.", padding="max_length", max_length=30)
+    mine = ours.encode("The cats", "run to it.", max_length=30)
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
+        assert tuple(pair[name]) == getattr(mine, name), name
+
+
+def test_a_mask_is_filled_alike(exported):
+    ours, config, params, folder = exported
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.BertForPreTraining.from_pretrained(folder).eval()
+    text = "the [MASK] runs to it."
+    [filled] = fill_mask(params, config, ours, [text])
+    encoded = theirs(text, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**encoded).prediction_logits[0]
+    position = encoded["input_ids"][0].tolist().index(ours.mask_id)
+    probabilities = torch.softmax(logits[position], -1).numpy()
+    for piece, probability in filled.predictions[0]:
+        np.testing.assert_allclose(probabilities[ours.vocab.index(piece)], probability, rtol=1e-4)
