@@ -60,6 +60,9 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["fill-mask", f"--workdir={finished}", "--json", "the [MASK] sees [MASK]."]) == 0
     filled = json.loads(capsys.readouterr().out)
     assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
+    card = (finished / "hugging_face" / "README.md").read_text()
+    assert "Source: `text_files`. 44 documents, 3,309 tokens to train on; 16 documents, 1,275 tokens (27.8%)" in card
+    assert "| unigram " in card
 
 
 def test_two_phases_with_one_clock(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:

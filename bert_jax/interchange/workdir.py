@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import jax
 import numpy as np
 
 from bert_jax import configuration, files
+from bert_jax.corpora.store import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.hugging_face import export_model, import_model
@@ -62,9 +65,27 @@ def export_workdir(workdir: str, output: str | os.PathLike[str], step: int | Non
     newest = (
         {name: value for name, value in metrics_of(evaluations[-1]).items() if is_number(value)} if evaluations else {}
     )
-    card = model_card(trained.facts, newest, trained.step)
+    baselines = read_object(files.as_path(workdir) / "baselines.json")
+    card = model_card(trained.facts, newest, trained.step, baselines, corpus_splits(workdir, trained.facts))
     export_model(trained.params, trained.config, trained.tokenizer, output, card)
     return f"exported step {trained.step:,} to {output}: BertForPreTraining, its outputs checked after writing"
+
+
+def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the manifest of the corpus that a run was trained on says of its splits; empty if it is gone."""
+    config = facts.get("run", {}).get("config") or {}
+    path = (config.get("corpus") or {}).get("path") or files.as_path(workdir) / "corpus"
+    manifest = read_object(files.as_path(path) / MANIFEST)
+    return manifest.get("splits", {}) if manifest.get("fingerprint") == facts.get("corpus_fingerprint") else {}
+
+
+def read_object(path: Any) -> dict[str, Any]:
+    """A JSON object; empty for a file that is missing or spoilt."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def import_into_workdir(directory: str, workdir: str) -> str:

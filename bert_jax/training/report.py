@@ -319,8 +319,9 @@ def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
 def _restart(restart: Any) -> str:
     if not isinstance(restart, Mapping):
         return f"at step {restart}"
-    when = f" on {_moment(restart['time'])}" if is_number(restart.get("time")) else ""
-    return f"at step {restart.get('step')}{when}"
+    where = f"at step {restart['step']}" if is_number(restart.get("step")) else ""
+    when = f"on {_moment(restart['time'])}" if is_number(restart.get("time")) else ""
+    return f"{where} {when}".strip() or MISSING
 
 
 def _text(value: Any) -> str:
