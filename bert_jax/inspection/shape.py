@@ -12,7 +12,8 @@ from bert_jax.corpora.store import CorpusSplit
 from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
 from bert_jax.inspection.scan import Ints
-from bert_jax.rows import plan, random
+from bert_jax.rows import packing, plan, random
+from bert_jax.rows.rows_config import RowsConfig
 
 LONG_SENTENCE = 512  # tokens: longer than the longest rows
 _SENTENCES_AT_ONCE = 1 << 22
@@ -163,7 +164,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
         padding[str(max_length)] = {
             "pairs": len(pairs),
             "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
-            "packed": 1 - ratio(used.sum(), packed_rows(used, max_length) * max_length),
+            "packed": _packed_padding(sample, key, max_length),
         }
         room = max_length - plan.SPECIAL_TOKENS_PER_ROW
         cut = plan.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), room, 0.1)
@@ -172,6 +173,17 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),
         }
     return [_padding(padding), _balance(balance)]
+
+
+def _packed_padding(sample: _Sample, key: np.uint64, max_length: int) -> float:
+    """Share of the positions of packed rows that no pair takes."""
+    limits = RowsConfig(max_length, packing="packed").limits
+    targets = packing.short_targets(sample, key, limits, 0.1)
+    used = rows = 0
+    for name, block in packing.pack(plan.make(sample, key, max_length, 0.1, targets), key, limits):
+        used += int(packing.pair_lengths(block).sum()) if name == "pairs" else 0
+        rows += len(block) if name == "row_ends" else 0
+    return 1 - ratio(used, rows * max_length)
 
 
 def _padding(facts: dict[str, Any]) -> Check:
@@ -196,21 +208,3 @@ def _balance(facts: dict[str, Any]) -> Check:
     )
     fix = "most chunks have one sentence: longer documents (corpus.document_boundary), shorter sentences, longer rows"
     return Check("next_sentence_balance", status, ", ".join(figures), "" if status == "ok" else fix, facts)
-
-
-def packed_rows(lengths: np.ndarray, max_length: int) -> int:
-    """Rows of ``max_length`` that hold pairs of ``lengths``: the longest first, filled up with the longest that fit."""
-    left = np.bincount(lengths, minlength=max_length + 1)
-    rows = 0
-    while left.any():
-        pattern, room = np.zeros_like(left), max_length
-        while room > 0 and len(fitting := np.flatnonzero(left[: room + 1] > pattern[: room + 1])):
-            length = int(fitting[-1])
-            times = min(room // length, int(left[length] - pattern[length]))
-            pattern[length] += times
-            room -= times * length
-        used = np.flatnonzero(pattern)
-        times = int((left[used] // pattern[used]).min())
-        left[used] -= times * pattern[used]
-        rows += times
-    return rows

@@ -33,6 +33,9 @@ def test_joined_sources_are_read_one_after_another(tmp_path):
         (tmp_path / f"{name}.txt").write_text(f"This is {name}. It is short.\n")
     sources = {name: Source((f"{tmp_path}/{name}.txt",)) for name in ("one", "two")}
     joined = Joined(tuple(sources.items()))
-    assert [d.sentences for d in documents(joined)] == [("This is one.", "It is short."), ("This is two.", "It is short.")]
+    assert [d.sentences for d in documents(joined)] == [
+        ("This is one.", "It is short."),
+        ("This is two.", "It is short."),
+    ]
     assert joined.fingerprint() != Joined((("one", sources["one"]),)).fingerprint()
     assert set(joined.describe()["parts"]) == {"one", "two"}

@@ -21,9 +21,9 @@ def sentence(rng: random.Random, words: Sequence[str] = WORDS) -> str:
 
 
 def texts(count: int = 120, seed: int = 0, words: Sequence[str] = WORDS) -> list[list[str]]:
-    """Documents of 6 to 12 sentences; no two sentences are equal."""
+    """Documents of 12 to 20 sentences; no two sentences are equal."""
     rng = random.Random(seed)
-    return [[sentence(rng, words) for _ in range(rng.randint(6, 12))] for _ in range(count)]
+    return [[sentence(rng, words) for _ in range(rng.randint(12, 20))] for _ in range(count)]
 
 
 def write_vocab(path: Path, words: Iterable[str] = WORDS) -> Path:

@@ -1,5 +1,4 @@
 import itertools
-import random
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from bert_jax.corpora.store import Corpus
 from bert_jax.inspection import hashing
 from bert_jax.inspection.scan import scan
-from bert_jax.inspection.shape import histogram, packed_rows
+from bert_jax.inspection.shape import histogram
 from tests.inspection.corpora import build, texts, write_vocab
 
 
@@ -61,19 +60,6 @@ def test_a_scan_does_not_depend_on_how_much_is_read_at_once(tmp_path: Path) -> N
 def _new(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-def test_packing_is_that_of_one_row_after_another() -> None:
-    rng = random.Random(2)
-    for _ in range(20):
-        lengths = [rng.randint(5, 64) for _ in range(rng.randint(1, 300))]
-        left, rows = sorted(lengths), 0
-        while left:
-            room, rows = 64, rows + 1
-            while fitting := [length for length in left if length <= room]:
-                left.remove(fitting[-1])
-                room -= fitting[-1]
-        assert packed_rows(np.array(lengths), 64) == rows
 
 
 def test_a_histogram_counts_every_value() -> None:
