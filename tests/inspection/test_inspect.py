@@ -242,7 +242,7 @@ def test_an_evaluation_set_that_is_in_the_training_text(clean: Path, vocab: Path
 
 def test_an_evaluation_corpus(clean: Path, vocab: Path, tmp_path: Path) -> None:
     documents = [*texts(120)[:10], *texts(20, seed=9)]
-    other = build(tmp_path, documents, vocab)
+    other = build(tmp_path, documents, vocab, "--config.corpus.heldout_fraction=0.4")
     check = judge(clean, vocab, evaluation=str(other)).check("evaluation_overlap")
     in_train = {tuple(document) for document in stored(clean, "train")}
     expected = [tuple(d) in in_train for split in ("train", "heldout") for d in stored(other, split)]

@@ -252,15 +252,12 @@ def test_waiting_is_measured_and_batches_are_made_ahead() -> None:
 
 KILLED = """
 import os, sys
-from tests.rows.test_loader import CONFIGS, FACTS, PHASES, SPECS, SPLIT
+from pathlib import Path
+from tests.rows.test_loader import PHASES, SPECS, make_source
 from bert_jax.rows.loader import Loader, LoaderConfig
-from bert_jax.rows.sentence_pairs import SentencePairRows
-
-def source(split, kind, phase):
-    return SentencePairRows(CONFIGS[kind], SPLIT, FACTS, seed=0, phase=phase, directory=sys.argv[1])
 
 if __name__ == "__main__":
-    next(iter(Loader(source, PHASES, 0, SPECS, LoaderConfig(num_workers=2))))
+    next(iter(Loader(make_source(Path(sys.argv[1])), PHASES, 0, SPECS, LoaderConfig(num_workers=2))))
     print("ready", flush=True)
     os.kill(os.getpid(), 9)
 """
