@@ -9,6 +9,7 @@ import json
 import lzma
 import random
 import re
+import time
 
 import pyarrow
 import pytest
@@ -173,3 +174,16 @@ def test_a_bad_file_among_good_ones_is_the_one_that_is_named(tmp_path):
     (tmp_path / "4.jsonl").write_bytes(b"\xff")
     with pytest.raises(UserError, match="4.jsonl is not UTF-8 at byte offset 0"):
         list(JsonLines(paths=(f"{tmp_path}/*",)).documents())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("part", ["word ", "a", "Hello there. ", "'\"([", "今天很好。", " "])
+def test_a_line_of_50_mb(tmp_path, part):
+    text = (part * (50_000_000 // len(part.encode()))).encode()
+    (tmp_path / "0.txt").write_bytes(text)
+    for form in ("free", "sentences"):
+        start = time.process_time()
+        [item] = read_or_error(TextFiles(paths=(f"{tmp_path}/*",), format=form), tmp_path)
+        assert time.process_time() - start < 60
+        kept = "".join(getattr(item, "sentences", ()))
+        assert "".join(kept.split()) == "".join(text.decode().split())
