@@ -210,7 +210,7 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
 def finish(settings: Settings, request: Request, note: Note) -> None:
     """Examples, export and report of a run that has ended, and what to do next."""
     workdir = files.as_path(request.workdir)
-    if settings.examples:
+    if settings.examples and not settings.private:  # what a model fills in are words of its text
         trained = load_trained(request.workdir)
         filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
         files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))

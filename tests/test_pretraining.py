@@ -61,7 +61,11 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     filled = json.loads(capsys.readouterr().out)
     assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
     card = (finished / "hugging_face" / "README.md").read_text()
-    assert "Source: `text_files`. 44 documents, 3,309 tokens to train on; 16 documents, 1,275 tokens (27.8%)" in card
+    train, heldout = (
+        json.loads((finished / "corpus/manifest.json").read_text())["splits"][s] for s in ("train", "heldout")
+    )
+    told = f"{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on"
+    assert f"Source: `text_files`. {told}; {heldout['num_documents']:,} documents, " in card
     assert "| unigram " in card
 
 

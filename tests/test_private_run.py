@@ -51,11 +51,13 @@ def test_nothing_is_left_behind(recipe: Path, tmp_path: Path, capsys: pytest.Cap
 
 def test_an_error_names_its_file_on_the_terminal_alone(recipe: Path, tmp_path: Path, capsys) -> None:
     config = json.loads(recipe.read_text())
-    config["corpus"]["options"]["paths"] = ["topsecret-missing.txt"]
+    bad = tmp_path / "topsecret-bad.txt"
+    bad.write_bytes(b"Good text.\n\0")
+    config["corpus"]["options"]["paths"] = [str(bad)]
     command = ["pretrain", f"--config={toy.write_recipe(tmp_path / 'r.json', config)}"]
     for flags, told in (([], True), (["--private"], False)):
         workdir = tmp_path / f"run{len(flags)}"
         assert run([*command, f"--workdir={workdir}", *flags]) == 2
-        assert "topsecret-missing.txt" in capsys.readouterr().err
+        assert "topsecret-bad.txt" in capsys.readouterr().err
         assert leaks(workdir) == ({"run.json", "status.json"} if told else set())
         assert json.loads((workdir / "status.json").read_text())["last_error"].startswith("UserError")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +155,23 @@ def test_a_recipe_that_fails_is_one_line_with_the_place(tmp_path, source, said):
 def test_an_argument_that_a_recipe_does_not_take(tmp_path):
     (tmp_path / "recipe.py").write_text("def get_config():\n    return {}\n")
     assert "takes no argument" in fails(f"{tmp_path / 'recipe.py'}:large")
+
+
+def test_the_page_of_recipes_names_every_key() -> None:
+    from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
+    from bert_jax.models.config import ModelConfig
+    from bert_jax.objectives.mlm_nsp import Config
+    from bert_jax.pretraining import Settings
+    from bert_jax.rows.loader import LoaderConfig
+    from bert_jax.rows.masking import MaskingConfig
+    from bert_jax.training.checkpoints import CheckpointConfig
+    from bert_jax.training.loop import TrainingConfig
+    from bert_jax.training.mesh import MeshConfig
+    from bert_jax.training.optimizers import OptimizerConfig
+    from bert_jax.training.schedules import ScheduleConfig
+
+    page = (Path(__file__).parents[1] / "configs" / "README.md").read_text()
+    groups = (CorpusConfig, PartConfig, VocabularyConfig, ModelConfig, Config, Settings, LoaderConfig, MaskingConfig)
+    groups += (CheckpointConfig, TrainingConfig, MeshConfig, OptimizerConfig, ScheduleConfig)
+    keys = {field.name for group in groups for field in dataclasses.fields(group)}
+    assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.corpora.prose import paragraphs
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import split_sentences
@@ -77,10 +77,6 @@ class Source:
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Modules that have prose, by package and then by path."""
         yield from _read(tuple(sorted(set(self.packages))))
-
-    def documents(self) -> Iterator[Document]:
-        """All documents."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the versions, which decide the text."""

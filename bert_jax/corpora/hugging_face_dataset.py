@@ -14,7 +14,7 @@ from bert_jax.configuration import nearest
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import MARK
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, as_document, pick
 from bert_jax.errors import UserError
 from bert_jax.records import Document
@@ -67,10 +67,6 @@ class Source:
             [column] = batch
             for number, value in enumerate(batch[column], start):
                 yield self._document(number, column, value)
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, piece by piece."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the settings, and of the commit or, of a local folder, its content."""

@@ -11,7 +11,7 @@ from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import lines
 from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import unpacked
 from bert_jax.corpora.values import LineBreaks, as_document, pick
 from bert_jax.records import Document
@@ -59,10 +59,6 @@ class Source:
             yield error.counted(self.bad_text)
         if empty:
             yield Skipped(name, "no text")
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, piece by piece."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the settings and of every file's name and content."""

@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax.corpora import globbed, wikitext
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import Unpacked, bz2_streams, unpacked
 from bert_jax.corpora.values import as_document
 from bert_jax.records import Document
@@ -68,10 +68,6 @@ class Source:
                     yield self._page(page, piece, local)
         except BadTextError as error:
             yield error.counted(self.bad_text)
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, piece by piece."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the settings, the version of the library that strips markup, and every file's name and content."""

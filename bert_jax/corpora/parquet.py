@@ -15,7 +15,7 @@ from bert_jax.configuration import nearest
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, as_document, pick
 from bert_jax.errors import UserError
 from bert_jax.records import Document
@@ -73,10 +73,6 @@ class Source:
                     yield self._document(row, column, value, piece.name)
         except BadTextError as error:
             yield error.counted(self.bad_text)
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, piece by piece."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the settings and of every file's name and content."""

@@ -10,7 +10,7 @@ from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import paragraphs
 from bert_jax.corpora.names import below
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import unpacked
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
@@ -63,10 +63,6 @@ class Source:
             yield Document(name, tuple(sentences))
         elif piece.start == 0 and not accounted:
             yield Skipped(name, "no text")
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, piece by piece."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the settings and of every file's name and content."""

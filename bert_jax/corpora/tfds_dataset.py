@@ -12,7 +12,7 @@ from bert_jax import files
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import MARK
-from bert_jax.corpora.source import Piece, Skipped, documents
+from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, as_document, decoded, pick, runs
 from bert_jax.errors import UserError
 from bert_jax.records import Document
@@ -63,10 +63,6 @@ class Source:
             yield Skipped(self.split, "no text")
         for number, record in self._records(piece):
             yield from self._documents(number, record)
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, piece by piece."""
-        return documents(self)
 
     def fingerprint(self) -> str:
         """Hash of the settings and of the dataset's name, version and files."""

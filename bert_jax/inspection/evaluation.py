@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax import files
+from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import MANIFEST, Corpus, CorpusSplit
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
@@ -74,7 +75,7 @@ def _stored(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _lines(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
-    for number, document in enumerate(source.documents()):
+    for number, document in enumerate(documents(source)):
         for start in range(0, len(document.sentences), _LINES_AT_ONCE):
             for tokens in tokenizer.encode_batch(document.sentences[start : start + _LINES_AT_ONCE]):
                 yield number, tokens

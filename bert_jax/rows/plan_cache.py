@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +77,7 @@ class PlanCache:
     def _build(self, epoch: int) -> Plan:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with _one_at_a_time(self._folder / "lock"):
+            with files.one_at_a_time(self._folder / "lock"):
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
                     _write(self._path(epoch), self._parts, self._make(epoch))
                     self._forget_all_but(epoch)
@@ -155,12 +154,3 @@ def _header(dtype: np.dtype, count: int) -> bytes:
     file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (count,)})
     return file.getvalue()
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold a lock that a killed holder lets go; none where the file system has no locks."""
-    with open(path, "w") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

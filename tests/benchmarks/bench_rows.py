@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpora.docstrings import Source
+from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus, CorpusSplit
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows.loader import Loader, LoaderConfig
@@ -33,7 +34,7 @@ def corpora(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("rows")
     source = Source(("stdlib", "numpy", "jax", "pytest"))
-    pieces = learn_wordpiece((s for d in source.documents() for s in d.sentences), 8192)
+    pieces = learn_wordpiece((s for d in documents(source) for s in d.sentences), 8192)
     assert pieces[: len(SPECIAL_TOKENS)] == SPECIAL_TOKENS
     build(source, WordPiece(pieces), folder / "docstrings")
     found = {"docstrings": folder / "docstrings"}

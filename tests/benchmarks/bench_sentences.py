@@ -5,13 +5,14 @@ import time
 import pytest
 
 from bert_jax.corpora.docstrings import Source
+from bert_jax.corpora.source import documents
 from bert_jax.text.sentences import split_sentences
 
 
 @pytest.fixture(scope="module")
 def passages():
     """Runs of 20 sentences of the docstring corpus, joined again."""
-    sentences = [s for d in Source(("stdlib", "numpy")).documents() for s in d.sentences]
+    sentences = [s for d in documents(Source(("stdlib", "numpy"))) for s in d.sentences]
     return [" ".join(sentences[i : i + 20]) for i in range(0, len(sentences), 20)]
 
 

@@ -16,6 +16,7 @@ import pytest
 import tokenizers
 
 from bert_jax.corpora.docstrings import Source
+from bert_jax.corpora.source import documents
 from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
@@ -29,7 +30,7 @@ ENCODED_MB = 15
 def texts() -> list[str]:
     """Lines, none empty."""
     if not BOOKS.exists():
-        return [s for d in Source(("stdlib", "numpy", "jax", "scipy")).documents() for s in d.sentences]
+        return [s for d in documents(Source(("stdlib", "numpy", "jax", "scipy"))) for s in d.sentences]
     with tarfile.open(BOOKS) as archive:
         files = [archive.extractfile(member) for member in archive if member.isfile()]
         whole = [file.read().decode("utf-8", "ignore") for file in files if file]

@@ -15,7 +15,7 @@ import pyarrow
 import pytest
 
 from bert_jax.corpora.jsonl import Source as JsonLines
-from bert_jax.corpora.source import Skipped
+from bert_jax.corpora.source import Skipped, documents
 from bert_jax.corpora.text_files import Source as TextFiles
 from bert_jax.errors import UserError
 from bert_jax.records import Document
@@ -173,7 +173,7 @@ def test_a_bad_file_among_good_ones_is_the_one_that_is_named(tmp_path):
     (tmp_path / "3.jsonl").write_bytes(b"")
     (tmp_path / "4.jsonl").write_bytes(b"\xff")
     with pytest.raises(UserError, match="4.jsonl is not UTF-8 at byte offset 0"):
-        list(JsonLines(paths=(f"{tmp_path}/*",)).documents())
+        list(documents(JsonLines(paths=(f"{tmp_path}/*",))))
 
 
 @pytest.mark.heavy

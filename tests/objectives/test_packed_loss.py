@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.corpora.build import build
+from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.models.config import ModelConfig
@@ -29,9 +30,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, WordPiece]:
     folder = tmp_path_factory.mktemp("corpus")
     paths = (str(toy.write_text(folder / "text.txt")),)
     source = Source(paths=paths, format="sentences", document_boundary="blank_line")
-    sentences = (sentence for document in source.documents() for sentence in document.sentences)
+    sentences = (sentence for document in documents(source) for sentence in document.sentences)
     tokenizer = WordPiece(learn_wordpiece(sentences, 120, min_frequency=1))
-    build(source, tokenizer, folder / "store", heldout_fraction=0.2)
+    build(source, tokenizer, folder / "store", BuildConfig(0.2))
     return Corpus(folder / "store"), tokenizer
 
 

@@ -63,6 +63,7 @@ def one_update(
     indices = np.arange(ROWS)
     batch = task.source("train", "phase1", 0).rows(np.zeros_like(indices), indices)
     batch["masked_weights"][::3, 1:] = 0  # uneven over rows, devices and micro-batches
+    batch["next_sentence_labels"][: ROWS // 2] = 1  # of even labels the gradient of a bias would be mere rounding
     with meshes.activations(mesh):
         step = jax.jit(make_train_step(task, tx, schedule, 0, micro_batches))
         state = step(state, frozen, meshes.to_devices(batch, mesh))
@@ -109,20 +110,12 @@ def test_dropout_matters_and_scanning_does_not(text: tuple[Corpus, WordPiece]) -
     assert scanned[0]["loss"] == pytest.approx(without, abs=0.3)
 
 
-def test_a_broken_loss_stops_the_run() -> None:
-    from bert_jax.errors import UserError
-    from bert_jax.training.loop import check_finite
-
-    with pytest.raises(UserError, match="mlm_loss not finite at step 7"):
-        check_finite({"mlm_loss": float("nan"), "nsp_loss": 0.5}, 7, "runs/x")
-
-
 def test_meshes_that_do_not_fit() -> None:
     from bert_jax.errors import UserError
 
     with pytest.raises(UserError, match="does not divide the 8 devices"):
         meshes.make_mesh(MeshConfig(data=3))
-    with pytest.raises(UserError, match="-1 at most once"):
+    with pytest.raises(UserError, match="data and config.mesh.fsdp are -1; only one"):
         meshes.make_mesh(MeshConfig(data=-1, fsdp=-1))
     with pytest.raises(UserError, match="the nearest that does: 8 or 16"):
         meshes.check_batch(meshes.make_mesh(MeshConfig()), 12, 1, "batch_size")
