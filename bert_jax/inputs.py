@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from etils import epath
 
 from bert_jax import files
+from bert_jax.corpora.build import Progress
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import (
     CorpusConfig,
@@ -31,6 +33,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 Note = Callable[[str], None]
 CORPUS = "corpus"  # its place in a workdir
+NOTE_SECONDS = 30.0
 ORIGIN = "vocab.json"  # what the vocabulary was made from
 
 
@@ -100,7 +103,7 @@ class Inputs:
         if ours and not files.committed(place):
             note(f"reading {config.source} and writing {name}, tokenized")
             vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
-            prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place)
+            prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place, _now_and_then(note))
         corpus = Corpus(config.path or place, note=note)
         train, heldout = corpus.split("train"), corpus.split("heldout")
         note(
@@ -139,6 +142,21 @@ class Inputs:
     def _config(self, vocab: VocabularyConfig, corpus: CorpusConfig | None = None) -> Mapping[str, Any]:
         tree = dataclasses.asdict(corpus or self.corpus)
         return {"vocab": dataclasses.asdict(vocab), "corpus": tree, "private": self.private}
+
+
+def _now_and_then(note: Note) -> Progress:
+    """Progress of a build as a line every ``NOTE_SECONDS``."""
+    start = told = time.monotonic()
+
+    def progress(documents: int, num_bytes: int, tokens: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= NOTE_SECONDS:
+            told = now
+            rate = num_bytes / 1e6 / (now - start)
+            note(f"{documents:,} documents, {num_bytes / 1e6:,.0f} MB, {tokens:,} tokens so far ({rate:.1f} MB/s)")
+
+    return progress
 
 
 def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:

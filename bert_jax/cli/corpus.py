@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_corpus
@@ -26,11 +27,18 @@ def run(arguments: argparse.Namespace) -> None:
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "
             "then add --config.vocab.path=vocab.txt"
         )
+    start = time.monotonic()
     manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
-    for part, facts in ({"": manifest} if "splits" in manifest else manifest).items():
+    seconds = time.monotonic() - start
+    manifests = {"": manifest} if "splits" in manifest else manifest  # of a mixture one a part
+    for part, facts in manifests.items():
         for name, split in facts["splits"].items():
             counts = (split["num_documents"], split["num_sentences"], split["num_tokens"])
             print("{}{}: {:,} documents, {:,} sentences, {:,} tokens".format(f"{part} " if part else "", name, *counts))
+        for reason, skipped in facts["skipped"].items():
+            print(f"left out: {skipped['count']:,} x {reason}, such as {', '.join(skipped['examples'])}")
+    num_bytes = sum(facts["text_bytes"] for facts in manifests.values())
+    print(f"{num_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({num_bytes / 1e6 / seconds:.1f} MB/s)")
     print(f"next: {program()} pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")
 
 
