@@ -39,7 +39,7 @@ Note = Callable[[str], None]
 # Fields of config.model that change how fast it runs, not what it learns.
 FREE_MODEL_FIELDS = ("remat",)
 # Fields of config.corpus that say where it is, who makes it, and what to say of it.
-FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "notes")
+FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
 # Fields of config.model that a model to start from leaves open; the rest is its architecture.
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat")
 

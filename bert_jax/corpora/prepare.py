@@ -63,6 +63,7 @@ class CorpusConfig:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
     license: str = ""  # as the source gives it, for the data card
+    dates: str = ""  # of the text, or of its download, for the data card
     notes: str = ""  # what else the data card should say
     duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
     part_bytes: int = PART_BYTES  # of text in a shard
@@ -99,6 +100,7 @@ class PartConfig:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     weight: float | None = None  # its share is this over the sum of all; None for all: by size and temperature
     license: str = ""
+    dates: str = ""
     notes: str = ""
 
 
@@ -186,5 +188,9 @@ def prepare_corpus(
             beam_options=corpus.beam_options,
         ),
         progress,
-        {"license": corpus.license, "notes": "" if config.get("private") else corpus.notes},
+        {
+            "license": corpus.license,
+            "dates": corpus.dates,
+            "notes": "" if config.get("private") else corpus.notes,
+        },
     )
