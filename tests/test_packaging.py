@@ -84,4 +84,4 @@ def test_the_locks_agree():
 
 def test_the_base_needs_no_other_framework():
     names = re.findall(r"^([a-z0-9._-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
-    assert not {"torch", "transformers", "tensorflow", "apache-beam"} & set(names)
+    assert not {"torch", "transformers", "tensorflow"} & set(names)
