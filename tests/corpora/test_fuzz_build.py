@@ -14,17 +14,18 @@ from bert_jax.cli import main
 from bert_jax.corpora.store import Corpus
 from tests.corpora.test_fuzz_sources import ATOMS, random_file
 
+GOOD_FILES = 40  # enough for two of them to be held out
 GOOD = "This is a good sentence. Here is another one.\n"
 
 
 def make_files(folder: Path, count: int, generator: random.Random) -> int:
-    """``count`` random files among eight good ones; how many there are."""
+    """``count`` random files among the good ones; how many there are."""
     folder.mkdir()
     for number in range(count):
         random_file(generator, folder, number, ATOMS)
-    for number in range(8):
+    for number in range(GOOD_FILES):
         (folder / f"good{number}.txt").write_text(GOOD * (number + 1))
-    return count + 8
+    return count + GOOD_FILES
 
 
 def command(folder: Path, vocab: Path, output: Path, bad_text: str) -> list[str]:
@@ -45,7 +46,7 @@ def check(folder: Path, output: Path, code: int, error: str, files: int) -> None
     assert manifest["documents"] + whole_files <= files
     kept = sum(split["num_documents"] for split in manifest["splits"].values())
     assert kept + manifest["dropped"]["empty_documents"] == manifest["documents"]
-    assert kept >= 8
+    assert kept >= GOOD_FILES
 
 
 def check_error(folder: Path, output: Path, code: int, error: str) -> None:
@@ -102,6 +103,6 @@ def test_fifty_through_the_real_command(tmp_path: Path, vocab: Path) -> None:
         assert "Traceback" not in done.stderr
         if number % 2:
             check(folder, output, done.returncode, done.stderr, files)
-            assert json.loads((output / "manifest.json").read_text())["documents"] >= 8
+            assert json.loads((output / "manifest.json").read_text())["documents"] >= GOOD_FILES
         else:
             check_error(folder, output, done.returncode, done.stderr)
