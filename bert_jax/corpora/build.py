@@ -32,7 +32,6 @@ from bert_jax.corpora.workplace import Workplace, working
 from bert_jax.errors import UserError
 from bert_jax.text.tokenizer import Tokenizer
 
-PART_BYTES = 16 << 20
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
 Facts = dict[str, Any]
 Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens so far
@@ -44,7 +43,7 @@ class BuildConfig:
 
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
     block_tokens: int = 4096  # tokens of a record
-    part_bytes: int = PART_BYTES  # of text in a shard
+    part_bytes: int = 0  # of text in a shard; 0: by the size of the corpus
     duplicates: duplicates.Kind = "keep"  # "exact" and "near" ones are dropped, but for the first
     num_workers: int = 0  # processes of this machine; 0: one a core
     beam_options: tuple[str, ...] = ()  # of an Apache Beam runner on a cluster
@@ -57,8 +56,8 @@ class BuildConfig:
         duplicates.check(self.duplicates)
         if self.block_tokens < 1:
             raise UserError(f"block_tokens is {self.block_tokens}; at least 1 is needed, 4096 is good")
-        if self.part_bytes < 1:
-            raise UserError(f"part_bytes is {self.part_bytes}; at least 1 is needed, {PART_BYTES} is good")
+        if self.part_bytes < 0:
+            raise UserError(f"part_bytes is {self.part_bytes}; at least 0 is needed: 0 means by the size of the corpus")
         if self.num_workers < 0:
             raise UserError(f"num_workers is {self.num_workers}; at least 0 is needed: 0 means one a core")
 

@@ -19,6 +19,7 @@ from bert_jax.corpora.parts import Part
 
 Work = Callable[[Part], None]  # pickles; leaves files behind, and is quick where they are there already
 POLL_SECONDS = 1.0
+BYTES_WORTH_A_WORKER = 32 << 20  # of text: worker processes take seconds to start
 
 
 def run(
@@ -31,11 +32,14 @@ def run(
     """Have ``work`` done for every part.
 
     Args:
-      num_workers: processes of this machine; 0: one a core. One needs no engine and works in this process.
+      num_workers: processes of this machine; 0: one a core, as far as the text is worth their start. One needs no engine
+        and works in this process.
       beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is the runner's.
       tick: called about once a second and after the last part, to show progress.
     """
-    workers = min(num_workers or len(os.sched_getaffinity(0)), len(parts))
+    num_bytes = sum(piece.num_bytes for part in parts for piece in part.pieces)
+    worth = min(len(os.sched_getaffinity(0)), max(1, num_bytes // BYTES_WORTH_A_WORKER))
+    workers = min(num_workers or worth, len(parts))
     if not beam_options and workers <= 1:
         for part in parts:
             work(part)

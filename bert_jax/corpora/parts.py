@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bert_jax.corpora.source import Piece
+
+PARTS = 256  # of a large corpus: as many shards as a reader keeps open
+SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a part
 
 
 class Part(NamedTuple):
@@ -19,9 +22,15 @@ class Part(NamedTuple):
         return f"{self.number:05d}"
 
 
-def group(pieces: Iterable[Piece], part_bytes: int) -> list[Part]:
-    """Consecutive pieces together until they hold ``part_bytes`` of text; a larger piece is a part of its own."""
-    return [Part(number, run) for number, run in enumerate(_runs(pieces, part_bytes))]
+def group(pieces: Sequence[Piece], part_bytes: int = 0) -> list[Part]:
+    """Consecutive pieces together until they hold ``part_bytes`` of text; a larger piece is a part of its own.
+
+    Args:
+      part_bytes: 0: by the size of all, enough parts for many workers and no more than are good to read at random.
+    """
+    total = sum(piece.num_bytes for piece in pieces)
+    wanted = part_bytes or min(max(total // PARTS, SMALLEST), LARGEST)
+    return [Part(number, run) for number, run in enumerate(_runs(pieces, wanted))]
 
 
 def _runs(pieces: Iterable[Piece], part_bytes: int) -> Iterator[tuple[Piece, ...]]:

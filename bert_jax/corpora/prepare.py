@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from bert_jax import catalogue, files
 from bert_jax.configuration import build
-from bert_jax.corpora.build import PART_BYTES, BuildConfig, Progress
+from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
 from bert_jax.corpora.duplicates import Kind
@@ -66,7 +66,7 @@ class CorpusConfig:
     dates: str = ""  # of the text, or of its download, for the data card
     notes: str = ""  # what else the data card should say
     duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
-    part_bytes: int = PART_BYTES  # of text in a shard
+    part_bytes: int = 0  # of text in a shard; 0: by the size of the corpus
     num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
     parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig: a mixture of them

@@ -71,6 +71,18 @@ def test_pieces_are_grouped_in_order_by_size():
     assert group([], 100) == []
 
 
+def test_a_large_corpus_has_larger_parts():
+    def sizes(total: int, piece: int) -> list[int]:
+        return [
+            sum(p.num_bytes for p in part.pieces)
+            for part in group([Piece(str(n), num_bytes=piece) for n in range(total // piece)])
+        ]
+
+    assert len(sizes(76 << 20, 1 << 20)) == 10
+    assert len(sizes(16 << 30, 16 << 20)) == 256
+    assert len(sizes(16 << 40, 256 << 20)) == 16 << 10
+
+
 def test_a_cut_build_goes_on_without_reading_again_what_it_had(tmp_path, notes):
     build(Letters(str(notes)), TOKENIZER, tmp_path / "whole", ONE)
     for path in notes.iterdir():
