@@ -32,13 +32,13 @@ def run(
     """Have ``work`` done for every part.
 
     Args:
-      num_workers: processes of this machine; 0: one a core, as far as the text is worth their start. One needs no engine
-        and works in this process.
+      num_workers: processes of this machine; 0: one a core, as far as the text is worth their start. One needs no
+        engine and works in this process.
       beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is the runner's.
       tick: called about once a second and after the last part, to show progress.
     """
     num_bytes = sum(piece.num_bytes for part in parts for piece in part.pieces)
-    worth = min(len(os.sched_getaffinity(0)), max(1, num_bytes // BYTES_WORTH_A_WORKER))
+    worth = min(cores(), max(1, num_bytes // BYTES_WORTH_A_WORKER))
     workers = min(num_workers or worth, len(parts))
     if not beam_options and workers <= 1:
         for part in parts:
@@ -47,6 +47,11 @@ def run(
         return
     with _ticking(tick):
         _run_beam(work, parts, workers, beam_options)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Sequence[str]) -> None:
