@@ -25,6 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.remote import RemotePath
 
 MARKER = "COMMITTED"  # lists what was written, as sha256sum does
+UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
@@ -112,6 +113,8 @@ def check_new(path: str | os.PathLike[str]) -> None:
     if is_remote(target):
         if committed(target):
             raise UserError(f"{target} exists already; choose another place or remove it")
+        if target.exists() and not (target / UNFINISHED).exists():
+            raise UserError(f"{target} holds files of something else; choose another place or remove them")
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
 
@@ -123,12 +126,16 @@ def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
       last: a file that comes even after the marker, where it is what decides.
     """
     if target.exists():
+        if not ((target / UNFINISHED).exists() or (target / MARKER).exists()):
+            raise UserError(f"{target} holds files of something else; choose another place or remove them")
         target.rmtree()
+    (target / UNFINISHED).write_text("")
     names = sorted(p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file())
     listing = "".join(f"{sha256(source / name)}  {name}\n" for name in names)
     for name in (name for name in names if name != last):
         copy(epath.Path(source / name), target / name)
     (target / MARKER).write_text(listing)
+    (target / UNFINISHED).unlink()
     if last is not None:
         copy(epath.Path(source / last), target / last)
 
@@ -136,6 +143,7 @@ def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
 def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
     """Write the marker of a folder on an object store whose files (name -> sha256) are all there."""
     (folder / MARKER).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())))
+    (folder / UNFINISHED).unlink(missing_ok=True)
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:

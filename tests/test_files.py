@@ -128,6 +128,9 @@ def test_remote_directory_counts_once_its_marker_is_there(bucket, monkeypatch, t
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
     target = f"{bucket}/out"
     files.write_text(f"{target}/leftover", "of a try that was cut")
+    with pytest.raises(UserError, match="holds files of something else"), files.whole_directory(target):
+        pass
+    files.write_text(f"{target}/{files.UNFINISHED}", "")
     assert not files.committed(target)
     with pytest.raises(UserError, match="no COMMITTED marker"):
         files.local_copy(target)

@@ -19,7 +19,6 @@ from bert_jax import files
 from bert_jax.corpora.parts import Part
 from bert_jax.errors import UserError
 
-KEY = "key"  # the file that says what is being built
 FAILED = "failed"  # the folder of what went wrong
 
 
@@ -59,9 +58,9 @@ class Workplace:
     def open(self, key: str) -> None:
         """Begin, or go on with what the same ``key`` (hash of all that decides the result) left behind."""
         root = files.as_path(self.root)
-        if root.exists() and (not (root / KEY).exists() or (root / KEY).read_text() != key):
+        if root.exists() and (not (root / files.UNFINISHED).exists() or (root / files.UNFINISHED).read_text() != key):
             root.rmtree()
-        files.write_text(root / KEY, key)
+        files.write_text(root / files.UNFINISHED, key)
         for name in (FAILED, "scratch"):
             if (root / name).exists():
                 (root / name).rmtree()
@@ -151,10 +150,10 @@ class Workplace:
         for name in ("parts", "scratch"):
             if (root / name).exists():
                 (root / name).rmtree()
-        (root / KEY).unlink()
         if files.is_remote(root):
             files.commit(root, digests)
         else:
+            (root / files.UNFINISHED).unlink()
             os.replace(self.root, output)  # an empty folder gives way
 
     def _failures(self) -> list[tuple[str, bool]]:
