@@ -52,12 +52,14 @@ class Inputs:
         """Whatever can be found wrong before a text is read. Raises ``UserError``."""
         if self.vocab.path:
             tokenizers.load(self.vocab.path, self.vocab.lowercase)
-        corpora = [self.corpus.part(name) for name in self.corpus.part_configs()] or [self.corpus]
-        for corpus in corpora:
+        parts = {f"config.corpus.parts.{name}": self.corpus.part(name) for name in self.corpus.part_configs()}
+        for where, corpus in (parts or {"config.corpus": self.corpus}).items():
+            if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
+                raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if corpus.path:
                 Corpus(corpus.path)
             elif not self.bound and not self.corpus.path:
-                find_source(corpus).describe()  # a path that matches nothing, a package that is not installed
+                find_source(corpus, where).describe()  # a path that matches nothing, a package that is not installed
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
         """The tokenizer in the workdir, made first if need be: a copy of config.vocab.path, that of the model to start
@@ -124,7 +126,8 @@ class Inputs:
             self.initial.tokenizer.save(workdir / self.initial.tokenizer.file_name)
         else:
             if not self.vocab.path:
-                note(f"learning a vocabulary of {self.vocab.size:,} pieces from {self.corpus.source}")
+                source = ", ".join(self.corpus.part_configs()) or self.corpus.source
+                note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
             name = tokenizers.file_name(self.vocab.kind, self.vocab.path)
             prepare_vocabulary(self._config(dataclasses.replace(self.vocab, lowercase=lowercase)), workdir / name)
         files.write_text(workdir / ORIGIN, origin)

@@ -15,6 +15,7 @@ from etils import epath
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
+from bert_jax.errors import UserError
 from bert_jax.inputs import Inputs
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
@@ -144,6 +145,8 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     # ---- Whatever can be found wrong before a text is read ---------------------------------------------------------
     experiment.check()
     room.batch_specs(objective, kinds, masking)
+    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
+        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
     initial = load_initial(request.init) if request.init else None
     if initial and request.init_optimizer == "kept":
         initial.check_moments()

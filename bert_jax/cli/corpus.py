@@ -39,7 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"left out: {skipped['count']:,} x {reason}, such as {', '.join(skipped['examples'])}")
     num_bytes = sum(facts["text_bytes"] for facts in manifests.values())
     print(f"{num_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({num_bytes / 1e6 / seconds:.1f} MB/s)")
-    print(f"next: {program()} pretrain with --config.vocab.path={vocabulary} --config.corpus.path={arguments.output}")
+    first = arguments.output if "" in manifests else f"{arguments.output}/{min(manifests)}"
+    print(f"next: {program()} inspect --corpus={first} --vocab={vocabulary}")
+    print(
+        f"then: {program()} pretrain --config=RECIPE --workdir=DIR --config.vocab.path={vocabulary}"
+        f" --config.corpus.path={arguments.output}"
+    )
 
 
 def show(documents: int, num_bytes: int, tokens: int) -> None:

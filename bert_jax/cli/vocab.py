@@ -16,5 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
-    print(f"{tokenizer.size:,} pieces in {arguments.output}")
+    asked = arguments.config.vocab
+    told = f", of {asked.size:,} asked for: the text has no more" if tokenizer.size < asked.size else ""
+    print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {asked.path}' if asked.path else told}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # what a source does with it: the option ``bad_text``
 ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
-SKIP_HINT = "or count and leave out what is like it with corpus.options.bad_text='skip'"
+SKIP_HINT = "or count and leave out what is like it with config.corpus.options.bad_text='skip'"
 
 
 class BadTextError(UserError):
@@ -50,7 +50,7 @@ def decode(raw: bytes, path: str, offset: int) -> str:
             f"{path}@{offset + nul}",
             "NUL byte",
             f"{path} has a NUL byte at byte offset {offset + nul}: {_guess(raw, offset)}; convert it, leave it out of"
-            " corpus.options.paths",
+            " config.corpus.options.paths",
         )
     try:
         text = raw.decode("utf-8")
@@ -60,7 +60,7 @@ def decode(raw: bytes, path: str, offset: int) -> str:
             f"{path}@{at}",
             "not UTF-8",
             f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)};"
-            " convert it to UTF-8, leave it out of corpus.options.paths",
+            " convert it to UTF-8, leave it out of config.corpus.options.paths",
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
 

@@ -51,15 +51,20 @@ class BuildConfig:
     def __post_init__(self) -> None:
         if not 0 < self.heldout_fraction < 1:
             raise UserError(
-                f"heldout_fraction is {self.heldout_fraction}; a number between 0 and 1 is needed, such as 0.05"
+                f"config.corpus.heldout_fraction is {self.heldout_fraction}; a number between 0 and 1 is needed, such"
+                " as 0.05"
             )
         duplicates.check(self.duplicates)
         if self.block_tokens < 1:
             raise UserError(f"block_tokens is {self.block_tokens}; at least 1 is needed, 4096 is good")
         if self.part_bytes < 0:
-            raise UserError(f"part_bytes is {self.part_bytes}; at least 0 is needed: 0 means by the size of the corpus")
+            raise UserError(
+                f"config.corpus.part_bytes is {self.part_bytes}; at least 0 is needed: 0 means by the corpus's size"
+            )
         if self.num_workers < 0:
-            raise UserError(f"num_workers is {self.num_workers}; at least 0 is needed: 0 means one a core")
+            raise UserError(
+                f"config.corpus.num_workers is {self.num_workers}; at least 0 is needed: 0 means one a core"
+            )
 
     def identity(self) -> dict[str, Any]:
         """What decides the result."""
@@ -196,17 +201,19 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
     found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
     told = f"the corpus has {total} document{'s' * (total != 1)} with text"
+    skipped = ", ".join(f"{facts['count']:,} x {reason}" for reason, facts in _skipped(made).items())
+    left_out = f" (left out: {skipped})" if skipped else ""
     if total == 0:
-        raise UserError("the corpus is empty: no document has text; check corpus.paths or corpus.packages")
+        raise UserError(f"the corpus is empty: no document has text{left_out}; check config.corpus.options")
     if total < 4:
         raise UserError(
-            f"{told}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or set"
-            " corpus.document_boundary='blank_line'"
+            f"{told}{left_out}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or see in"
+            " config.corpus.options what ends a document (text_files: document_boundary='blank_line')"
         )
     if sum(facts["num_long_documents"] for part in made for facts in part["splits"].values()) < 2:
         raise UserError(
-            f"{told}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check the"
-            " corpus.format (one sentence a line, or free text) and corpus.document_boundary"
+            f"{told}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check in"
+            " config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
         )
     draws = extremes([draw for part in made for draw in part["draws"]])
     for split, count in found.items():

@@ -98,8 +98,8 @@ class Source:
                 missing.append(package)
         if missing:
             raise UserError(
-                f"corpus.packages names {', '.join(missing)}, not installed here; install or leave out (pip names, or"
-                f" {STANDARD_LIBRARY!r} for the standard library)"
+                f"config.corpus.options.packages names {', '.join(missing)}, not installed here; install or leave out"
+                f" (pip names, or {STANDARD_LIBRARY!r} for the standard library)"
             )
         return versions
 

@@ -6,16 +6,21 @@ files of its own. Nothing else passes between workers, so memory does not grow w
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import os
 import shlex
+import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from bert_jax.corpora.parts import Part
+from bert_jax.errors import UserError
 
 Work = Callable[[Part], None]  # pickles; leaves files behind, and is quick where they are there already
 POLL_SECONDS = 1.0
@@ -55,40 +60,101 @@ def cores() -> int:
 
 
 def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Sequence[str]) -> None:
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
-    with _quiet():
+    with _quiet(), tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.options.pipeline_options import PipelineOptions
 
-    runner, options = (None, [*beam_options]) if beam_options else _local_runner(workers)
-    with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
-        (
-            pipeline
-            | "Parts" >> beam.Create(list(parts))
-            | "Spread" >> beam.Reshuffle()  # else a runner may fuse all into one worker
-            | "Make" >> beam.Map(_Worker(work))
-        )
+        runner, flags = (None, [*beam_options]) if beam_options else _local_runner(workers, Path(folder))
+        _check_flags(flags)
+        try:
+            with _watching(Path(folder)), beam.Pipeline(runner=runner, options=PipelineOptions(flags)) as pipeline:
+                (
+                    pipeline
+                    | "Parts" >> beam.Create(list(parts))
+                    | "Spread" >> beam.Reshuffle()  # else a runner may fuse all into one worker
+                    | "Make" >> beam.Map(_Worker(work))
+                )
+        except Exception as error:
+            if not beam_options or isinstance(error, UserError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
+                raise
+            told = str(error).strip().splitlines() or [type(error).__name__]
+            raise UserError(
+                f"the Beam runner of config.corpus.beam_options failed: {told[-1]}; BERT_JAX_TRACEBACK=1 shows where"
+            ) from error
 
 
-def _local_runner(workers: int) -> tuple[Any, list[str]]:
-    """Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program."""
+def _check_flags(flags: Sequence[str]) -> None:
+    """Raise ``UserError`` for a flag that Beam does not know: it would ignore a slip of the pen."""
+    from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+
+    class Parser(_BeamArgumentParser):  # type: ignore[misc]
+        def error(self, message: str) -> NoReturn:
+            raise UserError(f"config.corpus.beam_options: {message}")
+
+    parser = Parser(add_help=False, allow_abbrev=False)
+    for options in PipelineOptions.__subclasses__():
+        with contextlib.suppress(argparse.ArgumentError):  # two of them may share a flag
+            options._add_argparse_args(parser)
+    unknown = parser.parse_known_args(list(flags))[1]
+    if unknown:
+        raise UserError(f"config.corpus.beam_options has {', '.join(unknown)}, which no Beam runner here knows")
+
+
+def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
+    """Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program.
+
+    A worker that ends leaves its exit code in ``folder``.
+    """
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
     # What a worker logs is its own coming and going; an error comes back as an exception.
-    command = f"exec {shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
+    command = f"{shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
+    command += f"; echo $? > {shlex.quote(str(folder))}/$$"
     environment = SubprocessSDKEnvironment.from_command_string(command_string=command)
     return FnApiRunner(default_environment=environment), [f"--direct_num_workers={workers}"]
 
 
 @contextlib.contextmanager
+def _watching(folder: Path) -> Iterator[None]:
+    """Raise ``UserError`` if a worker process is killed while the block lasts: Beam would wait for it for ever."""
+    died: list[int] = []
+    caller = threading.get_ident()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_SECONDS):
+            codes = [int(text) for path in folder.iterdir() if (text := path.read_text().strip())]
+            if any(codes):
+                died.extend(codes)
+                signal.pthread_kill(caller, signal.SIGINT)  # nothing else wakes who waits in Beam
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not any(died):
+            raise
+        code = next(filter(None, died))
+        raise UserError(
+            f"a worker process of the build was killed (exit code {code}; 137 may be a lack of memory); the same"
+            " command goes on with the parts that are missing, perhaps with a smaller config.corpus.num_workers"
+        ) from error
+    finally:
+        done.set()
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Beam warns of optional parts that are not installed."""
-    logging.disable(logging.WARNING)
+    """What Beam logs, and the tracebacks of its threads, are not for users: errors reach us as exceptions."""
+    logging.disable(logging.CRITICAL)
+    hook, threading.excepthook = threading.excepthook, lambda _: None
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
+        threading.excepthook = hook
 
 
 class _Worker:

@@ -30,10 +30,10 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
     for pattern in paths:
         matches = files.glob(pattern)
         if not matches:
-            raise UserError(f"no file matches {pattern!r}; check corpus.options.paths (globs of {kinds})")
+            raise UserError(f"no file matches {pattern!r}; check config.corpus.options.paths (globs of {kinds})")
         found.update(os.fspath(match) for match in matches)
     if not found:
-        raise UserError(f"corpus.options.paths is empty; name at least one glob of {kinds}")
+        raise UserError(f"config.corpus.options.paths is empty; name at least one glob of {kinds}")
     shared = os.path.commonprefix([path.split("/")[:-1] for path in found])
     root = "/".join(shared) + MARK if shared else ""
     return [root + "/".join(path.split("/")[len(shared) :]) for path in sorted(found)]

@@ -89,7 +89,7 @@ class Source:
         where = f"{self.name}, {self.split}, row {row}"
         try:
             if column != self.text_column:
-                value = pick({column: value}, self.text_column, where, "corpus.options.text_column")
+                value = pick({column: value}, self.text_column, where, "config.corpus.options.text_column")
             return as_document(name, value, where, self.line_breaks, self.language)
         except BadTextError as error:
             return error.counted(self.bad_text, name)
@@ -112,7 +112,7 @@ class Source:
             if column in rows.column_names:
                 return rows.select_columns([column])
         raise UserError(
-            f"{self.name} has no column {self.text_column!r}; set corpus.options.text_column;"
+            f"{self.name} has no column {self.text_column!r}; set config.corpus.options.text_column;"
             f" {nearest(self.text_column, rows.column_names)}"
         )
 
@@ -137,8 +137,8 @@ def _commit(name: str, revision: str) -> str:
     except Exception as error:  # not found, not allowed, or no network: many libraries' errors
         raise UserError(
             f"cannot find the dataset {name!r} at revision {revision or 'main'!r} on the Hugging Face Hub"
-            f" ({_told(error)}); check corpus.options.name, log in if it is private, or, without a network, set"
-            " corpus.options.revision to the commit (40 digits) that is in the cache"
+            f" ({_told(error)}); check config.corpus.options.name, log in if it is private, or, without a network, set"
+            " config.corpus.options.revision to the commit (40 digits) that is in the cache"
         ) from error
 
 
@@ -153,7 +153,8 @@ def _load(name: str, config_name: str, split: str, commit: str) -> Any:
         raise
     except Exception as error:  # no such config or split, no network, damaged files: many libraries' errors
         raise UserError(
-            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_told(error)}); check corpus.options"
+            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_told(error)}); check"
+            " config.corpus.options"
         ) from error
 
 
@@ -163,7 +164,7 @@ def _saved(datasets: Any, name: str, split: str) -> Any:
     if not isinstance(found, dict):
         return found
     if split not in found:
-        raise UserError(f"{name} has no split {split!r}; set corpus.options.split; {nearest(split, found)}")
+        raise UserError(f"{name} has no split {split!r}; set config.corpus.options.split; {nearest(split, found)}")
     return found[split]
 
 

@@ -76,7 +76,7 @@ class Source:
         name = f"{below(path)}@{offset}"
         try:
             record = _object(decode(line, path, offset), where)
-            value = pick(record, self.text_field, where, "corpus.options.text_field")
+            value = pick(record, self.text_field, where, "config.corpus.options.text_field")
             return as_document(name, value, where, self.line_breaks, self.language)
         except BadTextError as error:
             return error.counted(self.bad_text, name)

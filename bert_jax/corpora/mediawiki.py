@@ -60,7 +60,9 @@ class Source:
             with unpacked(piece.name) as file:
                 if b"<mediawiki" not in file.head:
                     message = f"{shown(piece.name)} is no MediaWiki XML dump: it does not begin with <mediawiki>"
-                    raise BadTextError(piece.name, "not a dump", f"{message}; leave it out of corpus.options.paths")
+                    raise BadTextError(
+                        piece.name, "not a dump", f"{message}; leave it out of config.corpus.options.paths"
+                    )
                 for key, text in NAMESPACE.findall(file.head):
                     files, categories = (text, categories) if key == b"6" else (files, text)
                 local = tuple(text.decode("utf-8", "replace") for text in (files, categories) if text)

@@ -48,26 +48,28 @@ class Mixture:
             corpus.check_tokenizer(tokenizer)
 
 
-def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """The share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 / temperature)``.
-
-    Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
-
-    Raises:
-      UserError: a weight that is not positive, weights for some parts and not for others, a bad temperature.
-    """
+def check_weights(weights: Mapping[str, float | None], temperature: float) -> None:
+    """Raise ``UserError`` for a weight that is not positive, weights for some parts only, a bad temperature."""
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         raise UserError(
-            f"corpus.options.parts gives a weight to {', '.join(given)} and none to"
+            f"config.corpus.parts gives a weight to {', '.join(given)} and none to"
             f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
         )
     bad = {name: weight for name, weight in given.items() if not 0 < weight < math.inf}
     if bad:
-        raise UserError(f"weights of corpus.options.parts must be positive numbers; found {bad}")
+        raise UserError(f"weights of config.corpus.parts must be positive numbers; found {bad}")
     if not 0 < temperature < math.inf:
-        raise UserError(f"corpus.options.temperature is {temperature}; a positive number is needed, 1 changes nothing")
-    raw = given or {name: sizes[name] ** (1 / temperature) for name in weights}
+        raise UserError(f"config.corpus.temperature is {temperature}; a positive number is needed, 1 changes nothing")
+
+
+def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """The share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 / temperature)``.
+
+    Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
+    """
+    check_weights(weights, temperature)
+    raw = {name: sizes[name] ** (1 / temperature) if weight is None else weight for name, weight in weights.items()}
     return {name: value / sum(raw.values()) for name, value in raw.items()}
 
 

@@ -90,7 +90,7 @@ class Source:
         name = f"{below(path)}#{row}"
         try:
             if column != self.text_column:
-                value = pick({column: value}, self.text_column, where, "corpus.options.text_column")
+                value = pick({column: value}, self.text_column, where, "config.corpus.options.text_column")
             return as_document(name, value, where, self.line_breaks, self.language)
         except BadTextError as error:
             return error.counted(self.bad_text, name)
@@ -101,7 +101,7 @@ class Source:
             if column in schema.names:
                 return column
         raise UserError(
-            f"{shown(name)} has no column {self.text_column!r}; set corpus.options.text_column;"
+            f"{shown(name)} has no column {self.text_column!r}; set config.corpus.options.text_column;"
             f" {nearest(self.text_column, schema.names)}"
         )
 

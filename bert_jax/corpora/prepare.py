@@ -18,7 +18,7 @@ from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
 from bert_jax.corpora.duplicates import Kind
-from bert_jax.corpora.mixture import Joined
+from bert_jax.corpora.mixture import Joined, check_weights
 from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
@@ -74,9 +74,12 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         for name in self.parts:
-            if not re.fullmatch(r"\w[\w-]*", name):
-                raise UserError(f"config.corpus.parts has {name!r}; a name has letters, digits, _ and - only")
-        self.part_configs()
+            if not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", name):
+                raise UserError(f"config.corpus.parts has {name!r}; a name has small letters, digits, _ and - only")
+        parts = self.part_configs()
+        check_weights({name: part.weight for name, part in parts.items()}, self.temperature)
+        if parts and any(value != () for value in self.options.values()):
+            raise UserError("config.corpus has options beside its parts; each part has options of its own")
 
     def part_configs(self) -> dict[str, PartConfig]:
         """The parts of a mixture, typed, by name; empty for one corpus."""
@@ -103,16 +106,24 @@ class PartConfig:
     dates: str = ""
     notes: str = ""
 
+    def __post_init__(self) -> None:
+        if self.path and self.options:
+            raise UserError(
+                f"a part of config.corpus.parts has the path {self.path}, a corpus that is there, and options, of one"
+                " to be built; leave one of them out"
+            )
 
-def find_source(corpus: CorpusConfig) -> Any:
+
+def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     """The ``Source`` that ``corpus`` names, with its options checked; of a mixture, all of them as one."""
     if corpus.parts:
-        return Joined(tuple((name, find_source(corpus.part(name))) for name in corpus.part_configs()))
+        parts = {name: find_source(corpus.part(name), f"{where}.parts.{name}") for name in corpus.part_configs()}
+        return Joined(tuple(parts.items()))
     made = catalogue.find("corpora", corpus.source, having="Source").Source
     known = {field.name for field in dataclasses.fields(made)}
     # A recipe's empty ``paths`` are no option of a source that has none.
     options = {name: value for name, value in corpus.options.items() if name in known or value != ()}
-    return build(made, options, "config.corpus.options")
+    return build(made, options, f"{where}.options")
 
 
 def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:

@@ -267,6 +267,11 @@ def _read_manifest(folder: Path, name: str, shards_may_lack: bool) -> dict[str, 
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         version, listed = manifest["format_version"], manifest["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
+        parts = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
+        if parts:
+            raise UserError(
+                f"{name} is a mixture of {', '.join(parts)}; name one of them: {name}/{parts[0]}"
+            ) from error
         raise UserError(f"{name} is no corpus (no readable {MANIFEST}); build one with `bert-jax corpus`") from error
     if version != FORMAT_VERSION:
         raise UserError(f"{name} is a corpus of format {version}, this program reads {FORMAT_VERSION}; build it again")

@@ -108,7 +108,7 @@ class Source:
         name = f"{self.split}#{number}"
         where = f"{self.name}, {name}"
         try:
-            value = pick(record, self.text_field, where, "corpus.options.text_field")
+            value = pick(record, self.text_field, where, "config.corpus.options.text_field")
             value = _without_markers(value, MARKERS.get(self.name.partition("/")[0].partition(":")[0], ()))
             if self.document_rule == "blank_line" and isinstance(value, str | bytes):
                 parts = {f"{name}@{i}": text for i, text in enumerate(runs(decoded(value, where)))}
@@ -126,7 +126,7 @@ class Source:
             return builder.info.splits[self.split]
         except (KeyError, ValueError) as error:
             raise UserError(
-                f"{self.name} has no split {self.split!r}; set corpus.options.split; found:"
+                f"{self.name} has no split {self.split!r}; set config.corpus.options.split; found:"
                 f" {', '.join(sorted(builder.info.splits))}"
             ) from error
 
@@ -159,7 +159,7 @@ class Source:
             where = f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise UserError(
                 f"no prepared TFDS dataset {self.name!r} in {self.data_dir or 'the data folder of TFDS'}; check"
-                f" corpus.options.name and data_dir, or prepare it once with: tfds build {self.name}"
+                f" config.corpus.options.name and data_dir, or prepare it once with: tfds build {self.name}"
                 f" --file_format=array_record{where} (pip install 'bert-jax[tensorflow]')"
             ) from error
 

@@ -51,11 +51,11 @@ def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Chec
     status = worst([grade(empty_share, 0.05, 0.5), grade(single_share, 0.2, 0.5), grade(largest, 0.25, 0.9)])
     fix = ""
     if single_share > 0.2:
-        fix = "check corpus.format and corpus.document_boundary: next sentences need documents of several"
+        fix = "check config.corpus.options (format, document_boundary): next sentences need documents of several"
     elif empty_share > 0.05:
         fix = "see why documents have no text: wrong field, format or language"
     elif status != "ok":
-        fix = "one document holds most of the text: set corpus.document_boundary='blank_line' or split the file"
+        fix = "one document holds most of the text: see config.corpus.options.document_boundary, or split the file"
     median = int(np.median(shape.document_tokens)) if len(shape.document_tokens) else 0
     return Check(
         "documents",
@@ -82,9 +82,9 @@ def sentences(split: CorpusSplit, shape: Shape) -> Check:
     status = worst([grade(share, 0.05, 0.25), "warn" if mean < 4 else "ok"])
     fix = ""
     if share > 0.05:
-        fix = "lines have no sentence ends: check corpus.format='free' and corpus.language"
+        fix = "lines have no sentence ends: check config.corpus.options (format='free', language)"
     elif status != "ok":
-        fix = "lines are single words: join them to sentences, or check corpus.format"
+        fix = "lines are single words: join them to sentences, or check config.corpus.options.format"
     return Check(
         "sentences",
         status,
@@ -206,5 +206,5 @@ def _balance(facts: dict[str, Any]) -> Check:
         f"{percent(f['random_share'])} random at {n} ({percent(f['one_sentence_chunks'])} of chunks have one sentence)"
         for n, f in facts.items()
     )
-    fix = "most chunks have one sentence: longer documents (corpus.document_boundary), shorter sentences, longer rows"
+    fix = "most chunks have one sentence: longer documents (config.corpus.options), shorter sentences, longer rows"
     return Check("next_sentence_balance", status, ", ".join(figures), "" if status == "ok" else fix, facts)

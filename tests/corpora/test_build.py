@@ -1,6 +1,9 @@
 """The build goes on where it was cut, and who makes a store leaves no trace in it."""
 
 import dataclasses
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,3 +131,40 @@ def test_what_was_skipped_is_counted_with_its_reason(tmp_path, notes):
     manifest = build(Letters(str(notes)), TOKENIZER, tmp_path / "out", ONE)
     assert manifest["skipped"] == {"of no use": {"count": 60, "examples": ["0-0", "0-1", "0-2"]}}
     assert manifest["documents"] == 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadly(Letters):
+    """Its fourth piece kills the process that reads it, as a lack of memory does."""
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        if piece.start == 3 and multiprocessing_worker():
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().read(piece)
+
+
+def multiprocessing_worker() -> bool:
+    return "PYTEST_CURRENT_TEST" in os.environ and os.path.basename(sys.argv[0]) == "sdk_worker_main.py"
+
+
+def test_a_worker_that_is_killed_ends_the_build_in_one_line(tmp_path, notes, capfd):
+    with pytest.raises(UserError, match=r"a worker process of the build was killed \(exit code 137"):
+        build(Deadly(str(notes)), TOKENIZER, tmp_path / "out", dataclasses.replace(ONE, num_workers=2))
+    assert capfd.readouterr().err == ""
+    build(Deadly(str(notes)), TOKENIZER, tmp_path / "out", ONE)
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "whole", ONE)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nonsense=3",), "beam_options has --nonsense=3, which no Beam runner here knows"),
+        (("--runner=FooRunner",), "the Beam runner of config.corpus.beam_options failed: .*FooRunner"),
+        (("--streaming=maybe",), "config.corpus.beam_options: argument --streaming"),
+    ],
+)
+def test_beam_options_that_make_no_sense_are_one_line(tmp_path, notes, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        build(Letters(str(notes)), TOKENIZER, tmp_path / "out", dataclasses.replace(ONE, beam_options=options))
+    assert "\n" not in str(error.value)
