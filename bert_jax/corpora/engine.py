@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 
 Work = Callable[[Part], None]  # pickles; leaves files behind, and is quick where they are there already
 POLL_SECONDS = 1.0
-BYTES_WORTH_A_WORKER = 32 << 20  # of text: worker processes take seconds to start
+BYTES_WORTH_A_WORKER = 64 << 20  # of text: worker processes take seconds to start
 
 
 def run(
