@@ -34,6 +34,7 @@ from bert_jax.text.tokenizer import Tokenizer
 Note = Callable[[str], None]
 CORPUS = "corpus"  # its place in a workdir
 NOTE_SECONDS = 30.0
+FEW_TOKENS = 20_000  # about 3,000 masked ones: a loss from fewer is uncertain by several hundredths
 ORIGIN = "vocab.json"  # what the vocabulary was made from
 
 
@@ -112,6 +113,8 @@ class Inputs:
             f"{name.removeprefix('the ')}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
             f"{heldout.num_documents:,} documents, {heldout.num_tokens:,} tokens held out"
         )
+        if heldout.num_tokens < FEW_TOKENS:
+            note("so little held-out text gives rough figures; config.corpus.heldout_fraction takes more")
         return corpus
 
     def _make_vocabulary(self, lowercase: bool, note: Note) -> None:

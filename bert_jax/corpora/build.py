@@ -93,7 +93,7 @@ def build(
         ``output`` not empty, full disk. Then nothing is left at ``output``; after a full disk the finished parts stay
         in ``OUTPUT.partial`` for the next try.
     """
-    files.check_new(output)
+    files.check_new(output)  # before anything slow
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
     parts = group(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
