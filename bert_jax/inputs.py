@@ -55,11 +55,11 @@ class Inputs:
             tokenizers.load(self.vocab.path, self.vocab.lowercase)
         parts = {f"config.corpus.parts.{name}": self.corpus.part(name) for name in self.corpus.part_configs()}
         for where, corpus in (parts or {"config.corpus": self.corpus}).items():
-            if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
-                raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if corpus.path:
                 Corpus(corpus.path)
-            elif not self.bound and not self.corpus.path:
+            if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
+                raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
+            if not (corpus.path or self.corpus.path or self.bound):
                 find_source(corpus, where).describe()  # a path that matches nothing, a package that is not installed
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
