@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from bert_jax import files
 from bert_jax.corpora import engine
 from bert_jax.corpora.parts import Part, group
-from bert_jax.corpora.source import Source
+from bert_jax.corpora.source import Source, documents
 from bert_jax.corpora.workplace import Workplace, working
-from bert_jax.records import Document
 from bert_jax.text import learn
 
 STAGE = "words"
@@ -32,9 +31,8 @@ class CountJob:
         if self.workplace.failed or self.workplace.finished(STAGE, part):
             return
         with self.workplace.reporting(part):
-            items = (item for piece in part.pieces for item in self.source.read(piece))
-            documents = (item for item in items if isinstance(item, Document))
-            sentences = (sentence for document in documents for sentence in document.sentences)
+            read = documents(self.source, part.pieces)
+            sentences = (sentence for document in read for sentence in document.sentences)
             self.workplace.finish(STAGE, part, learn.count_words(sentences, self.lowercase))
 
 

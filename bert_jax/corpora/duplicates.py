@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from bert_jax.corpora.parts import Part
-from bert_jax.corpora.source import Source
+from bert_jax.corpora.source import Source, documents
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.errors import UserError
 from bert_jax.records import Document
@@ -57,9 +57,8 @@ class FingerprintJob:
         if self.workplace.failed or self.workplace.finished(STAGE, part):
             return
         with self.workplace.reporting(part), self.workplace.scratch() as folder:
-            items = (item for piece in part.pieces for item in self.source.read(piece))
             digests, signatures = [EMPTY], [np.zeros(PERMUTATIONS, np.uint32)]
-            for document in (item for item in items if isinstance(item, Document)):
+            for document in documents(self.source, part.pieces):
                 text = " ".join(document.sentences)
                 digests.append(digest(text))
                 if self.kind == "near":
@@ -163,8 +162,8 @@ def _find(root: np.ndarray, a: int) -> int:
     return a
 
 
-def without(documents: Iterable[Document], marks: np.ndarray) -> Iterator[Document]:
-    """``documents`` but for those that ``marks`` [n] leaves out."""
-    for document, marked in zip(documents, marks.tolist(), strict=True):
+def without(read: Iterable[Document], marks: np.ndarray) -> Iterator[Document]:
+    """``read`` but for those that ``marks`` [n] leaves out."""
+    for document, marked in zip(read, marks.tolist(), strict=True):
         if not marked:
             yield document

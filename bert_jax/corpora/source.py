@@ -6,7 +6,7 @@ a document to another. Pieces, their order and what is read from each depend on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from bert_jax.records import Document
@@ -49,9 +49,9 @@ class Source(Protocol):
         ...
 
 
-def documents(source: Source) -> Iterator[Document]:
-    """All documents of ``source``, piece by piece, without what it skips."""
-    for piece in source.pieces():
+def documents(source: Source, pieces: Iterable[Piece] | None = None) -> Iterator[Document]:
+    """The documents of ``pieces`` of ``source``, or of all of it, piece by piece, without what it skips."""
+    for piece in source.pieces() if pieces is None else pieces:
         for item in source.read(piece):
             if isinstance(item, Document):
                 yield item
