@@ -46,6 +46,13 @@ class RowRng:
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name
         return self.replace(key=fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
 
+    def repeated(self, times: int) -> RowRng:
+        """The randomness of a batch in which every row is ``times`` rows, one after another."""
+        rows = jnp.repeat(self.rows, times) * jnp.uint32(times) + jnp.tile(
+            jnp.arange(times, dtype=jnp.uint32), self.rows.shape[0]
+        )
+        return self.replace(rows=rows)  # type: ignore[attr-defined,no-any-return]
+
     def bits(self, shape: tuple[int, ...]) -> jax.Array:
         """uint32 ``shape`` = [B, ...], uniform. A row may have up to 2**32 elements."""
         assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
