@@ -19,8 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.inputs import Inputs
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
-from bert_jax.models.config import ModelConfig
-from bert_jax.models.sizes import SIZES
+from bert_jax.model_choice import choose_model
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
@@ -41,8 +40,6 @@ Note = Callable[[str], None]
 FREE_MODEL_FIELDS = ("remat",)
 # Fields of config.corpus that say where it is, who makes it, and what to say of it.
 FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
-# Fields of config.model that a model to start from leaves open; the rest is its architecture.
-OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,17 +96,6 @@ def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in names}
 
 
-def model_config(settings: Settings, vocabulary_size: int, initial: Initial | None) -> ModelConfig:
-    """The architecture: that of the model to start from, else ``size`` with the overrides of ``config.model``."""
-    overrides = _without(dict(settings.model), "size")
-    if initial is not None:
-        chosen = {name: overrides[name] for name in OPEN_MODEL_FIELDS if name in overrides}
-        return dataclasses.replace(initial.model, **chosen, vocab_size=vocabulary_size)
-    size = settings.model.get("size")
-    fields = dict(configuration.choose("model size", size, SIZES)) if size else {}
-    return configuration.build(ModelConfig, {"vocab_size": vocabulary_size} | fields | overrides, "config.model")
-
-
 @dataclasses.dataclass(frozen=True)
 class Request:
     """What the command line adds to a recipe."""
@@ -150,7 +136,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     initial = load_initial(request.init) if request.init else None
     if initial and request.init_optimizer == "kept":
         initial.check_moments()
-    model_config(settings, settings.vocab.size, initial).check_lengths(kinds)
+    choose_model(settings.model, settings.vocab.size, initial).check_lengths(kinds)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -163,7 +149,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         with observer.to_the_end():
             tokenizer = inputs.open_vocabulary(observer.note)
             corpus = inputs.open_corpus(tokenizer, observer.note)
-            model = model_config(settings, tokenizer.size, initial)
+            model = choose_model(settings.model, tokenizer.size, initial)
             task = room.Objective(objective, corpus, tokenizer, model, kinds, settings.seed, masking)
             facts = {
                 "model": dataclasses.asdict(model),

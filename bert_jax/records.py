@@ -4,6 +4,7 @@ Shape legend, used in comments and docstrings everywhere:
 
     B rows of a batch      L positions of a row        P masked positions of a row   K packed pairs of a row
     D hidden size          H heads                     V vocabulary                  N layers
+    C choices
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class Document:
 
     id: str  # stable name: a path, a module name, a page title
     sentences: tuple[str, ...]
+
+
+Example: TypeAlias = dict[str, Any]  # a labelled example: the roles that a task reads, and always ``id``
 
 
 class Feature(NamedTuple):

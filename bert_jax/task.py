@@ -74,6 +74,7 @@ class Task(Protocol):
     flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
 
     heldout_parts: tuple[str, ...]  # of the held-out rows, evaluated apart too; ("",) where there is one
+    gathered_outputs: tuple[str, ...]  # of ``outputs``: what ``finish`` reads; () where sums say everything
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         """Rows of a split, or of one of ``heldout_parts``. ``eval`` rows are the same at every evaluation."""
@@ -108,6 +109,10 @@ class Task(Protocol):
         """What models without learning reach on the evaluation's first ``num_rows`` rows (unigram, majority, ...)."""
         ...
 
-    def finish(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Metrics that need the host, from gathered outputs."""
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Metrics that need the host, from the outputs of all rows of a held-out part, in the order of its rows.
+
+        Args:
+          outputs: ``gathered_outputs`` and ``example_ids``, each [rows of the part, ...].
+        """
         ...

@@ -16,13 +16,14 @@ PACKAGE = Path(bert_jax.__file__).resolve().parent
 LAYERS = [
     {"__init__", "records", "errors", "configuration", "files", "remote", "program", "task", "catalogue", "recipes"},
     {"text", "models"},
-    {"corpora"},
+    {"corpora", "examples"},
     {"rows"},
     {"objectives", "tasks"},
     {"training"},
     {"planning", "interchange", "inspection"},
-    {"inputs"},
-    {"pretraining"},
+    {"inputs", "model_choice"},
+    {"pretraining", "prediction"},
+    {"finetuning"},
     {"cli", "__main__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}

@@ -22,7 +22,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.checkpoints import read_params, save_params
+from bert_jax.training.checkpoints import BEST, read_params, save_params, saved_steps
 from bert_jax.training.formats import is_number
 from bert_jax.training.loggers.base import metrics_of
 from bert_jax.training.run import write_run
@@ -45,7 +45,7 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
     Raises:
       UserError: no checkpoint, or a vocabulary that is not the one it was trained with.
     """
-    params, facts, step = read_params(workdir, step)
+    params, facts, step = read_chosen(workdir, step)
     file = tokenizers.find(workdir)
     tokenizer = tokenizers.load(file, facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
@@ -54,6 +54,16 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
     if config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
     return TrainedModel(params, config, tokenizer, facts, step)
+
+
+def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], int]:
+    """``read_params`` of ``step``, of the best evaluation where a run chose one, or of the newest step; with the parts
+    of the model that were not trained."""
+    best, frozen = (str(files.as_path(workdir) / name) for name in (BEST, "frozen"))
+    params, facts, step = read_params(best if step is None and saved_steps(best) else workdir, step)
+    if saved_steps(frozen):
+        params = {**read_params(frozen)[0], **params}
+    return params, facts, step
 
 
 def export_workdir(workdir: str, output: str | os.PathLike[str], step: int | None = None) -> str:

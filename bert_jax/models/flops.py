@@ -11,9 +11,15 @@ def train_flops_per_row(config: ModelConfig, length: int, num_masked: int) -> fl
     Counts a multiply-add as two, the backward pass as twice the forward pass, and matrix products only (Kaplan et al.
     2020, section 2.1): what the model needs, so padding counts and recomputation does not.
     """
+    d = config.hidden_size
+    mlm_head = d * d + config.vocab_size * d
+    pooler = d * d + 2 * d
+    return encoder_train_flops(config, length) + 6.0 * (num_masked * mlm_head + pooler)
+
+
+def encoder_train_flops(config: ModelConfig, length: int) -> float:
+    """Forward and backward of one sequence of ``length`` positions through the layers alone."""
     d, mlp = config.hidden_size, config.mlp_dim
     weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
     attention = 2 * config.num_layers * d * length  # scores and their product with the values, per position
-    mlm_head = d * d + config.vocab_size * d
-    pooler = d * d + 2 * d
-    return 6.0 * (length * (weights + attention) + num_masked * mlm_head + pooler)
+    return 6.0 * length * (weights + attention)

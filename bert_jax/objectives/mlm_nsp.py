@@ -74,6 +74,7 @@ class Objective:
     """The loss is the mean over masked positions plus the mean over pairs, each over the whole global batch."""
 
     row_order: Literal["shuffled", "stream"] = "shuffled"
+    gathered_outputs: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -191,8 +192,8 @@ class Objective:
             "nsp_majority_rate": max(random_rate, 1 - random_rate),
         }
 
-    def finish(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        del outputs
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        del part, outputs
         return {}
 
 

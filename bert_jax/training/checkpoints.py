@@ -171,6 +171,21 @@ def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
     checkpoints.close()
 
 
+BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
+
+
+def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
+    """Parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this one."""
+    folder = os.path.join(workdir, BEST)
+    later = [found for found in saved_steps(folder) if found >= step]
+    for found in later:  # of a run that was cut back
+        (_folder(folder) / str(found)).rmtree()
+    checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
+    checkpoints.save_tree(step, {"params": params}, facts)
+    checkpoints.wait()
+    checkpoints.close()
+
+
 def saved_steps(workdir: str) -> list[int]:
     """Steps that were written whole, ascending."""
     return whole_steps(_folder(workdir))

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import RepeatingError
-from bert_jax.records import Batch, Sum
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
 from bert_jax.training import hardware
 from bert_jax.training import mesh as meshes
 from bert_jax.training import run as runs
-from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, saved_steps
+from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, save_best, saved_steps
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
+from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.state import TrainState, abstract, initialise
-from bert_jax.training.step import make_eval_step, make_train_step, metric_names
+from bert_jax.training.step import make_train_step, metric_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +58,7 @@ class Experiment:
     training: TrainingConfig
     checkpoints: CheckpointConfig
     loader: LoaderConfig
+    selection: SelectionConfig = SelectionConfig()
 
     @property
     def evaluated_phase(self) -> Phase:
@@ -96,15 +96,17 @@ def train_and_evaluate(
     observer: Observer,
     facts: Mapping[str, Any],
     start: Callable[[TrainState], TrainState] | None = None,
+    given_frozen: Callable[[Any], Any] | None = None,
 ) -> dict[str, float]:
     """Train ``task`` from the newest checkpoint in ``workdir``, or from ``start(fresh state)``, to the last step.
 
     Args:
       facts: saved with every checkpoint (resolved config, fingerprints, versions).
       start: replaces parameters of a fresh state, to go on from another model. Not called on a resume.
+      given_frozen: replaces the frozen variables, which no checkpoint holds; at a resume too.
 
     Returns:
-      The last evaluation's metrics.
+      The last evaluation's metrics. With a selection, the parameters of the best one lie in ``workdir/best``.
     """
     training, phases = experiment.training, experiment.phases
 
@@ -120,6 +122,8 @@ def train_and_evaluate(
         state = restored
     elif start is not None:
         state = start(state)
+    if given_frozen is not None:
+        frozen = given_frozen(frozen)
     first_step = int(state.step)
     observer.begin(first_step, resumed=restored is not None, work=work_before(phases, task.flops_per_row))
     if restored is not None and first_step < phases.num_steps:
@@ -136,11 +140,16 @@ def train_and_evaluate(
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
         compiled: dict[str, Any] = {}
 
+        selection = Selection(experiment.selection, observer.log.evaluations())
+
         def evaluate(step: int) -> dict[str, float]:
             jax.block_until_ready(state)
             with observer.during("evaluating"):
                 metrics = evaluation.run(state.params, frozen)
             observer.evaluation(step, metrics)
+            if selection.see(step, metrics):
+                with observer.during("saving"):
+                    save_best(workdir, step, state.params, facts)
             return metrics
 
         result = evaluate(0) if first_step == 0 else {}
@@ -157,7 +166,7 @@ def train_and_evaluate(
             process_count=jax.process_count(),
         )
         window = Window(observer.training_seconds, loader.wait_seconds)
-        for step, batch in loader:
+        for step, batch in loader if not selection.exhausted else ():
             phase, dealt = phases.phase_of(step), loader.step(step)
             if phase is not phases.phase_of(max(step - 1, first_step)):
                 observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
@@ -171,7 +180,8 @@ def train_and_evaluate(
 
             done = step + 1
             last = done == phases.num_steps
-            if done % training.log_every_steps == 0 or last:
+            evaluates = done % training.eval_every_steps == 0 or last
+            if done % training.log_every_steps == 0 or evaluates:
                 sums = jax.device_get(state.metrics)  # waits for the step
                 metrics = window.metrics(task.summary(sums), observer.training_seconds, loader.wait_seconds, peak_flops)
                 if broken := not_finite(metrics):
@@ -181,12 +191,17 @@ def train_and_evaluate(
                 state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
                 observer.train(done, phase.kind, metrics)
                 window = Window(observer.training_seconds, loader.wait_seconds)
-            if done % training.eval_every_steps == 0 or last:
+            if evaluates:
                 result = evaluate(done)
+                last = last or selection.exhausted
             if done % experiment.checkpoints.every_steps == 0 or last:
                 jax.block_until_ready(state)
                 with observer.saving(done):
                     checkpoints.save(state, facts)
+            if last:
+                break
+        if selection.exhausted:
+            observer.note(f"stopped: no better {experiment.selection.metric} in the last evaluations")
         with observer.during("saving"):
             checkpoints.wait()
     checkpoints.close()
@@ -212,59 +227,6 @@ class Window:
             "mfu": self.flops / seconds / peak_flops,
             "input_wait_seconds": wait_seconds - self.wait_seconds,
         }
-
-
-class Evaluation:
-    """The same held-out rows at every evaluation, without dropout."""
-
-    def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int):
-        self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
-        self._step = jax.jit(make_eval_step(task))
-
-    def run(self, params: Any, frozen: Any) -> dict[str, float]:
-        """Metrics over all rows: sums in float64 on the host, divided once."""
-        parts = {part: self._sums(part, params, frozen) for part in self._task.heldout_parts}
-        metrics = self._means(functools.reduce(add, parts.values()))
-        if len(parts) > 1:
-            means = {part: self._means(sums) for part, sums in parts.items()}
-            metrics |= {f"{name}/{part}": value for part in means for name, value in means[part].items()}
-        return metrics
-
-    def _means(self, sums: dict[str, Sum]) -> dict[str, float]:
-        return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
-
-    def _sums(self, part: str, params: Any, frozen: Any) -> dict[str, Sum]:
-        totals: dict[str, Sum] = {}
-        for batch in self.batches(part):
-            sums = jax.device_get(self._step(params, frozen, meshes.to_devices(batch, self._mesh)))
-            totals = add(totals, {name: Sum(float(value), float(count)) for name, (value, count) in sums.items()})
-        return totals
-
-    def batches(self, part: str) -> Iterator[Batch]:
-        """The first held-out rows of a part in batches of the phase; rows that pad the last one weigh nothing."""
-        phase = self._phase
-        source = self._task.source("eval", phase.kind, 0, part)
-        total = min(self._num_rows, source.rows_per_epoch)
-        for start in range(0, total, phase.batch_size):
-            indices = np.arange(start, start + phase.batch_size)
-            batch = source.rows(np.zeros_like(indices), np.minimum(indices, total - 1))
-            padding = indices >= total
-            for name, value in batch.items():
-                if name.endswith("_weights"):
-                    value[padding] = 0
-            yield {name: local_part(value) for name, value in batch.items()}
-
-
-def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
-    """Sums by name of two sets of rows as those of both."""
-    zero = Sum(0.0, 0.0)
-    return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
-
-
-def local_part(value: np.ndarray) -> np.ndarray:
-    """This host's rows of a whole batch."""
-    rows = len(value) // jax.process_count()
-    return value[jax.process_index() * rows : (jax.process_index() + 1) * rows]
 
 
 def zeros_like(metrics: Any) -> Any:

@@ -76,6 +76,10 @@ class RunLog:
         """Every record that stands, in the order written."""
         return read_records(self._path)
 
+    def evaluations(self) -> list[Record]:
+        """Records of the held-out rows."""
+        return [record for record in self.records() if record["split"] == "eval"]
+
     def flush(self) -> None:
         """Upload now what is not there yet. Call it before a save, so that no checkpoint is ahead of the log."""
         if self._mirror:

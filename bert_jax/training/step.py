@@ -17,7 +17,7 @@ from bert_jax.training.schedules import Schedule
 from bert_jax.training.state import TrainState
 
 TrainStep = Callable[[TrainState, Any, Batch], TrainState]
-EvalStep = Callable[[Any, Any, Batch], dict[str, Sum]]
+EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
 
 
 def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
@@ -98,11 +98,16 @@ def split_rows(tree: Any, parts: int) -> Any:
 
 
 def make_eval_step(task: Task) -> EvalStep:
-    """(params, frozen, batch) -> metric sums, without dropout."""
+    """(params, frozen, batch) -> metric sums and ``Task.gathered_outputs``, without dropout."""
 
-    def eval_step(params: Any, frozen: Any, batch: Batch) -> dict[str, Sum]:
+    def eval_step(params: Any, frozen: Any, batch: Batch) -> tuple[dict[str, Sum], dict[str, jax.Array]]:
         num_rows = next(iter(batch.values())).shape[0]
-        return task.loss(Variables(params, frozen), batch, None, task.init_carry(num_rows)).metrics
+        variables, carry = Variables(params, frozen), task.init_carry(num_rows)
+        metrics = task.loss(variables, batch, None, carry).metrics
+        if not task.gathered_outputs:
+            return metrics, {}
+        outputs = task.outputs(variables, batch, carry)  # XLA merges it with the same computation above
+        return metrics, {name: outputs[name] for name in task.gathered_outputs}
 
     return eval_step
 
@@ -115,6 +120,6 @@ def metric_names(task: Task) -> list[str]:
 
     def evaluate(key: jax.Array, rows: Batch) -> dict[str, Sum]:
         variables = unbox(task.init(key))
-        return make_eval_step(task)(variables.params, variables.frozen, rows)
+        return make_eval_step(task)(variables.params, variables.frozen, rows)[0]
 
     return [*jax.eval_shape(evaluate, jax.random.key(0), batch), "loss", "gradient_norm", "learning_rate"]

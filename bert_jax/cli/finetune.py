@@ -1,0 +1,26 @@
+"""Fine-tune a model on labelled examples; the same command resumes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from bert_jax.cli.main import add_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, predictions, report, export")
+    parser.add_argument("--data", default=".", help="the folder that the files of config.data.splits lie in")
+    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, from zero")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.training.malloc import keep_freed_memory
+
+    keep_freed_memory()  # before jax is imported
+    from bert_jax.finetuning import Request, finetune
+
+    command = shlex.join(["bert-jax", *sys.argv[1:]])
+    finetune(arguments.config.to_dict(), Request(arguments.workdir, arguments.data, command, arguments.init))

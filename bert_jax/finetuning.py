@@ -1,0 +1,322 @@
+"""Fine-tuning: labelled examples in; a model, its predictions and a report out. The same call resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from bert_jax import catalogue, configuration, files
+from bert_jax.corpora.prepare import VocabularyConfig
+from bert_jax.errors import UserError
+from bert_jax.examples.load import DataConfig, load
+from bert_jax.interchange.initial import Initial, load_initial, start_from
+from bert_jax.model_choice import choose_model
+from bert_jax.models.config import ModelConfig
+from bert_jax.prediction import Predictor, write_predictions
+from bert_jax.pretraining import export_newest
+from bert_jax.program import program
+from bert_jax.records import Example
+from bert_jax.rows.encoded import ExampleRows, steps_per_epoch
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.tasks.base import KIND, ExampleTask, Setting
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training import run as runs
+from bert_jax.training.checkpoints import CheckpointConfig, save_params, saved_steps
+from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.observer import Observer
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.report import write_report
+from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.selection import SelectionConfig
+from bert_jax.training.state import overlay
+
+Note = Callable[[str], None]
+FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
+FREE_DATA_FIELDS = ("overlap",)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """``config.train``. Devlin et al. 2019, appendix A.3: batches of 16 or 32, rates of 5e-5, 3e-5 or 2e-5, 2 to 4
+    epochs, and the warm-up of google-research/bert."""
+
+    learning_rate: float = 2e-5  # at the end of the warm-up
+    num_epochs: float = 3.0
+    batch_size: int = 32
+    max_length: int = 128
+    warmup_fraction: float = 0.1  # of the steps
+    schedule: Literal["linear_from_zero", "linear", "cosine"] = "linear_from_zero"
+    evaluations_per_epoch: int = 1
+    logs_per_evaluation: int = 10
+    buckets: Literal["none", "lengths"] = "lengths"  # lengths: rows of a batch are of about one length
+
+    def __post_init__(self) -> None:
+        above = ("learning_rate", "num_epochs")
+        configuration.check_fields(self, "config.train", "more than 0 is needed", *above, sound=lambda v: v > 0)
+        whole = ("batch_size", "max_length", "evaluations_per_epoch", "logs_per_evaluation")
+        configuration.check_fields(self, "config.train", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
+        share = "from 0 to below 1 is allowed"
+        configuration.check_fields(self, "config.train", share, "warmup_fraction", sound=lambda v: 0 <= v < 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A fine-tuning recipe, typed: every key of the config is a field of this class or of the classes it names."""
+
+    task: Mapping[str, Any]  # name, and what that task takes
+    data: DataConfig
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # size, where it starts from zero; dropout
+    train: TrainConfig = TrainConfig()
+    seed: int = 0
+    vocab: VocabularyConfig = VocabularyConfig()  # where it starts from zero
+    weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: architecture and vocabulary of --init alone
+    frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
+    optimizer: OptimizerConfig = OptimizerConfig()
+    selection: SelectionConfig = SelectionConfig()  # metric "": the task's own
+    mesh: MeshConfig = MeshConfig()
+    loader: LoaderConfig = LoaderConfig()
+    micro_batches: int = 1
+    loggers: tuple[str, ...] = ("tensorboard",)
+    export: bool = True  # write a Hugging Face directory at the end
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same run. The rest is free."""
+        tree: dict[str, Any] = dataclasses.asdict(self)
+        for free in ("mesh", "loader", "micro_batches", "loggers", "export"):
+            del tree[free]
+        tree["data"] = {name: value for name, value in tree["data"].items() if name not in FREE_DATA_FIELDS}
+        del tree["vocab"]["path"]
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line adds to a recipe."""
+
+    workdir: str
+    data: str  # the folder that config.data.splits are relative to
+    command: str = ""
+    init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]; None: from zero
+
+
+def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+    """Run a recipe to its end in ``request.workdir``, from wherever it stands.
+
+    Returns:
+      The metrics of the best evaluation.
+
+    Raises:
+      UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
+    """
+    settings = configuration.build(Settings, config, "config")
+    room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
+    own = {name: value for name, value in settings.task.items() if name != "name"}
+    task_config = configuration.build(room.Config, own, "config.task")
+    initial = load_initial(request.init) if request.init else None
+    if initial is None and settings.weights == "pretrained" and settings.frozen:
+        raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
+    notes: list[str] = []
+    splits = load(settings.data, request.data, room.Task.roles, notes.append)
+    check_splits(splits)
+    train = next(examples for name, examples in splits.items() if name.startswith("train"))
+    labels = room.Task.labels(task_config, train)
+
+    workdir = request.workdir
+    with runs.only_writer(workdir):
+        saved = saved_steps(workdir)
+        identity = settings.identity() | {"init": request.init}
+        run = runs.open_run(workdir, config, identity, request.command, bound=bool(saved))
+        tokenizer = open_vocabulary(settings.vocab, initial, workdir, bool(saved), train, room.Task.roles)
+        model = choose_model(settings.model, tokenizer.size, initial)
+        trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
+        task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
+        experiment = make_experiment(settings, task)
+        experiment.check()
+        observer = Observer(workdir, run, experiment.phases.num_steps, settings.loggers)
+        with observer.to_the_end():
+            for line in [*notes, *describe(task, splits, experiment)]:
+                observer.note(line)
+            facts = {
+                "model": dataclasses.asdict(model),
+                "lowercase": tokenizer.lowercase,
+                "vocabulary_sha256": tokenizer.sha256,
+                "corpus_fingerprint": fingerprint(splits),
+                "task": {"name": settings.task["name"], **dataclasses.asdict(task_config)},
+                "labels": list(labels),
+                "max_length": settings.train.max_length,
+                "data": dataclasses.asdict(settings.data),
+            }
+            run = runs.settle(workdir, run, facts)
+            files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
+            given = initial if settings.weights == "pretrained" else None
+            start = start_from(given, model, tokenizer, "fresh", observer.note) if given and not saved else None
+            frozen = frozen_parts(settings.frozen, given, workdir, facts)
+            train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
+        return finish(settings, request, splits, observer)
+
+
+def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
+    """Raises ``UserError`` unless there is one split to train on and one to evaluate on."""
+    train = [name for name in splits if name.startswith("train")]
+    if len(train) != 1 or not any(name.startswith("dev") for name in splits):
+        raise UserError(
+            f"the splits are {', '.join(splits) or 'none'}; needed are one train split, and one dev split or "
+            "config.data.dev_fraction"
+        )
+
+
+def setting(
+    settings: Settings,
+    splits: Mapping[str, tuple[Example, ...]],
+    tokenizer: Tokenizer,
+    model: ModelConfig,
+    labels: tuple[str, ...],
+) -> Setting:
+    """What the task is given."""
+    train = settings.train
+    model.check_lengths({"train": train.max_length})
+    return Setting(
+        splits,
+        tokenizer,
+        model,
+        labels,
+        train.max_length,
+        train.batch_size,
+        settings.seed,
+        train.buckets,
+        settings.frozen,
+    )
+
+
+def make_experiment(settings: Settings, task: ExampleTask) -> Experiment:
+    """Steps, cadence and choice of the run, from epochs."""
+    train = settings.train
+    source = task.source("train", KIND, 0)
+    assert isinstance(source, ExampleRows)
+    num_steps = max(1, round(train.num_epochs * steps_per_epoch(source, train.batch_size)))
+    every = max(1, -(-num_steps // max(1, round(train.num_epochs * train.evaluations_per_epoch))))
+    phase = Phase(num_steps, train.batch_size, task.lengths[KIND], KIND)
+    schedule = ScheduleConfig(train.schedule, train.learning_rate, round(train.warmup_fraction * num_steps))
+    metric = settings.selection.metric or task.main_metric
+    return Experiment(
+        seed=settings.seed,
+        phases=Phases((phase,)),
+        optimizer=settings.optimizer,
+        schedule=schedule,
+        mesh=settings.mesh,
+        training=TrainingConfig(
+            log_every_steps=max(1, every // train.logs_per_evaluation),
+            eval_every_steps=every,
+            eval_rows=2**31,
+            micro_batches=settings.micro_batches,
+            loggers=settings.loggers,
+        ),
+        checkpoints=CheckpointConfig(every_steps=every, keep=1),
+        loader=settings.loader,
+        selection=dataclasses.replace(settings.selection, metric=metric),
+    )
+
+
+def open_vocabulary(
+    config: VocabularyConfig,
+    initial: Initial | None,
+    workdir: str,
+    bound: bool,
+    train: Sequence[Example],
+    roles: Any,
+) -> Tokenizer:
+    """The tokenizer in the workdir: that of the model to start from, a copy of config.vocab.path, or one learned from
+    the texts to train on."""
+    there = tokenizers.existing(workdir)
+    if there is not None:
+        if bound:
+            return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
+        files.as_path(there).unlink()
+    if initial:
+        tokenizer = initial.tokenizer
+    elif config.path:
+        tokenizer = tokenizers.load(config.path, config.lowercase)
+    else:
+        texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
+        pieces = learn_wordpiece(texts, config.size, config.lowercase, config.min_frequency, config.character_coverage)
+        tokenizer = WordPiece(pieces, config.lowercase)
+    tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
+    return tokenizer
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list | tuple) else []
+
+
+def frozen_parts(
+    names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any]
+) -> Callable[[Any], Any] | None:
+    """What puts the parts that are not trained in their place. They are saved once, in ``workdir/frozen``."""
+    if not names:
+        return None
+    folder = str(files.as_path(workdir) / FROZEN)
+
+    def place(frozen: Any) -> Any:
+        if initial is not None:
+            frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
+        if not saved_steps(folder):
+            save_params(folder, frozen, facts)
+        return frozen
+
+    return place
+
+
+def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
+    """Hash of all examples, in their order."""
+    digest = hashlib.sha256()
+    for name, examples in splits.items():
+        digest.update(f"{name} {len(examples)}\n".encode())
+        for example in examples:
+            digest.update(json.dumps(example, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
+    """What is about to be trained, in two lines."""
+    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
+    labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
+    phase = experiment.phases.phases[0]
+    lengths = ", ".join(str(n) for n in task.lengths.values())
+    return [
+        f"examples: {sizes}{labels}",
+        f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {lengths}; an evaluation every "
+        f"{experiment.training.eval_every_steps:,}",
+    ]
+
+
+def finish(
+    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer
+) -> dict[str, float]:
+    """Predictions of the best checkpoint, report and export."""
+    workdir = files.as_path(request.workdir)
+    predictor = Predictor.load(request.workdir)
+    results: dict[str, Any] = {"best_step": predictor.step, "metrics": {}}
+    for name, examples in splits.items():
+        if not name.startswith("train"):
+            metrics, records = predictor.predict(examples, name)
+            write_predictions(workdir / f"predictions_{name}.jsonl", records)
+            results["metrics"][name] = metrics
+    files.write_text(workdir / "results.json", json.dumps(results, indent=1))
+    where = f"report {write_report(request.workdir)}"
+    if settings.export:
+        where += f", model {export_newest(request.workdir, observer.note)}"
+    observer.note(
+        f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"
+        f"next: {program()} predict --workdir={request.workdir} --input=FILE"
+    )
+    return results["metrics"][next(name for name in splits if name.startswith("dev"))]  # type: ignore[no-any-return]

@@ -1,0 +1,96 @@
+"""Using a fine-tuned model: predictions for new examples, and their score where the answers are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax import catalogue, configuration, files
+from bert_jax.errors import UserError
+from bert_jax.interchange.workdir import TrainedModel, load_trained
+from bert_jax.records import Example
+from bert_jax.rows.phases import Phase
+from bert_jax.tasks.base import KIND, ExampleTask, Setting
+from bert_jax.training import mesh as meshes
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.mesh import MeshConfig
+
+BATCH_SIZE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """A fine-tuned model with the task it was trained on."""
+
+    trained: TrainedModel
+    task: type[ExampleTask]
+    config: Any  # the task's own
+    batch_size: int = BATCH_SIZE
+
+    @classmethod
+    def load(cls, workdir: str, step: int | None = None) -> Predictor:
+        """The best checkpoint of a fine-tuned workdir, or that of ``step``.
+
+        Raises:
+          UserError: no checkpoint, or one of a model that was not fine-tuned.
+        """
+        trained = load_trained(workdir, step)
+        facts = trained.facts
+        if "task" not in facts:
+            raise UserError(
+                f"{workdir} holds a pretrained model; fine-tune it first: bert-jax finetune --init={workdir}"
+            )
+        own = {name: value for name, value in facts["task"].items() if name != "name"}
+        room = catalogue.find("tasks", facts["task"]["name"], having="Task")
+        return cls(trained, room.Task, configuration.build(room.Config, own, "task"))
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint."""
+        return self.trained.step
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """``config.data`` of the run."""
+        return self.trained.facts["data"]  # type: ignore[no-any-return]
+
+    def predict(
+        self, examples: Sequence[Example], name: str = "predict"
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """(metrics, one record an example, in order); no metrics where an answer is not known.
+
+        Raises:
+          UserError: no examples, or labels that the model does not know.
+        """
+        if not examples:
+            raise UserError("there are no examples to predict; check the input")
+        facts = self.trained.facts
+        setting = Setting(
+            {name: tuple(examples)},
+            self.trained.tokenizer,
+            self.trained.config,
+            tuple(facts["labels"]),
+            facts["max_length"],
+            self.batch_size,
+            buckets="none",
+        )
+        task = self.task(self.config, setting)
+        mesh = meshes.make_mesh(MeshConfig())
+        shards = mesh.shape["data"]
+        phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
+        with meshes.activations(mesh):
+            params = jax.device_put(self.trained.params, meshes.replicated(mesh))
+            sums, outputs = Evaluation(task, mesh, phase, 2**31).read(name, params, {})
+        metrics: dict[str, float] = {}
+        if task.answered(name):
+            metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
+        return metrics, task.predictions(name, outputs)
+
+
+def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object a line, whole or not at all."""
+    files.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))

@@ -1,0 +1,142 @@
+"""Rows of labelled examples: encoded once, kept flat, padded when a batch is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.rows import random
+from bert_jax.task import Bucket
+
+MIN_BATCHES = 4  # a bucket of fewer would be filled up with the same rows again and again
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedRows:
+    """N rows of C sequences each (C = 1 but for multiple choice).
+
+    Attributes:
+      sequences: by feature name, the values of all N * C sequences one after another; a sequence has the same place
+        in each.
+      offsets: [N * C + 1] int64, where each sequence begins.
+      arrays: by feature name, [N, ...].
+      num_choices: C, or None where a row has no axis of choices.
+    """
+
+    sequences: Mapping[str, np.ndarray]
+    offsets: np.ndarray
+    arrays: Mapping[str, np.ndarray]
+    num_choices: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        sequences: Mapping[str, Sequence[Sequence[int] | np.ndarray]],
+        arrays: Mapping[str, np.ndarray],
+        num_choices: int | None = None,
+    ) -> EncodedRows:
+        """From one list of sequences a feature."""
+        first = next(iter(sequences.values()))
+        offsets = np.zeros(len(first) + 1, np.int64)
+        np.cumsum([len(values) for values in first], out=offsets[1:])
+        flat = {
+            name: np.concatenate([np.asarray(v, np.int32) for v in values]) if len(values) else np.zeros(0, np.int32)
+            for name, values in sequences.items()
+        }
+        return cls(flat, offsets, dict(arrays), num_choices)
+
+    def __len__(self) -> int:
+        return (len(self.offsets) - 1) // (self.num_choices or 1)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N] the longest sequence of each row."""
+        longest: np.ndarray = np.diff(self.offsets).reshape(len(self), self.num_choices or 1).max(axis=1, initial=0)
+        return longest
+
+    def take(self, rows: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Rows [n] as a batch: sequences [n, L] or [n, C, L], padded with 0, and ``attention_mask`` for them."""
+        choices = self.num_choices or 1
+        which = (rows[:, None] * choices + np.arange(choices)).reshape(-1)
+        starts, ends = self.offsets[which], self.offsets[which + 1]
+        places = starts[:, None] + np.arange(length)
+        real = places < ends[:, None]
+        shape = (len(rows), length) if self.num_choices is None else (len(rows), choices, length)
+        batch = {"attention_mask": real.astype(np.int32).reshape(shape)}
+        for name, values in self.sequences.items():
+            padded = np.zeros(real.shape, values.dtype)
+            padded[real] = values[places[real]]
+            batch[name] = padded.reshape(shape)
+        return batch | {name: values[rows] for name, values in self.arrays.items()}
+
+
+class ExampleRows:
+    """A ``RowSource`` over encoded rows.
+
+    In training every epoch has its own order. Where there are several ``lengths`` the rows of a batch are of about one
+    length; in evaluation rows come as they are.
+    """
+
+    def __init__(self, rows: EncodedRows, lengths: Mapping[str, int], key: np.uint64 | None):
+        """
+        Args:
+          lengths: kind of batch -> positions, ascending; the last takes every row.
+          key: randomness of the order; None: as they are.
+        """
+        self._rows, self._lengths, self._key = rows, dict(lengths), key
+        bounds = np.array(list(lengths.values()))
+        bucket = np.minimum(np.searchsorted(bounds, rows.lengths), len(bounds) - 1)
+        self._order = np.argsort(bucket, kind="stable")  # rows of the shortest bucket first
+        self._sizes = np.bincount(bucket, minlength=len(bounds))
+        self._starts = np.cumsum(self._sizes) - self._sizes
+
+    @property
+    def rows_per_epoch(self) -> int:
+        return len(self._rows)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Empty where all rows are of one kind."""
+        if len(self._lengths) == 1:
+            return ()
+        return tuple(Bucket(kind, int(n), 1) for kind, n in zip(self._lengths, self._sizes, strict=True))
+
+    def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        bucket = np.searchsorted(self._starts, indices, side="right") - 1
+        places = indices.astype(np.int64)
+        if self._key is not None:
+            for one in np.unique(bucket):
+                inside = bucket == one
+                keys = random.fold(random.fold(self._key, np.uint64(one)), epochs[inside])
+                shuffled = random.permuted(keys, places[inside] - self._starts[one], int(self._sizes[one]))
+                places[inside] = shuffled + self._starts[one]
+        length = list(self._lengths.values())[int(bucket.max(initial=0))]
+        return self._rows.take(self._order[places], length)
+
+
+def steps_per_epoch(source: ExampleRows, batch_size: int) -> float:
+    """Steps in which every row is seen once."""
+    if not source.buckets:
+        return source.rows_per_epoch / batch_size
+    return float(sum(-(-bucket.rows_per_epoch // batch_size) for bucket in source.buckets))
+
+
+def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: int) -> dict[str, int]:
+    """Kinds of batches for rows of these lengths: halves of ``max_length`` that have enough rows of their own.
+
+    Returns:
+      kind -> positions, ascending; ``kind`` itself is the longest.
+    """
+    bounds = [max_length]
+    while bounds[0] >= 32:
+        bounds.insert(0, -(-bounds[0] // 16) * 8)
+    kept, below = [], 0
+    for bound in bounds[:-1]:
+        count = int((lengths <= bound).sum())
+        rest = len(lengths) - count
+        if count - below >= MIN_BATCHES * batch_size and rest >= MIN_BATCHES * batch_size:
+            kept.append(bound)
+            below = count
+    return {f"{kind}_{bound}": bound for bound in kept} | {kind: max_length}

@@ -1,0 +1,241 @@
+"""What all downstream tasks share: rows out of labelled examples, one encoder under one head, sums out of logits."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.flops import encoder_train_flops
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows import random
+from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
+from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.text.tokenizer import Tokenizer
+
+KIND = "train"  # the longest kind of batch, which evaluation has too
+
+
+class Roles(NamedTuple):
+    """What a task reads of an example."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What every task is given beside its own config.
+
+    Attributes:
+      splits: by name. Those that begin with "train" are trained on, with "dev" evaluated, apart from each other.
+      labels: names of the classes, in the order of the logits; () where a task has none.
+      buckets: "lengths" makes batches of rows of about one length, each padded to its own.
+      frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
+    """
+
+    splits: Mapping[str, tuple[Example, ...]]
+    tokenizer: Tokenizer
+    model: ModelConfig
+    labels: tuple[str, ...]
+    max_length: int
+    batch_size: int
+    seed: int = 0
+    buckets: Literal["none", "lengths"] = "lengths"
+    frozen: tuple[str, ...] = ()
+
+    def part(self, prefix: str) -> tuple[str, ...]:
+        """Names of the splits that begin with ``prefix``."""
+        return tuple(name for name in self.splits if name.startswith(prefix))
+
+
+class ExampleTask(abc.ABC):
+    """A ``bert_jax.task.Task`` but for what a task's own file says.
+
+    Class attributes of a task:
+      roles: of an example.
+      answer: the role that a model has to find.
+      main_metric: what the best checkpoint is chosen by.
+      gathered_outputs: see ``bert_jax.task.Task``.
+    """
+
+    roles: Roles
+    answer: str
+    main_metric: str
+    gathered_outputs: tuple[str, ...] = ("logits",)
+    row_order: Literal["shuffled", "stream"] = "shuffled"
+    num_choices: int | None = None
+
+    def __init__(self, config: Any, setting: Setting):
+        """``config``: the ``Config`` of the task's file.
+
+        Raises:
+          UserError: examples that cannot be encoded, labels that are not known, rows longer than the model.
+        """
+        self.config, self.setting = config, setting
+        self.rows = {name: self.encode(examples) for name, examples in setting.splits.items()}
+        longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
+        # Rows are never padded further than the longest one needs.
+        length = min(setting.max_length, max(-(-longest // 8) * 8, 8))
+        setting.model.check_lengths({"train": length})
+        train = setting.part("train")
+        self.lengths = {KIND: length}
+        if setting.buckets == "lengths" and train:
+            every = np.concatenate([self.rows[name].lengths for name in train])
+            self.lengths = bucket_lengths(KIND, every, length, setting.batch_size)
+        self.heldout_parts = setting.part("dev") or (("",) if train else tuple(setting.splits))
+        self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
+        self.loss_weights = {"loss": 1.0}
+        self.model = self.module(setting.model)
+        self.flops_per_row = {
+            kind: encoder_train_flops(setting.model, n) * (self.num_choices or 1) for kind, n in self.lengths.items()
+        }
+
+    # ---- What a task's file says -----------------------------------------------------------------------------------
+
+    @classmethod
+    def labels(cls, config: Any, examples: Sequence[Example]) -> tuple[str, ...]:
+        """Names of the classes that ``examples`` to train on have; () where there are none."""
+        del config, examples
+        return ()
+
+    @abc.abstractmethod
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        """Rows of a split: sequences ``input_ids`` and ``token_type_ids``, and whatever ``features`` names. One row an
+        example unless the task says otherwise. Without labels (to predict) their weights are 0."""
+
+    @abc.abstractmethod
+    def features(self, length: int) -> BatchSpec:
+        """What a batch has beside the ids, ``row_weights`` and ``example_ids``."""
+
+    @abc.abstractmethod
+    def module(self, model: ModelConfig) -> nn.Module:
+        """Encoder and head; called with ``input_ids``, ``token_type_ids``, ``attention_mask`` and ``rng``."""
+
+    @abc.abstractmethod
+    def count(self, batch: Batch) -> jax.Array:
+        """Number of targets of the batch."""
+
+    @abc.abstractmethod
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        """Sums over the batch: ``loss``, whose count is ``count(batch)``, and other metrics."""
+
+    @abc.abstractmethod
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """See ``bert_jax.task.Task``."""
+
+    @abc.abstractmethod
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """One record an example, in the order of the split: ``id``, ``prediction``, and what explains it."""
+
+    # ---- The contract ----------------------------------------------------------------------------------------------
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        """Of the training rows, or of the held-out ``part``, which may be any split here."""
+        del kind
+        if split == "train":
+            [name] = self.setting.part("train")
+            return ExampleRows(self.rows[name], self.lengths, random.key("examples", self.setting.seed, phase))
+        name = part or self.heldout_parts[0]
+        return ExampleRows(self.rows[name], {KIND: self.lengths[KIND]}, None)
+
+    def init(self, rng: Any) -> Variables:
+        spec = self.batch_specs[KIND]
+        batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
+        params = self.model.init(rng, **_model_inputs(batch))["params"]
+        unknown = set(self.setting.frozen) - set(params)
+        if unknown:
+            raise UserError(f"config.frozen names {', '.join(sorted(unknown))}; parts are {', '.join(params)}")
+        frozen = {name: params[name] for name in params if name in self.setting.frozen}
+        return Variables({name: params[name] for name in params if name not in frozen}, frozen)
+
+    def init_carry(self, num_rows: int) -> tuple[()]:
+        del num_rows
+        return ()
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"loss": self.count(batch)}
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+        sums = self.score(self.outputs(variables, batch, carry, rng), batch)
+        tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
+        return Losses({"loss": sums["loss"]}, sums | {"tokens": Sum(tokens, jnp.ones_like(tokens))}, carry)
+
+    def outputs(self, variables: Variables, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
+        del carry
+        params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
+        return self.model.apply({"params": params}, **_model_inputs(batch), rng=rng)  # type: ignore[return-value]
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        """What is reached without reading the text; {} where nothing is to be said."""
+        del kind, num_rows
+        return {}
+
+    def answered(self, split: str) -> bool:
+        """Whether every example of a split has its answer, so that predictions can be scored."""
+        return all(example.get(self.answer) is not None for example in self.setting.splits[split])
+
+    # ---- For the files of tasks ------------------------------------------------------------------------------------
+
+    def _spec(self, length: int) -> BatchSpec:
+        shape = (length,) if self.num_choices is None else (self.num_choices, length)
+        ids = {name: Feature(shape, "int32") for name in ("input_ids", "token_type_ids", "attention_mask")}
+        return (
+            ids | self.features(length) | {"row_weights": Feature((), "float32"), "example_ids": Feature((), "int32")}
+        )
+
+    def make_rows(
+        self, sequences: Mapping[str, Sequence[Sequence[int]]], arrays: Mapping[str, np.ndarray]
+    ) -> EncodedRows:
+        """Rows with ``row_weights`` of 1 and their number as ``example_ids``."""
+        num_rows = len(next(iter(sequences.values()))) // (self.num_choices or 1)
+        own = {"row_weights": np.ones(num_rows, np.float32), "example_ids": np.arange(num_rows, dtype=np.int32)}
+        return EncodedRows.of(sequences, {**arrays, **own}, self.num_choices)
+
+
+def _model_inputs(batch: Batch) -> dict[str, Any]:
+    return {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+
+
+def pair_sequences(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str | None], max_length: int
+) -> dict[str, list[np.ndarray]]:
+    """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, section 4.1).
+
+    While too long, the longer of the two (the second on a tie) loses its last token.
+    """
+    first = tokenizer.encode_batch(texts)
+    second = tokenizer.encode_batch([pair or "" for pair in pairs])
+    ids, types = [], []
+    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    for a, b, pair in zip(first, second, pairs, strict=True):
+        room = max_length - (2 if pair is None else 3)
+        kept_a, kept_b = truncated(len(a), len(b) if pair is not None else 0, room)
+        parts = [cls, a[:kept_a], sep] + ([b[:kept_b], sep] if pair is not None else [])
+        ids.append(np.concatenate(parts))
+        types.append(np.repeat(np.array([0, 1], np.int32), [kept_a + 2, len(ids[-1]) - kept_a - 2]))
+    return {"input_ids": ids, "token_type_ids": types}
+
+
+def truncated(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of two texts is kept: the longer one (the second on a tie) gives tokens until both fit."""
+    if first + second <= room:
+        return first, second
+    if second == 0:
+        return room, 0
+    smaller = min(first, second)
+    if 2 * smaller <= room:  # only the longer one is cut
+        return (first, room - first) if first <= second else (room - second, second)
+    half = room // 2
+    return room - half, half

@@ -1,0 +1,100 @@
+"""A class for a text or a pair of texts (Devlin et al. 2019, section 4.1, figure 4 a and b)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.examples.load import label_names
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.downstream import BertForSequenceClassification
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import ExampleTask, Roles, pair_sequences
+from bert_jax.tasks.metrics.classification import classification_metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.task``, beside its name."""
+
+    metrics: tuple[str, ...] = ("accuracy",)
+    positive: str | None = None  # the label that a binary F1 counts; None: the last by name
+    dropout_rate: float | None = None  # on the pooled output; None: the model's
+
+
+class Task(ExampleTask):
+    """The loss is the mean cross-entropy of softmax(C W^T + b)."""
+
+    roles = Roles(("text",), ("pair", "label"))
+    answer, main_metric = "label", "accuracy"
+
+    @classmethod
+    def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
+        return label_names(examples, "label")
+
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        texts, pairs = [e["text"] for e in examples], [e.get("pair") for e in examples]
+        number = {name: i for i, name in enumerate(self.setting.labels)}
+        given = [e.get("label") for e in examples]
+        unseen = sorted({str(label) for label in given if label is not None and str(label) not in number})
+        if unseen:
+            raise UserError(
+                f"labels that training has not: {', '.join(unseen[:5])}; those it has are "
+                f"{', '.join(self.setting.labels)}"
+            )
+        labels = np.array([0 if label is None else number[str(label)] for label in given], np.int32)
+        weights = np.array([label is not None for label in given], np.float32)
+        sequences = pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length)
+        return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
+
+    def features(self, length: int) -> BatchSpec:
+        del length
+        return {"labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
+
+    def module(self, model: ModelConfig) -> nn.Module:
+        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
+        return BertForSequenceClassification(model, len(self.setting.labels), rate)
+
+    def count(self, batch: Batch) -> jax.Array:
+        return jnp.sum(batch["label_weights"])
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        loss, accuracy = cross_entropy(outputs["logits"], batch["labels"], batch["label_weights"])
+        return {"loss": loss, "accuracy": accuracy}
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        names = [metric for metric in self.config.metrics if metric != "accuracy"]
+        truth, found = self.rows[part].arrays["labels"], outputs["logits"].argmax(axis=-1)
+        known = self.rows[part].arrays["label_weights"] > 0
+        labels = self.setting.labels
+        return classification_metrics(names, truth[known], found[known], labels, self.config.positive)
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        logits = np.asarray(outputs["logits"], np.float64)
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        records = []
+        for example, row in zip(self.setting.splits[split], shares, strict=True):
+            record = {"id": example["id"], "prediction": self.setting.labels[int(row.argmax())]}
+            if example.get("label") is not None:
+                record["label"] = str(example["label"])
+            record["probabilities"] = {
+                name: round(float(p), 6) for name, p in zip(self.setting.labels, row, strict=True)
+            }
+            records.append(record)
+        return records
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        """The share of the commonest label of the evaluated rows."""
+        del kind, num_rows
+        labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
+        return {"majority_rate": float(np.bincount(labels).max() / len(labels))}

@@ -1,0 +1,88 @@
+"""The held-out rows: metrics as sums, and outputs gathered for what only the host can judge."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from bert_jax.records import Batch, Sum
+from bert_jax.rows.phases import Phase
+from bert_jax.task import Task
+from bert_jax.training import mesh as meshes
+from bert_jax.training.step import make_eval_step
+
+Outputs = dict[str, np.ndarray]
+
+
+class Evaluation:
+    """The same held-out rows at every evaluation, without dropout."""
+
+    def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int):
+        self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
+        self._step = jax.jit(make_eval_step(task))
+
+    def run(self, params: Any, frozen: Any) -> dict[str, float]:
+        """Metrics over all rows: sums in float64 on the host, divided once; then what ``Task.finish`` says."""
+        found = {part: self.read(part, params, frozen) for part in self._task.heldout_parts}
+        metrics = self._means(functools.reduce(add, (sums for sums, _ in found.values())))
+        finished = {part: self._task.finish(part, outputs) for part, (_, outputs) in found.items()}
+        if len(found) == 1:
+            return metrics | next(iter(finished.values()))
+        for part, (sums, _) in found.items():
+            metrics |= {f"{name}/{part}": value for name, value in (self._means(sums) | finished[part]).items()}
+        shared = set.intersection(*(set(figures) for figures in finished.values()))
+        means = {name: float(np.mean([figures[name] for figures in finished.values()])) for name in sorted(shared)}
+        return metrics | means
+
+    def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
+        """Sums over the rows of a part, and its ``gathered_outputs`` in the order of the rows, on every host."""
+        totals: dict[str, Sum] = {}
+        gathered: list[Outputs] = []
+        for batch, num_real in self._batches(part):
+            sums, outputs = self._step(params, frozen, meshes.to_devices(batch, self._mesh))
+            totals = add(totals, {k: Sum(float(s.value), float(s.count)) for k, s in jax.device_get(sums).items()})
+            gathered.append({name: value[:num_real] for name, value in to_host(outputs).items()})
+        return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
+
+    def _means(self, sums: dict[str, Sum]) -> dict[str, float]:
+        return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
+
+    def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
+        """The first held-out rows of a part in batches of the phase, with how many rows of each are real; those that
+        pad the last one weigh nothing."""
+        phase = self._phase
+        source = self._task.source("eval", phase.kind, 0, part)
+        total = min(self._num_rows, source.rows_per_epoch)
+        for start in range(0, total, phase.batch_size):
+            indices = np.arange(start, start + phase.batch_size)
+            batch = source.rows(np.zeros_like(indices), np.minimum(indices, total - 1))
+            padding = indices >= total
+            for name, value in batch.items():
+                if name.endswith("_weights"):
+                    value[padding] = 0
+            yield {name: local_part(value) for name, value in batch.items()}, int((~padding).sum())
+
+
+def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
+    """Sums by name of two sets of rows as those of both."""
+    zero = Sum(0.0, 0.0)
+    return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
+
+
+def local_part(value: np.ndarray) -> np.ndarray:
+    """This host's rows of a whole batch."""
+    rows = len(value) // jax.process_count()
+    return value[jax.process_index() * rows : (jax.process_index() + 1) * rows]
+
+
+def to_host(outputs: dict[str, jax.Array]) -> Outputs:
+    """Global arrays as numpy, whole on every host."""
+    if jax.process_count() == 1 or not outputs:
+        return {name: np.asarray(value) for name, value in outputs.items()}
+    return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in outputs.items()}  # type: ignore[no-any-return,misc]

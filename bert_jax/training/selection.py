@@ -1,0 +1,63 @@
+"""Which evaluation was the best, and when to stop waiting for a better one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectionConfig:
+    """``metric``: of the held-out rows; "" chooses nothing, and the last step is the result."""
+
+    metric: str = ""
+    patience: int | None = None  # evaluations without a better score, after which the run ends; None: never
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise UserError(f"config.selection.patience is {self.patience}; at least 1 is needed, or None")
+
+
+class Selection:
+    """Follows the evaluations of a run. All that it knows follows from the run's log, so a resume needs no more."""
+
+    def __init__(self, config: SelectionConfig, seen: Iterable[Mapping[str, Any]] = ()):
+        """``seen``: records of evaluations before a resume."""
+        self._config = config
+        self.best: tuple[int, float] | None = None  # step, score
+        self._since_best = 0
+        for record in seen:
+            self.see(record["step"], record)
+
+    def see(self, step: int, metrics: Mapping[str, Any]) -> bool:
+        """Whether the evaluation at ``step`` is better than all before. The first of equal ones stays the best.
+
+        Raises:
+          UserError: there is no such metric.
+        """
+        name = self._config.metric
+        if not name or step == 0:  # before the first update there is nothing to choose
+            return False
+        if name not in metrics:
+            numbers = [key for key, value in metrics.items() if isinstance(value, float)]
+            raise UserError(f"config.selection.metric is {name!r}; the metrics are {', '.join(numbers)}")
+        score = float(metrics[name])
+        better = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
+        if better:
+            self.best, self._since_best = (step, score), 0
+        else:
+            self._since_best += 1
+        return better
+
+    @property
+    def exhausted(self) -> bool:
+        """No better score for ``patience`` evaluations."""
+        return self._config.patience is not None and self._since_best >= self._config.patience
+
+
+def lower_is_better(metric: str) -> bool:
+    """Of a metric, by its name."""
+    return metric.split("/")[0].endswith(("loss", "perplexity", "error"))
