@@ -1,0 +1,1 @@
+"""Downstream tasks, one file each, their metrics, and the files that benchmarks ask for."""
