@@ -59,6 +59,7 @@ class ExampleTask(abc.ABC):
       answer: the role that a model has to find.
       main_metric: what the best checkpoint is chosen by.
       gathered_outputs: see ``bert_jax.task.Task``.
+      whole_batches: the loss of a row depends on the other rows of its batch, which micro-batches would part.
     """
 
     roles: Roles
@@ -67,6 +68,7 @@ class ExampleTask(abc.ABC):
     gathered_outputs: tuple[str, ...] = ("logits",)
     row_order: Literal["shuffled", "stream"] = "shuffled"
     num_choices: int | None = None
+    whole_batches: bool = False
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
