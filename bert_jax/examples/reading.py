@@ -78,11 +78,11 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     Raises:
       UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
     """
-    codec = _codec(encoding)
+    _check_encoding(encoding)
     try:
         with unpacked(path) as file:
             for number, (_, raw) in enumerate(byte_lines(file), 1):
-                line = codec.decode(raw, "surrogateescape")[0].removesuffix("\r")
+                line = raw.decode(encoding, "surrogateescape").removesuffix("\r")
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
     except BadTextError as error:
         raise UserError(error.told) from None
@@ -90,7 +90,7 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
     """All of a file, as ``text_lines`` reads it but with its line ends."""
-    codec = _codec(encoding)
+    _check_encoding(encoding)
     blocks = []
     try:
         with unpacked(path) as file:
@@ -98,12 +98,12 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
                 blocks.append(block)
     except BadTextError as error:
         raise UserError(error.told) from None
-    return codec.decode(b"".join(blocks), "surrogateescape")[0].removeprefix("\ufeff")
+    return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
 
 
-def _codec(encoding: str) -> codecs.CodecInfo:
+def _check_encoding(encoding: str) -> None:
     try:
-        return codecs.lookup(encoding)
+        codecs.lookup(encoding)
     except LookupError:
         raise UserError(
             f"config.data.options.encoding is {encoding!r}, which Python does not know; use a name such as utf-8,"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 SCALARS = (str, int, float)
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_blank(value: Any, role: str) -> bool:
@@ -19,7 +21,7 @@ def is_unicode(value: Any) -> bool:
     """Whether all text in ``value`` can be written: none has half a character, which stands too for bytes that were
     not of the file's encoding."""
     if isinstance(value, str):
-        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+        return value.isascii() or not SURROGATE.search(value)
     if isinstance(value, Mapping):
         return all(map(is_unicode, value.values()))
     return all(map(is_unicode, value)) if isinstance(value, list | tuple) else True
