@@ -10,6 +10,7 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record
 from bert_jax.examples.values import CONVERTED, is_blank, is_unicode
+from bert_jax.text.surrogates import well_formed
 
 Example: TypeAlias = dict[str, Any]  # the roles of a task, and "id"
 Columns: TypeAlias = Mapping[str, str | Sequence[str]]
@@ -82,7 +83,7 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 def _unknown(split: str, role: str, name: str, records: Sequence[Record]) -> str:
     there = dict.fromkeys(column for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
-    return f"{split} has no column {name!r} for config.data.columns.{role}; {listed}"
+    return f"{split} has no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
 
 
 def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:

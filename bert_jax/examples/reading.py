@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from bert_jax import files
 from bert_jax.corpora.bad_text import BadTextError
-from bert_jax.corpora.byte_ranges import lines as byte_lines
 from bert_jax.corpora.unpacking import UNPACKERS, unpacked
 from bert_jax.errors import UserError
 
@@ -78,14 +77,11 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     Raises:
       UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
     """
-    _check_encoding(encoding)
-    try:
-        with unpacked(path) as file:
-            for number, (_, raw) in enumerate(byte_lines(file), 1):
-                line = raw.decode(encoding, "surrogateescape").removesuffix("\r")
-                yield number, line.removeprefix("\ufeff") if number == 1 else line
-    except BadTextError as error:
-        raise UserError(error.told) from None
+    lines = whole_text(path, encoding).split("\n")  # all at once: labelled data fits in memory, and this is fast
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        yield number, line.removesuffix("\r")
 
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
@@ -98,7 +94,10 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
                 blocks.append(block)
     except BadTextError as error:
         raise UserError(error.told) from None
-    return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
+    try:
+        return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:  # of an encoding of whole units, such as UTF-16
+        raise UserError(f"{path} is not {encoding} ({error.reason}); set config.data.options.encoding") from None
 
 
 def _check_encoding(encoding: str) -> None:

@@ -24,7 +24,11 @@ def is_unicode(value: Any) -> bool:
         return value.isascii() or not SURROGATE.search(value)
     if isinstance(value, Mapping):
         return all(map(is_unicode, value.values()))
-    return all(map(is_unicode, value)) if isinstance(value, list | tuple) else True
+    if not isinstance(value, list | tuple):
+        return True
+    if all(type(item) is str for item in value):
+        return is_unicode("\n".join(value))  # one look at many words
+    return all(map(is_unicode, value))
 
 
 def text(value: Any) -> str:
@@ -44,7 +48,9 @@ def texts(value: Any) -> list[str]:
 
 def words(value: Any) -> list[str]:
     """A list of texts; one text is cut at its spaces."""
-    return value.split() if isinstance(value, str) else [text(item) for item in _items(value)]
+    if isinstance(value, str):
+        return value.split()
+    return [item if type(item) is str else text(item) for item in _items(value)]
 
 
 def label(value: Any) -> str | int | float | bool:
