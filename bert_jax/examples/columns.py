@@ -10,6 +10,7 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record
 from bert_jax.examples.values import CONVERTED, is_blank, is_unicode
+from bert_jax.text.surrogates import well_formed
 
 Example: TypeAlias = dict[str, Any]  # the roles of a task, and "id"
 Columns: TypeAlias = Mapping[str, str | Sequence[str]]
@@ -48,19 +49,29 @@ def check_roles(columns: Columns, roles: Roles) -> None:
 def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
     """The column or columns of each role in the records of a split, and what is wrong: a phrase for each role.
 
-    A role that is not in ``columns`` is the column of its name. Targets may lack in splits that begin with "test".
+    A role that is not in ``columns`` is the column of its name, unless another role has that. Targets may lack in
+    splits that begin with "test".
     """
     found: dict[str, str | tuple[str, ...]] = {}
     problems = []
+    taken = {name.partition(".")[0] for names in columns.values() for name in _several(names)}
     for role in (ID, *roles.all):
+        if role not in columns and role in taken:
+            if _is_needed(role, split, False, roles):
+                problems.append(f"another role has the column {role!r}; set config.data.columns.{role}")
+            continue
         wanted = columns.get(role, role)
-        names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        names = _several(wanted)
         absent = [name for name in names if not any(select(record, name) is not MISSING for record in records)]
         if not absent:
             found[role] = wanted if isinstance(wanted, str) else names
         elif _is_needed(role, split, role in columns, roles):
             problems.append(_unknown(split, role, absent[0], records))
     return found, problems
+
+
+def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
@@ -72,7 +83,7 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 def _unknown(split: str, role: str, name: str, records: Sequence[Record]) -> str:
     there = dict.fromkeys(column for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
-    return f"{split} has no column {name!r} for config.data.columns.{role}; {listed}"
+    return f"{split} has no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
 
 
 def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:
