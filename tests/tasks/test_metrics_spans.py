@@ -203,6 +203,7 @@ def test_cmrc_is_its_definition():
         ("甲…", "甲", 0, 100 * 2 / 3),  # nor is one ellipsis, as the list holds two in one
         ("don't乙", "do乙", 0, 100 * 2 / 5),  # do, n't, 乙: Treebank words
         ("乙", "", 0, 0),
+        ("甲乙" * 150, "丙" + "甲乙" * 150, 0, 100 * 600 / 601),  # long ones too
     ],
 )
 def test_cmrc_by_hand(answer, prediction, exact, f1):
