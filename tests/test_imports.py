@@ -16,7 +16,8 @@ PACKAGE = Path(bert_jax.__file__).resolve().parent
 LAYERS = [
     {"__init__", "records", "errors", "configuration", "files", "remote", "program", "task", "catalogue", "recipes"},
     {"text", "models"},
-    {"corpora", "examples"},
+    {"corpora"},
+    {"examples"},
     {"rows"},
     {"objectives", "tasks"},
     {"training"},
@@ -80,7 +81,7 @@ def test_training_names_no_objective_task_or_encoder():
 
 
 def test_numpy_left_of_the_mesh():
-    for name in ("text", "corpora", "rows"):
+    for name in ("text", "corpora", "examples", "rows"):
         assert not importers("jax", within=PACKAGE / name)
     assert "task.py" not in importers("jax")
 
@@ -96,7 +97,9 @@ def test_never_imported(library):
     assert importers(library) == set()
 
 
-@pytest.mark.parametrize("rooms", [[""], ["text", "corpora"], ["text", "corpora", "rows"]], ids="+".join)
+@pytest.mark.parametrize(
+    "rooms", [[""], ["text", "corpora", "examples"], ["text", "corpora", "examples", "rows"]], ids="+".join
+)
 def test_light_rooms_leave_jax_alone(rooms):
     """Every module of them is imported in a fresh process. ``import bert_jax`` alone loads nothing heavy at all."""
     modules = [

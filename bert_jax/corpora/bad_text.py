@@ -23,7 +23,8 @@ class BadTextError(UserError):
     """
 
     def __init__(self, where: str, reason: str, message: str) -> None:
-        super().__init__(f"{shown(message)}, {SKIP_HINT}")
+        self.told = shown(message)  # for readers that have no such option
+        super().__init__(f"{self.told}, {SKIP_HINT}")
         self._made_of = (where, reason, message)
         self._skipped = Skipped(below(where), reason)
 

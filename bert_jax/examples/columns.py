@@ -1,0 +1,146 @@
+"""From the columns of a record to the roles of a task: which column is what, and what is no example."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+from bert_jax.examples.reading import Bad, Record
+from bert_jax.examples.values import CONVERTED, is_blank, is_unicode
+
+Example: TypeAlias = dict[str, Any]  # the roles of a task, and "id"
+Columns: TypeAlias = Mapping[str, str | Sequence[str]]
+ID = "id"
+TARGETS = ("label", "tags", "answers")  # what is to be predicted: needed to train and to score, not to predict
+FIRM = (*TARGETS, "pair")  # optional roles that no example may lack where the others have them
+MISSING = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """What a task reads of an example."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.required + self.optional
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The roles that a model sees."""
+        return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible"))
+
+
+def check_roles(columns: Columns, roles: Roles) -> None:
+    """Raise ``UserError`` that names each key of ``columns`` that is no role."""
+    known = (ID, *roles.all)
+    wrong = [f"config.data.columns.{role} is no role of this task; {nearest(role, known)}" for role in columns]
+    wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
+    if wrong:
+        raise UserError("; ".join(wrong))
+
+
+def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
+    """The column or columns of each role in the records of a split, and what is wrong: a phrase for each role.
+
+    A role that is not in ``columns`` is the column of its name. Targets may lack in splits that begin with "test".
+    """
+    found: dict[str, str | tuple[str, ...]] = {}
+    problems = []
+    for role in (ID, *roles.all):
+        wanted = columns.get(role, role)
+        names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        absent = [name for name in names if not any(select(record, name) is not MISSING for record in records)]
+        if not absent:
+            found[role] = wanted if isinstance(wanted, str) else names
+        elif _is_needed(role, split, role in columns, roles):
+            problems.append(_unknown(split, role, absent[0], records))
+    return found, problems
+
+
+def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
+    if role in TARGETS:
+        return role in roles.all and not split.startswith("test")
+    return is_named or role in roles.required
+
+
+def _unknown(split: str, role: str, name: str, records: Sequence[Record]) -> str:
+    there = dict.fromkeys(column for record in records[:100] for column in _flat(record))
+    listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
+    return f"{split} has no column {name!r} for config.data.columns.{role}; {listed}"
+
+
+def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:
+    for key, value in record.items():
+        yield f"{below}{key}"
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{below}{key}.")
+
+
+def select(record: Any, column: str) -> Any:
+    """``record[column]``; a dot goes into nested objects, and into each of a list. ``MISSING`` if it is not there."""
+    if isinstance(record, Mapping) and column in record:
+        return record[column]
+    value, names = record, column.split(".")
+    for i, name in enumerate(names):
+        if isinstance(value, list):
+            found = [select(item, ".".join(names[i:])) for item in value]
+            return MISSING if MISSING in found else found
+        if not isinstance(value, Mapping) or name not in value:
+            return MISSING
+        value = value[name]
+    return value
+
+
+def as_example(record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool) -> Example | Bad:
+    """The roles of one record. An optional role without a value is left out."""
+    example: Example = {}
+    for role in roles.all:
+        if role not in chosen:
+            continue
+        value = _value(record, chosen[role], role)
+        if is_blank(value, role):
+            if role in roles.required or (role in FIRM and not (is_test and role in TARGETS)):
+                return Bad(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
+            continue
+        try:
+            example[role] = CONVERTED[role](value) if role in CONVERTED else value
+        except ValueError as error:
+            return Bad(record.where, f"has as {role} (column {_shown(chosen[role])}) {error}")
+        if not is_unicode(example[role]):
+            return Bad(record.where, f"has a {role} that is not UTF-8 (column {_shown(chosen[role])})")
+    if "tags" in example and len(example["tags"]) != len(example["words"]):
+        return Bad(record.where, f"has {len(example['words'])} words and {len(example['tags'])} tags")
+    if example.get("is_impossible") and "answers" in roles.all:
+        example["answers"] = []
+    return example
+
+
+def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
+    """Several columns are a list where the role is one, and else one text with spaces between."""
+    if isinstance(columns, str):
+        value = select(record, columns)
+        return None if value is MISSING else value
+    values = [select(record, column) for column in columns]
+    values = [value for value in values if value is not MISSING and value is not None]
+    if role in ("choices", "negatives", "words", "tags"):
+        return values
+    return ("-" if role == ID else " ").join(str(value) for value in values)
+
+
+def _shown(columns: str | tuple[str, ...]) -> str:
+    return repr(columns) if isinstance(columns, str) else ", ".join(map(repr, columns))
+
+
+def own_ids(records: Sequence[Record], chosen: Mapping[str, Any]) -> list[str | None]:
+    """The file's own id of each record, where it has one."""
+    if ID not in chosen:
+        return [None] * len(records)
+    values = [_value(record, chosen[ID], ID) for record in records]
+    return [None if value is None or value == "" else str(value) for value in values]

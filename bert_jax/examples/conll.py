@@ -1,0 +1,76 @@
+"""The reader ``conll``: a word and its tag a line, sentences apart by blank lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from bert_jax.examples.reading import Bad, Record, text_lines
+from bert_jax.examples.tags import Scheme, to_iob2
+
+GAP = re.compile(r"[ \t]+")  # no other white space: an ideographic space is a word of Chinese files
+DOCSTART = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which columns, and the scheme of the tags."""
+
+    word_column: int = 0
+    tag_column: int = -1  # the last
+    delimiter: str = ""  # "" is any run of spaces and tabs
+    scheme: Scheme = "auto"
+    segmentation_digit: bool = False  # words end in a digit that says where they stand in a longer one (Weibo NER)
+
+
+class Reader:
+    """Sentences as ``{"words": [...], "tags": [...], "document": int}``, the tags as IOB2.
+
+    ``-DOCSTART-`` lines begin a document and are no sentences. A line with fewer columns than asked for makes its
+    sentence bad; a file with words alone has sentences without tags.
+    """
+
+    named_splits = False
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The sentences of ``path``."""
+        rows: list[tuple[int, list[str]]] = []
+        document = 0
+        for number, line in text_lines(path):
+            if line.startswith(DOCSTART):
+                document += 1
+            if line.strip(" \t") and not line.startswith(DOCSTART):
+                rows.append((number, self._fields(line)))
+            elif rows:
+                yield self._sentence(path, rows, document)
+                rows = []
+        if rows:
+            yield self._sentence(path, rows, document)
+
+    def _fields(self, line: str) -> list[str]:
+        return line.split(self._options.delimiter) if self._options.delimiter else GAP.split(line.strip(" \t"))
+
+    def _sentence(self, path: str, rows: list[tuple[int, list[str]]], document: int) -> Record | Bad:
+        options = self._options
+        where = f"{path}:{rows[0][0]}"
+        untagged = options.tag_column in (-1, 1) and all(len(fields) == 1 for _, fields in rows)
+        needed = 1 if untagged else _width(options.word_column, options.tag_column)
+        for number, fields in rows:
+            if len(fields) < needed:
+                return Bad(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
+        words = [fields[options.word_column] for _, fields in rows]
+        if options.segmentation_digit:
+            words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
+        columns = {"words": words, "document": document}
+        if not untagged:
+            columns["tags"] = to_iob2([fields[options.tag_column] for _, fields in rows], options.scheme)
+        return Record(columns, where)
+
+
+def _width(*columns: int) -> int:
+    """Columns that a line must have: at least two, so that word and tag are not the same."""
+    return max(2, *(column + 1 if column >= 0 else -column for column in columns))

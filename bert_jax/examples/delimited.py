@@ -1,0 +1,95 @@
+"""The reader ``delimited``: tables of separated values, TSV or CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from bert_jax.errors import UserError
+from bert_jax.examples.reading import Bad, Record, plain_name, text_lines
+
+FIELD_CHARACTERS = 1 << 30  # Python's own limit, 131,072, is less than a long document
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the table is written. GLUE is ``header=True``, but for CoLA, and has no quoting."""
+
+    delimiter: str = ""  # "" is a comma in a .csv file and a tab in any other
+    header: bool = True  # whether the first line has the names of the columns; else they are "0", "1", ...
+    names: tuple[str, ...] = ()  # of the columns, in place of those in the file
+    quoting: Literal["auto", "on", "off"] = "auto"  # "auto": on with commas, off with tabs
+    encoding: str = "utf-8"  # a byte order mark is dropped
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) > 1:
+            raise UserError(
+                f"config.data.options.delimiter is {self.delimiter!r}; one character is needed, such as '\\t'"
+            )
+
+
+class Reader:
+    """Each row is a record of strings. A row with more or fewer fields than the first is bad; blank lines are none."""
+
+    named_splits = False
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The rows of ``path``."""
+        names = list(self._options.names)
+        for number, row in self._rows(path):
+            where = f"{path}:{number}"
+            if isinstance(row, str):
+                yield Bad(where, row)
+                continue
+            if not names or (number == 1 and self._options.header):
+                names = names or _names(row, self._options.header)
+                if self._options.header:
+                    continue
+            if len(row) != len(names):
+                yield Bad(where, f"has {len(row)} fields where {len(names)} are needed")
+                continue
+            yield Record(zip(names, row, strict=True), where)
+
+    def _rows(self, path: str) -> Iterator[tuple[int, list[str] | str]]:
+        """(number of its last line, fields) of each row; in place of fields what is wrong with them."""
+        delimiter = self._options.delimiter or ("," if plain_name(path).lower().endswith(".csv") else "\t")
+        lines = text_lines(path, self._options.encoding)
+        if self._options.quoting == "on" or (self._options.quoting == "auto" and delimiter == ","):
+            yield from _quoted(lines, delimiter)
+        else:
+            yield from ((number, line.split(delimiter)) for number, line in lines if line)
+
+
+def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+    csv.field_size_limit(FIELD_CHARACTERS)
+    rows = csv.reader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield (
+                rows.line_num,
+                f"is no row of a table with quotes ({error}); config.data.options.quoting='off' reads it",
+            )
+            continue
+        if row:
+            yield rows.line_num, row
+
+
+def _names(row: list[str], header: bool) -> list[str]:
+    """A column without a name has its number for one. Raises ``UserError`` for a name that stands twice."""
+    names = [(name if header else "") or str(i) for i, name in enumerate(row)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(
+            f"the first line of the table names {', '.join(map(repr, twice))} more than once; if it is no header set"
+            " config.data.options.header=False, else give config.data.options.names"
+        )
+    return names

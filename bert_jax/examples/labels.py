@@ -1,0 +1,33 @@
+"""The names of the labels, found in the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import Example
+
+MOST = 1000
+FEW = 10  # examples whose labels may be all different
+
+
+def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
+    """Every value of ``role`` (of a list, every item) as text, sorted; whole numbers by size.
+
+    Raises:
+      UserError: there is none, there are more than 1,000, or no two examples have the same.
+    """
+    values = [example[role] for example in examples if role in example]
+    lists = any(isinstance(value, list) for value in values)
+    names = {str(item) for value in values for item in (value if isinstance(value, list) else [value])}
+    hint = f"is config.data.columns.{role} the right column, or is this a regression?"
+    if not names:
+        raise UserError(f"no example has a {role}; set config.data.columns.{role}")
+    if len(names) > MOST:
+        raise UserError(f"{len(names):,} different values of {role} found, at most {MOST:,} are allowed; {hint}")
+    if not lists and FEW < len(values) == len(names):
+        raise UserError(f"each of {len(values)} examples has another {role}, such as {min(names)!r}; {hint}")
+    try:
+        return tuple(sorted(names, key=int))
+    except ValueError:
+        return tuple(sorted(names))

@@ -1,0 +1,187 @@
+"""The examples of a run: files read, columns given their roles, splits dealt and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from bert_jax import catalogue
+from bert_jax.configuration import build, check_fields
+from bert_jax.errors import UserError
+from bert_jax.examples import overlap, splits
+from bert_jax.examples.columns import Columns, Example, Roles, as_example, check_roles, choose, own_ids
+from bert_jax.examples.reading import Bad, Reader, Record, packed_name
+
+Note = Callable[[str], None]  # says one line to who runs it
+KINDS = ("train", "dev", "test")
+SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where labelled data is, how it is written and what its columns are: ``config.data``."""
+
+    format: str  # the name of a reader
+    splits: Mapping[str, str]  # name -> path below the folder of the data; names begin with train, dev or test
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the reader
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column or several; dots go deeper
+    dev_fraction: float = 0.0  # of train, dealt out as dev where there is no dev split
+    split_seed: int = 42
+    train_fraction: float = 1.0  # 0.01 is a part of 0.1
+    overlap: Literal["warn", "error", "drop"] = "warn"  # of splits; "drop": from train
+    bad_examples: Literal["error", "skip"] = "error"
+
+    def __post_init__(self) -> None:
+        wrong = [name for name in self.splits if not name.startswith(KINDS)]
+        if wrong or not self.splits:
+            raise UserError(
+                f"config.data.splits has {', '.join(map(repr, wrong)) or 'none'}; names that begin with train, dev or"
+                " test are needed, such as dev_matched"
+            )
+        allowed = "at least 0 and less than 1 is needed"
+        check_fields(self, "config.data", allowed, "dev_fraction", sound=lambda value: 0 <= value < 1)
+        allowed = "more than 0 and at most 1 is needed"
+        check_fields(self, "config.data", allowed, "train_fraction", sound=lambda value: 0 < value <= 1)
+        if self.dev_fraction and (dev := [name for name in self.splits if name.startswith("dev")]):
+            raise UserError(
+                f"config.data.dev_fraction is {self.dev_fraction}, and config.data.splits has {', '.join(dev)} too;"
+                " leave one of them out"
+            )
+        if self.dev_fraction and "train" not in self.splits:
+            raise UserError("config.data.dev_fraction needs a split called train in config.data.splits")
+
+
+def load(
+    config: DataConfig, folder: str | os.PathLike[str], roles: Roles, note: Note
+) -> dict[str, tuple[Example, ...]]:
+    """The examples of every split, in the order of the files, with the roles of a task and an ``id``.
+
+    Args:
+      folder: what the paths of ``config.splits`` are below; "" if they are whole.
+      note: told of what was skipped and what stands in two splits.
+
+    Raises:
+      UserError: unknown format, option, role or column; files that are missing or not of the format; examples that
+        are bad or splits that overlap where the config says that these are errors; a split without examples.
+    """
+    check_roles(config.columns, roles)
+    reader = make_reader(config)
+    items = {split: list(reader.read(path)) for split, path in _paths(config, folder, reader).items()}
+    result = _examples(config, items, roles, note)
+    if config.dev_fraction:
+        result["train"], result["dev"] = splits.deal(result["train"], config.dev_fraction, config.split_seed)
+    result = _without_overlap(config, result, roles, note)
+    for split in result:
+        if split.startswith("train"):
+            result[split] = splits.keep(result[split], config.train_fraction, config.split_seed)
+    if empty := [split for split, examples in result.items() if not examples]:
+        raise UserError(f"no example is left in {', '.join(empty)}; check config.data.splits and config.data.format")
+    return result
+
+
+def make_reader(config: DataConfig) -> Reader:
+    """Of ``config.format``. Raises ``UserError`` that lists the readers or the options there are."""
+    module = catalogue.find("examples", config.format, having="Reader")
+    return module.Reader(build(module.Options, config.options, "config.data.options"))
+
+
+def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -> dict[str, str]:
+    paths = {split: os.path.join(os.fspath(folder), path) for split, path in config.splits.items()}
+    paths = {split: config.splits[split] if "://" in config.splits[split] else path for split, path in paths.items()}
+    if reader.named_splits:
+        return paths
+    found = {split: packed_name(path) for split, path in paths.items()}
+    if missing := [f"{split}: {paths[split]}" for split, path in found.items() if path is None]:
+        raise UserError(
+            f"no file for {'; '.join(missing)}, nor a compressed one of that name; check --data and config.data.splits"
+        )
+    return {split: path for split, path in found.items() if path is not None}
+
+
+def _examples(
+    config: DataConfig, items: Mapping[str, Sequence[Record | Bad]], roles: Roles, note: Note
+) -> dict[str, tuple[Example, ...]]:
+    chosen: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    for split, found in items.items():
+        records = [item for item in found if isinstance(item, Record)]
+        if records:  # without any, what is wrong is another thing
+            chosen[split], wrong = choose(split, records, config.columns, roles)
+            problems += wrong
+    if problems:
+        raise UserError("; ".join(problems))
+    examples = {split: _made(split, found, chosen.get(split, {}), roles) for split, found in items.items()}
+    _account(config, {split: [e for e in made if isinstance(e, Bad)] for split, made in examples.items()}, items, note)
+    return {
+        split: _with_ids(split, items[split], made, chosen.get(split, {}), config.columns, note)
+        for split, made in examples.items()
+    }
+
+
+def _made(split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], roles: Roles) -> list[Example | Bad]:
+    is_test = split.startswith("test")
+    return [item if isinstance(item, Bad) else as_example(item, chosen, roles, is_test) for item in items]
+
+
+def _account(
+    config: DataConfig, bad: Mapping[str, Sequence[Bad]], items: Mapping[str, Sequence[Any]], note: Note
+) -> None:
+    """Raise what is bad in all splits together, or tell of it, split by split."""
+    every = [item for found in bad.values() for item in found]
+    if every and config.bad_examples == "error":
+        raise UserError(
+            f"{len(every):,} of {sum(map(len, items.values())):,} examples are bad: {_listed(every)}; mend them, or"
+            " count and leave them out with config.data.bad_examples='skip'"
+        )
+    for split, found in bad.items():
+        if found:
+            note(f"{split}: {len(found):,} of {len(items[split]):,} examples skipped: {_listed(found)}")
+
+
+def _listed(bad: Sequence[Bad]) -> str:
+    more = f"; and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
+    return "; ".join(f"{item.where} {item.reason}" for item in bad[:SHOWN]) + more
+
+
+def _with_ids(
+    split: str,
+    items: Sequence[Record | Bad],
+    made: Sequence[Example | Bad],
+    chosen: Mapping[str, Any],
+    columns: Columns,
+    note: Note,
+) -> tuple[Example, ...]:
+    """The examples with the file's own ids, or with split and row, of which bad ones count too."""
+    good = [(row, item, example) for row, (item, example) in enumerate(zip(items, made, strict=True))
+            if isinstance(item, Record) and not isinstance(example, Bad)]  # fmt: skip
+    own = own_ids([item for _, item, _ in good], chosen)
+    twice = [name for name, count in Counter(own).items() if name is not None and count > 1]
+    if twice:
+        told = f"{split} has {len(twice):,} ids more than once, such as {twice[0]!r}"
+        if "id" in columns:
+            raise UserError(f"{told}; check config.data.columns.id, or leave it out to number the rows")
+        note(f"{told}; its rows are numbered instead")
+        own = [None] * len(good)
+    return tuple(
+        {"id": f"{split}-{row}" if name is None else name, **example}
+        for (row, _, example), name in zip(good, own, strict=True)
+    )
+
+
+def _without_overlap(
+    config: DataConfig, result: dict[str, tuple[Example, ...]], roles: Roles, note: Note
+) -> dict[str, tuple[Example, ...]]:
+    found = overlap.find(result, roles.inputs)
+    if not found:
+        return result
+    told = "; ".join(map(str, found))
+    if config.overlap == "error":
+        raise UserError(f"{told}; config.data.overlap='drop' drops them from train, 'warn' goes on")
+    note(told)
+    if config.overlap == "drop":
+        result, dropped = overlap.without(result, roles.inputs)
+        note(f"{dropped:,} examples dropped from train")
+    return result

@@ -1,0 +1,111 @@
+"""What readers share: records that know their place, and the lines of packed files on any file system.
+
+A reader is one file of this room with a frozen dataclass ``Options`` (the keys of ``config.data.options``) and a class
+``Reader``. It knows a format and no task.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from bert_jax import files
+from bert_jax.corpora.bad_text import BadTextError
+from bert_jax.corpora.byte_ranges import lines as byte_lines
+from bert_jax.corpora.unpacking import UNPACKERS, unpacked
+from bert_jax.errors import UserError
+
+BLOCK_BYTES = 1 << 20
+
+
+class Record(dict[str, Any]):
+    """The columns of one example as found (str, int, float, bool, list, dict, None), and where that is."""
+
+    def __init__(self, columns: Any, where: str) -> None:
+        super().__init__(columns)
+        self.where = where  # "train.tsv:17", for errors
+
+
+class Bad(NamedTuple):
+    """Something that should be a record and is none. The loader raises or counts it."""
+
+    where: str
+    reason: str  # goes on after the place: "has 3 fields where 4 are needed"
+
+
+class Reader(Protocol):
+    """Reads one format.
+
+    ``named_splits`` says that the last part of a path is the name of a split and no file.
+    """
+
+    named_splits: ClassVar[bool] = False
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The records of ``path`` in order. Raises ``UserError`` for a file that is not of the format at all."""
+        ...
+
+
+def packed_name(path: str) -> str | None:
+    """``path``, or the compressed file of that name (``train.tsv.xz`` for ``train.tsv``), whichever is there."""
+    for candidate in (path, *(path + ending for ending in UNPACKERS)):
+        if files.as_path(candidate).exists():
+            return candidate
+    return None
+
+
+def need(path: str) -> str:
+    """``packed_name(path)``. Raises ``UserError`` if neither is there."""
+    found = packed_name(path)
+    if found is None:
+        raise UserError(f"no file {path}, nor a compressed one of that name; check config.data.splits and --data")
+    return found
+
+
+def plain_name(path: str) -> str:
+    """``path`` without the ending of a compressed file."""
+    stem, ending = os.path.splitext(path)
+    return stem if ending in UNPACKERS else path
+
+
+def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """(number from 1, line without LF or CRLF) of a file. A byte order mark is dropped.
+
+    Bytes that are not of ``encoding`` become lone surrogates, which the loader finds and reports with their place.
+
+    Raises:
+      UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
+    """
+    codec = _codec(encoding)
+    try:
+        with unpacked(path) as file:
+            for number, (_, raw) in enumerate(byte_lines(file), 1):
+                line = codec.decode(raw, "surrogateescape")[0].removesuffix("\r")
+                yield number, line.removeprefix("\ufeff") if number == 1 else line
+    except BadTextError as error:
+        raise UserError(error.told) from None
+
+
+def whole_text(path: str, encoding: str = "utf-8") -> str:
+    """All of a file, as ``text_lines`` reads it but with its line ends."""
+    codec = _codec(encoding)
+    blocks = []
+    try:
+        with unpacked(path) as file:
+            while block := file.read(BLOCK_BYTES):
+                blocks.append(block)
+    except BadTextError as error:
+        raise UserError(error.told) from None
+    return codec.decode(b"".join(blocks), "surrogateescape")[0].removeprefix("\ufeff")
+
+
+def _codec(encoding: str) -> codecs.CodecInfo:
+    try:
+        return codecs.lookup(encoding)
+    except LookupError:
+        raise UserError(
+            f"config.data.options.encoding is {encoding!r}, which Python does not know; use a name such as utf-8,"
+            " gb18030 or cp1252"
+        ) from None

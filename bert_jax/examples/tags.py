@@ -1,0 +1,43 @@
+"""Schemes of tags, and one of them for all: IOB2, where every entity begins with ``B-``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+Scheme: TypeAlias = Literal["auto", "iob1", "iob2", "bioes", "as_found"]
+FIRST = ("B", "S", "U")  # of an entity, alone or not; U is what BILOU calls S
+INSIDE = ("I", "E", "M", "L")  # M and E: BMES; L: BILOU
+
+
+def to_iob2(tags: Sequence[str], scheme: Scheme = "auto") -> list[str]:
+    """The tags of one sentence as IOB2.
+
+    An ``I-X`` that goes on no ``X`` becomes ``B-X``. In IOB1 that is the rule; in IOB2 and BIOES, where it is a slip,
+    it is how conlleval and seqeval read it. So ``auto`` needs not to know which of them it sees. ``iob2`` and
+    ``as_found`` change nothing. Tags without a prefix (parts of speech) stay.
+    """
+    if scheme in ("iob2", "as_found"):
+        return list(tags)
+    result, previous = [], ""
+    for tag in tags:
+        prefix, dash, kind = tag.partition("-")
+        if not dash or prefix not in FIRST + INSIDE or (scheme == "iob1" and prefix not in "BI"):
+            result.append(tag)
+            previous = ""
+            continue
+        result.append(f"{'I' if prefix in INSIDE and kind == previous else 'B'}-{kind}")
+        previous = "" if prefix in ("E", "S", "L", "U") else kind
+    return result
+
+
+def spans_to_iob2(length: int, spans: Sequence[tuple[int, int, str]]) -> list[str]:
+    """IOB2 tags of ``length`` characters from (first, last, kind), both ends inside.
+
+    Where two overlap the longer one stays, of equals the first: one row of tags cannot hold both.
+    """
+    tags = ["O"] * length
+    for first, last, kind in sorted(spans, key=lambda span: span[0] - span[1]):
+        if all(tag == "O" for tag in tags[first : last + 1]):
+            tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return tags

@@ -1,0 +1,92 @@
+"""What the value of each role may be, and how the forms that files have for it become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+SCALARS = (str, int, float)
+
+
+def is_blank(value: Any, role: str) -> bool:
+    """Whether there is nothing in it. No answers is an answer: an empty list."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return True
+    return isinstance(value, list | tuple) and not value and role != "answers"
+
+
+def is_unicode(value: Any) -> bool:
+    """Whether all text in ``value`` can be written: none has half a character, which stands too for bytes that were
+    not of the file's encoding."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, Mapping):
+        return all(map(is_unicode, value.values()))
+    return all(map(is_unicode, value)) if isinstance(value, list | tuple) else True
+
+
+def text(value: Any) -> str:
+    """Text, or a number as it is written."""
+    if not isinstance(value, SCALARS):
+        raise ValueError(f"a {type(value).__name__} where text is needed")
+    return value if isinstance(value, str) else str(value)
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts, none of them empty; one text is a list of one."""
+    items = [text(item) for item in ([value] if isinstance(value, SCALARS) else _items(value))]
+    if not all(item.strip() for item in items):
+        raise ValueError("an empty text in a list")
+    return items
+
+
+def words(value: Any) -> list[str]:
+    """A list of texts; one text is cut at its spaces."""
+    return value.split() if isinstance(value, str) else [text(item) for item in _items(value)]
+
+
+def label(value: Any) -> str | int | float | bool:
+    """A name, an index or a number."""
+    if not isinstance(value, SCALARS):
+        raise ValueError(f"a {type(value).__name__} where one name or number is needed")
+    return value.strip() if isinstance(value, str) else value
+
+
+def answers(value: Any) -> list[dict[str, Any]]:
+    """A list of ``{"text", "answer_start"}``, or the dict of two lists that TFDS and ``datasets`` make of it."""
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        starts = value.get("answer_start") or [None] * len(value["text"])
+        value = [{"text": t, "answer_start": s} for t, s in zip(value["text"], starts, strict=True)]
+    items = [value] if isinstance(value, Mapping) else _items(value)
+    for item in items:
+        if not (
+            isinstance(item, Mapping)
+            and isinstance(item.get("text"), str)
+            and isinstance(item.get("answer_start"), int)
+        ):
+            raise ValueError("something without a text and an answer_start")
+    return [{"text": item["text"], "answer_start": item["answer_start"]} for item in items]
+
+
+def flag(value: Any) -> bool:
+    """True or false, also as a word or a digit."""
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).strip().lower() not in known:
+        raise ValueError(f"{str(value)[:40]!r} where true or false is needed")
+    return known[str(value).strip().lower()]
+
+
+def _items(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"a {type(value).__name__} where a list is needed")
+    return list(value)
+
+
+CONVERTED: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("text", "pair", "question", "context", "positive"), text),
+    **dict.fromkeys(("choices", "negatives"), texts),
+    **dict.fromkeys(("words", "tags"), words),
+    "label": label,
+    "answers": answers,
+    "is_impossible": flag,
+}
