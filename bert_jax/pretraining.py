@@ -17,7 +17,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
 from bert_jax.inputs import Inputs
-from bert_jax.interchange.initial import Initial, load_initial, start_from
+from bert_jax.interchange.initial import load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.model_choice import choose_model
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask

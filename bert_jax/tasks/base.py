@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import encoder_train_flops
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
@@ -22,13 +23,6 @@ from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 KIND = "train"  # the longest kind of batch, which evaluation has too
-
-
-class Roles(NamedTuple):
-    """What a task reads of an example."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,14 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.examples.load import label_names
+from bert_jax.examples.columns import Roles
+from bert_jax.examples.labels import label_names
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForSequenceClassification
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
-from bert_jax.tasks.base import ExampleTask, Roles, pair_sequences
+from bert_jax.tasks.base import ExampleTask, pair_sequences
 from bert_jax.tasks.metrics.classification import classification_metrics
 
 
