@@ -119,7 +119,10 @@ def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Examp
 
 
 def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
-    """Predictions as JSON Lines in the file ``output``, or as a benchmark wants them, in that folder; where they lie."""
+    """Predictions as JSON Lines in the file ``output``, or as a benchmark wants them, in that folder.
+
+    Returns where they lie.
+    """
     if not submission:
         write_predictions(output, records)
         return output

@@ -189,9 +189,7 @@ class ExampleTask(abc.ABC):
             ids | self.features(length) | {"row_weights": Feature((), "float32"), "example_ids": Feature((), "int32")}
         )
 
-    def make_rows(
-        self, sequences: Mapping[str, Sequence[Sequence[int]]], arrays: Mapping[str, np.ndarray]
-    ) -> EncodedRows:
+    def make_rows(self, sequences: Mapping[str, Sequence[Any]], arrays: Mapping[str, np.ndarray]) -> EncodedRows:
         """Rows with ``row_weights`` of 1 and their number as ``example_ids``."""
         num_rows = len(next(iter(sequences.values()))) // (self.num_choices or 1)
         own = {"row_weights": np.ones(num_rows, np.float32), "example_ids": np.arange(num_rows, dtype=np.int32)}

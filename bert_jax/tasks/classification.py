@@ -77,7 +77,7 @@ class Task(ExampleTask):
         truth, found = self.rows[part].arrays["labels"], outputs["logits"].argmax(axis=-1)
         known = self.rows[part].arrays["label_weights"] > 0
         labels = self.setting.labels
-        return classification_metrics(names, truth[known], found[known], labels, self.config.positive)
+        return classification_metrics(names, truth[known].tolist(), found[known].tolist(), labels, self.config.positive)
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         logits = np.asarray(outputs["logits"], np.float64)
