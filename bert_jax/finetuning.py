@@ -138,6 +138,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
+        task.check(splits)
         experiment = make_experiment(settings, task)
         experiment.check()
         observer = Observer(workdir, run, experiment.phases.num_steps, settings.loggers)
@@ -287,7 +288,7 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 
 def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
-    """What is about to be trained, in two lines."""
+    """What is about to be trained, and what became of the examples."""
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
     phase = experiment.phases.phases[0]
@@ -296,6 +297,7 @@ def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experim
         f"examples: {sizes}{labels}",
         f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {lengths}; an evaluation every "
         f"{experiment.training.eval_every_steps:,}",
+        *task.notes,
     ]
 
 
