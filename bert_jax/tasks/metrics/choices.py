@@ -1,0 +1,14 @@
+"""Multiple choice: the share of questions whose right choice scored highest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_jax.tasks.metrics.counting import check_lengths, ratio
+
+
+def choice_metrics(labels: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
+    """accuracy, of indices among the choices of each question (questions may have different numbers of them)."""
+    check_lengths(labels, predictions)
+    correct = sum(int(label == choice) for label, choice in zip(labels, predictions, strict=True))
+    return {"accuracy": ratio(correct, len(labels))}

@@ -1,0 +1,128 @@
+"""Accuracy, F1, Matthews correlation and what lies behind them, from the confusion matrix of one label an example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.configuration import choose
+from bert_jax.errors import UserError
+from bert_jax.tasks.metrics.counting import check_lengths, precision_recall_f1, ratio
+
+Averaged = Callable[[np.ndarray], float]  # a score of a whole confusion matrix
+
+
+def classification_metrics(
+    names: Sequence[str],
+    labels: Sequence[int],
+    predictions: Sequence[int],
+    label_names: Sequence[str],
+    positive: str | None = None,
+) -> dict[str, float]:
+    """The scores called ``names``, of indices into ``label_names``.
+
+    accuracy, matthews_correlation (multi-class too: Gorodkin 2004), precision, recall and f1 of the label ``positive``
+    (the second of two where it is None, as in GLUE), and f1, precision, recall averaged: ``f1_macro`` (plain mean over
+    the labels that occur, true or predicted), ``f1_micro``, ``f1_weighted`` (by the number of true ones).
+
+    Raises ``UserError`` for every unknown name, for unequal lengths, indices without a name, and for a binary score
+    where no label is named as positive.
+    """
+    check_names(names, label_names, positive)
+    matrix = confusion_matrix(labels, predictions, len(label_names))
+    scores = {}
+    for name in names:
+        if name in BINARY:
+            scores[name] = _of_label(matrix, _positive(name, label_names, positive))[name]
+        else:
+            scores[name] = AVERAGED[name](matrix)
+    return scores
+
+
+def check_names(names: Sequence[str], label_names: Sequence[str], positive: str | None = None) -> None:
+    """Raise ``UserError`` where ``classification_metrics`` would for these names, before there are predictions."""
+    problems = []
+    for name in names:
+        try:
+            choose("metric", name, {**AVERAGED, **dict.fromkeys(BINARY)})
+            if name in BINARY:
+                _positive(name, label_names, positive)
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("; ".join(problems))
+
+
+def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> np.ndarray:
+    """[K, K] int64: how many of each true label (row) were predicted as each label (column)."""
+    check_lengths(labels, predictions)
+    true, predicted = np.asarray(labels, np.int64), np.asarray(predictions, np.int64)
+    for kind, indices in (("labels", true), ("predictions", predicted)):
+        wrong = indices[(indices < 0) | (indices >= num_labels)]
+        if wrong.size:
+            raise UserError(f"{kind} hold {wrong[0]} ({wrong.size} such); allowed: 0 to {num_labels - 1}")
+    return np.bincount(true * num_labels + predicted, minlength=num_labels**2).reshape(num_labels, num_labels)
+
+
+def per_label(matrix: np.ndarray, label_names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """precision, recall, f1 and support (number of true examples) of each label, from a confusion matrix."""
+    support = matrix.sum(1)
+    return {name: {**_of_label(matrix, k), "support": float(support[k])} for k, name in enumerate(label_names)}
+
+
+def matthews_correlation(matrix: np.ndarray) -> float:
+    """The correlation of true and predicted labels, from their confusion matrix; 0 where either is constant."""
+    true, predicted = [int(n) for n in matrix.sum(1)], [int(n) for n in matrix.sum(0)]
+    total, correct = sum(true), int(np.trace(matrix))
+    spread = [total**2 - sum(n * n for n in side) for side in (true, predicted)]  # Python's integers cannot overflow
+    covariance = correct * total - sum(t * p for t, p in zip(true, predicted, strict=True))
+    return ratio(covariance, math.sqrt(spread[0]) * math.sqrt(spread[1]))
+
+
+def _of_label(matrix: np.ndarray, label: int | np.signedinteger) -> dict[str, float]:
+    return precision_recall_f1(matrix[label, label], matrix[:, label].sum(), matrix[label].sum())
+
+
+def _accuracy(matrix: np.ndarray) -> float:
+    return ratio(np.trace(matrix), matrix.sum())
+
+
+def _macro(score: str) -> Averaged:
+    def mean(matrix: np.ndarray) -> float:
+        present = np.flatnonzero(matrix.sum(0) + matrix.sum(1))
+        return ratio(sum([_of_label(matrix, k)[score] for k in present]), len(present))
+
+    return mean
+
+
+def _weighted(score: str) -> Averaged:
+    def mean(matrix: np.ndarray) -> float:
+        support = matrix.sum(1)
+        return ratio(sum(_of_label(matrix, k)[score] * support[k] for k in np.flatnonzero(support)), support.sum())
+
+    return mean
+
+
+def _positive(metric: str, label_names: Sequence[str], positive: str | None) -> int:
+    if positive is not None:
+        if positive not in label_names:
+            raise UserError(f"the positive label {positive!r} is unknown; labels: {', '.join(label_names)}")
+        return list(label_names).index(positive)
+    if len(label_names) != 2:
+        raise UserError(
+            f"metric {metric!r} is of one label against the rest, and there are {len(label_names)}: name the positive "
+            f"one, or take {metric}_macro, {metric}_micro or {metric}_weighted"
+        )
+    return 1
+
+
+BINARY = ("precision", "recall", "f1")
+AVERAGED: dict[str, Averaged] = {
+    "accuracy": _accuracy,
+    "matthews_correlation": matthews_correlation,
+    **{f"{score}_micro": _accuracy for score in BINARY},  # one label an example: every miss is one of each kind
+    **{f"{score}_macro": _macro(score) for score in BINARY},
+    **{f"{score}_weighted": _weighted(score) for score in BINARY},
+}

@@ -1,0 +1,159 @@
+"""Precision, recall and F1 of whole entities in tagged sentences, as ``seqeval`` defines them.
+
+Tags are ``O`` or a prefix, a dash and a type (``B-PER``; a bare ``B`` has the type ``_``). An entity is right where its
+type and both its ends are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from bert_jax.configuration import choose
+from bert_jax.errors import UserError
+from bert_jax.tasks.metrics.counting import check_lengths, precision_recall_f1, ratio
+
+Sentences = Sequence[Sequence[str]]
+
+
+class Entity(NamedTuple):
+    sentence: int
+    type: str
+    start: int
+    end: int  # exclusive
+
+
+class Scheme(NamedTuple):
+    """How the prefixes of a scheme spell an entity; used by mode "strict"."""
+
+    first: str
+    inside: str  # follow, of the same type
+    single: str  # no prefix of ``inside`` follows these
+    last: str  # an entity that does not end with one of these is none
+
+
+SCHEMES = {
+    "IOB2": Scheme(first="B", inside="I", single="", last="BI"),
+    "IOE2": Scheme(first="IE", inside="IE", single="E", last="E"),
+    "IOBES": Scheme(first="BS", inside="IE", single="ES", last="ES"),
+    "BILOU": Scheme(first="BU", inside="IL", single="LU", last="LU"),
+}
+CONLL_PREFIXES = "BIES"
+TAG = re.compile(r"O|[BIESLU](-.+)?")
+
+
+def entity_metrics(
+    labels: Sentences,
+    predictions: Sentences,
+    mode: Literal["conll", "strict"] = "conll",
+    scheme: str | None = None,
+) -> dict[str, float]:
+    """precision, recall and f1 over all entities, accuracy of the tags, and PER_precision, PER_recall, PER_f1 and
+    PER_support of each type PER that is true or predicted.
+
+    Mode "conll" reads tags as conlleval does: an ``I`` after an ``O`` or another type begins an entity (so IOB1, IOB2
+    and IOBES are understood). Mode "strict" takes what the scheme spells in full, and no other; the scheme (IOB2, IOE2,
+    IOBES, BILOU) is found from the prefixes where None. Raises ``UserError`` for sentences of unequal length, malformed
+    tags, an unknown mode or scheme, and prefixes that fit no scheme.
+    """
+    check_lengths(labels, predictions)
+    unequal = [i for i, (a, b) in enumerate(zip(labels, predictions, strict=True)) if len(a) != len(b)]
+    if unequal:
+        i = unequal[0]
+        raise UserError(
+            f"{len(unequal)} sentences have not one tag a word, such as number {i}: {len(predictions[i])} predicted "
+            f"tags for {len(labels[i])} words"
+        )
+    true, predicted = (set(found) for found in _both(labels, predictions, mode, scheme))
+    result = _scores(true, predicted)
+    right = sum(a == b for x, y in zip(labels, predictions, strict=True) for a, b in zip(x, y, strict=True))
+    result["accuracy"] = ratio(right, sum(map(len, labels)))
+    for type_ in sorted({entity.type for entity in true | predicted}):
+        of_type = [{entity for entity in side if entity.type == type_} for side in (true, predicted)]
+        result |= {f"{type_}_{name}": value for name, value in _scores(*of_type).items()}
+        result[f"{type_}_support"] = float(len(of_type[0]))
+    return result
+
+
+def conll_entities(sentences: Sentences) -> Iterator[Entity]:
+    """Entities as conlleval reads them, whatever the scheme."""
+    for number, tags in enumerate(sentences):
+        start, before, type_before = 0, "O", ""
+        for i, (prefix, type_) in enumerate([*map(_split, tags), ("O", "")]):
+            broken = type_ != type_before or before in "ES" or prefix in "BS"
+            if before != "O" and broken:
+                yield Entity(number, type_before, start, i)
+            if prefix != "O" and broken:
+                start = i
+            before, type_before = prefix, type_
+
+
+def strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
+    """Entities that follow the scheme from their first tag to their last."""
+    for number, tags in enumerate(sentences):
+        pairs = [_split(tag) for tag in tags]
+        i = 0
+        while i < len(pairs):
+            start, (prefix, type_) = i, pairs[i]
+            i += 1
+            if prefix not in scheme.first:
+                continue
+            while i < len(pairs) and prefix not in scheme.single and _goes_on(pairs[i], type_, scheme):
+                prefix = pairs[i][0]
+                i += 1
+            if prefix in scheme.last:
+                yield Entity(number, type_, start, i)
+
+
+def _goes_on(pair: tuple[str, str], type_: str, scheme: Scheme) -> bool:
+    return pair[0] in scheme.inside and pair[1] == type_
+
+
+def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | None) -> list[Iterable[Entity]]:
+    prefixes = _prefixes([*labels, *predictions])
+    if mode == "conll":
+        if not prefixes <= set(CONLL_PREFIXES):
+            raise UserError(f"tags begin with {_listed(prefixes)}; mode conll reads B, I, E, S and O: take mode strict")
+        return [conll_entities(labels), conll_entities(predictions)]
+    if mode != "strict":
+        raise UserError(f"unknown mode {mode!r} of entity metrics; allowed: conll, strict")
+    spelled = choose("scheme of tags", scheme, SCHEMES) if scheme else _detect(prefixes)
+    if not prefixes <= set(spelled.first + spelled.inside):
+        allowed = _listed(set(spelled.first + spelled.inside))
+        raise UserError(f"tags begin with {_listed(prefixes)}; the scheme {scheme} allows {allowed} and O")
+    return [strict_entities(labels, spelled), strict_entities(predictions, spelled)]
+
+
+def _detect(prefixes: set[str]) -> Scheme:
+    """The first scheme with these prefixes: ``seqeval``'s choice wherever it makes one."""
+    fitting = [scheme for scheme in SCHEMES.values() if prefixes <= set(scheme.first + scheme.inside)]
+    if not fitting or prefixes == {"I"}:
+        kind = "more than one scheme" if fitting else "no scheme"
+        raise UserError(f"tags begin with {_listed(prefixes)}: that fits {kind}; name one of {', '.join(SCHEMES)}")
+    return fitting[0]
+
+
+def _prefixes(sentences: Iterable[Sequence[str]]) -> set[str]:
+    """All but O. Raises ``UserError`` that lists malformed tags."""
+    tags = Counter(tag for sentence in sentences for tag in sentence)
+    wrong = [tag for tag in tags if not TAG.fullmatch(tag)]
+    if wrong:
+        listed = ", ".join(repr(tag) for tag in sorted(wrong)[:5])
+        raise UserError(
+            f"{len(wrong)} tags are none of a known scheme: {listed}; allowed: O and such as B-PER or I-PER"
+        )
+    return {tag[0] for tag in tags if tag != "O"}
+
+
+def _split(tag: str) -> tuple[str, str]:
+    return (tag[0], "" if tag == "O" else tag[2:] or "_")
+
+
+def _scores(true: set[Entity], predicted: set[Entity]) -> dict[str, float]:
+    return precision_recall_f1(len(true & predicted), len(predicted), len(true))
+
+
+def _listed(prefixes: set[str]) -> str:
+    return ", ".join(sorted(prefixes))

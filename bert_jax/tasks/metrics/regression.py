@@ -1,0 +1,91 @@
+"""Correlations and errors of real-valued predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.configuration import choose
+from bert_jax.errors import UserError
+from bert_jax.tasks.metrics.counting import check_lengths
+
+
+def regression_metrics(
+    names: Sequence[str],
+    labels: Sequence[float],
+    predictions: Sequence[float],
+    note: Callable[[str], None] | None = None,
+) -> dict[str, float]:
+    """The scores called ``names``: pearson, spearmanr (ties get the mean of their ranks), mean_squared_error,
+    mean_absolute_error.
+
+    A correlation is 0 where either side is constant or has fewer than two values, and ``note`` is told so (a model that
+    predicts one value for all has learned no order). Predictions that are not finite give nan: they are not hidden.
+    Raises ``UserError`` for every unknown name and for unequal lengths.
+    """
+    check_names(names)
+    check_lengths(labels, predictions)
+    true, predicted = np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
+    constant = " and ".join(
+        kind for kind, values in (("labels", true), ("predictions", predicted)) if _constant(values)
+    )
+    if constant and note and not {"pearson", "spearmanr"}.isdisjoint(names):
+        note(f"all {constant} are equal: the correlation is undefined and counted as 0")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return {name: METRICS[name](true, predicted) for name in names}
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ``UserError`` that lists every unknown name."""
+    problems = []
+    for name in names:
+        try:
+            choose("metric", name, METRICS)
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("; ".join(problems))
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Linear correlation of two vectors [N] float64, within [-1, 1]; 0 where either is constant."""
+    if _constant(x) or _constant(y):
+        return 0.0
+    x, y = x - x.mean(), y - y.mean()
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()  # squares neither overflow nor vanish
+    return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1, 1))
+
+
+def spearmanr(x: np.ndarray, y: np.ndarray) -> float:
+    """The linear correlation of ranks."""
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return float("nan")
+    return pearson(ranks(x), ranks(y))
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks [N] from 1, equal values sharing the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
+
+
+def _constant(values: np.ndarray) -> bool:
+    return values.size < 2 or bool((values == values[0]).all())
+
+
+def _mean_squared_error(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.square(x - y).mean()) if x.size else 0.0
+
+
+def _mean_absolute_error(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.abs(x - y).mean()) if x.size else 0.0
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "pearson": pearson,
+    "spearmanr": spearmanr,
+    "mean_squared_error": _mean_squared_error,
+    "mean_absolute_error": _mean_absolute_error,
+}

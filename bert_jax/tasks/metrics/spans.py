@@ -1,0 +1,198 @@
+"""Exact match and F1 of answer texts, in percent, as the official scripts of SQuAD and CMRC 2018 count them.
+
+SQuAD v1.1 (Rajpurkar et al. 2016, section 6.1), SQuAD v2.0 (Rajpurkar, Jia and Liang 2018, section 4), CMRC 2018 (Cui
+et al. 2019, section 3), which DRCD takes too. A question has any number of right answers; the best one counts.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from bert_jax.configuration import choose
+from bert_jax.errors import UserError
+from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
+
+Answers = Mapping[str, Sequence[str]]  # question id -> right answers; none where the question has no answer
+Texts = Mapping[str, str]  # question id -> predicted answer; "" says that there is none
+Scores = dict[str, tuple[float, float]]  # question id -> exact match, F1, as fractions
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# As CMRC 2018 lists them. It lists the doubled ellipsis too, and compares it with single characters: none is removed.
+_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+_CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
+
+
+def span_metrics(kind: str, answers: Answers, predictions: Texts) -> dict[str, float]:
+    """exact_match and f1 (squad_v1.1, cmrc2018), or those of ``squad_v2_metrics`` without scores (squad_v2.0)."""
+    return choose("kind of span metrics", kind, KINDS)(answers, predictions)
+
+
+def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
+    """exact_match and f1. A question without a prediction counts as wrong; predictions for no question are left out."""
+    return _means(answers, predictions, exact_match, token_f1)
+
+
+def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
+    """exact_match, f1 and average (their mean); needs the extra ``cmrc``. Missing predictions count as wrong."""
+    segment = _Segmenter()
+    means = _means(answers, predictions, _cmrc_exact_match, segment.f1)
+    return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
+
+
+def squad_v2_metrics(
+    answers: Answers,
+    predictions: Texts,
+    no_answer: Mapping[str, float] | None = None,
+    no_answer_threshold: float = 1.0,
+) -> dict[str, float]:
+    """exact, f1, total; HasAns_* and NoAns_* of them where there are such questions.
+
+    ``no_answer`` holds a score a question (null odds, a probability): above the threshold the prediction is taken as
+    "". With it come best_exact, best_exact_thresh, best_f1 and best_f1_thresh, for which ``predictions`` must be the
+    best texts that are not empty. Raises ``UserError`` for a question without a prediction or without a score.
+    """
+    _check_complete("predictions", answers, predictions)
+    raw = squad_v2_scores(answers, predictions)
+    scores = raw
+    if no_answer is not None:
+        _check_complete("no-answer scores", answers, no_answer)
+        scores = {key: _withheld(answers[key]) if no_answer[key] > no_answer_threshold else raw[key] for key in raw}
+    result = _totals(list(scores.values()))
+    for name, kept in (("HasAns", True), ("NoAns", False)):
+        part = [scores[key] for key in scores if bool(answers[key]) == kept]
+        if part:
+            result |= {f"{name}_{key}": value for key, value in _totals(part).items()}
+    if no_answer is not None:
+        for position, name in enumerate(("exact", "f1")):
+            best, where = find_best_thresh(predictions, {k: s[position] for k, s in raw.items()}, no_answer, answers)
+            result |= {f"best_{name}": best, f"best_{name}_thresh": where}
+    return result
+
+
+def squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
+    """Of each question before any threshold; right answers that normalise to nothing are left out."""
+    scores = {}
+    for key, texts in answers.items():
+        right = [text for text in texts if normalize(text)] or [""]
+        text = predictions[key]
+        f1 = max(_no_answer_f1(answer, text) for answer in right)
+        scores[key] = (max(exact_match(answer, text) for answer in right), f1)
+    return scores
+
+
+class BestThreshold(NamedTuple):
+    score: float  # in percent
+    threshold: float
+
+
+def find_best_thresh(
+    predictions: Texts, scores: Mapping[str, float], no_answer: Mapping[str, float], answers: Answers
+) -> BestThreshold:
+    """The threshold on ``no_answer`` above which "" is predicted, that makes the mean of ``scores`` highest.
+
+    As the official script finds it: questions are answered one by one in rising order of their score, equal ones too,
+    in the order of ``no_answer``; starting from none answered, where the threshold is 0. The first best one is taken.
+    """
+    current = best = float(sum(1 for texts in answers.values() if not texts))
+    threshold = 0.0
+    for key in sorted(no_answer, key=no_answer.__getitem__):
+        if key in scores:
+            current += scores[key] if answers[key] else -float(bool(predictions[key]))
+            if current > best:
+                best, threshold = current, no_answer[key]
+    return BestThreshold(100.0 * ratio(best, len(scores)), float(threshold))
+
+
+def normalize(text: str) -> str:
+    """Lower case, without ASCII punctuation and English articles, words one space apart."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, prediction: str) -> float:
+    """1 where both are the same once normalised, else 0."""
+    return float(normalize(answer) == normalize(prediction))
+
+
+def token_f1(answer: str, prediction: str) -> float:
+    """F1 of the bags of normalised words; 0 where they share none, two empty ones included."""
+    true, predicted = normalize(answer).split(), normalize(prediction).split()
+    shared = (Counter(true) & Counter(predicted)).total()
+    return precision_recall_f1(shared, len(predicted), len(true))["f1"]
+
+
+def _no_answer_f1(answer: str, prediction: str) -> float:
+    """SQuAD v2.0's: two empty texts agree."""
+    return token_f1(answer, prediction) or float(not normalize(answer) and not normalize(prediction))
+
+
+def _cmrc_exact_match(answer: str, prediction: str) -> float:
+    answer, prediction = (text.lower().strip().translate(_CMRC_PUNCTUATION) for text in (answer, prediction))
+    return float(answer == prediction)
+
+
+class _Segmenter:
+    """Ideographs one by one, and the words of NLTK between them."""
+
+    def __init__(self) -> None:
+        try:
+            from nltk.tokenize import NLTKWordTokenizer
+        except ImportError as error:
+            raise UserError("the scores of CMRC 2018 need the extra cmrc (pip install 'bert-jax[cmrc]')") from error
+        self.words: Callable[[str], list[str]] = NLTKWordTokenizer().tokenize
+
+    def __call__(self, text: str) -> list[str]:
+        """A run between ideographs is one sentence: the official script would split it where one ends inside."""
+        pieces = _CMRC_PIECES.findall(text.lower().strip().translate(_CMRC_PUNCTUATION))
+        return [word for piece in pieces for word in ([piece] if "\u4e00" <= piece <= "\u9fa5" else self.words(piece))]
+
+    def f1(self, answer: str, prediction: str) -> float:
+        """Of the longest run of segments that both have."""
+        true, predicted = self(answer), self(prediction)
+        shared = SequenceMatcher(None, true, predicted, autojunk=False).find_longest_match().size
+        return precision_recall_f1(shared, len(predicted), len(true))["f1"]
+
+
+def _means(
+    answers: Answers, predictions: Texts, exact: Callable[[str, str], float], f1: Callable[[str, str], float]
+) -> dict[str, float]:
+    """In percent over all questions, the best answer of each."""
+    empty = [key for key, texts in answers.items() if not texts]
+    if empty:
+        raise UserError(f"{len(empty)} questions have no answer, such as {empty[0]!r}; score them as squad_v2.0")
+    totals = {"exact_match": 0.0, "f1": 0.0}
+    for key, texts in answers.items():
+        if key in predictions:
+            totals["exact_match"] += max(exact(text, predictions[key]) for text in texts)
+            totals["f1"] += max(f1(text, predictions[key]) for text in texts)
+    return {name: 100.0 * ratio(total, len(answers)) for name, total in totals.items()}
+
+
+def _withheld(answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 of saying that there is no answer."""
+    return (float(not answers), float(not answers))
+
+
+def _totals(scores: Sequence[tuple[float, float]]) -> dict[str, float]:
+    exact, f1 = (100.0 * ratio(sum(score[i] for score in scores), len(scores)) for i in (0, 1))
+    return {"exact": exact, "f1": f1, "total": float(len(scores))}
+
+
+def _check_complete(kind: str, answers: Answers, given: Mapping[str, object]) -> None:
+    missing = [key for key in answers if key not in given]
+    if missing:
+        raise UserError(
+            f"{kind} lack {len(missing)} of {len(answers)} questions, such as {missing[0]!r}; give them all"
+        )
+
+
+KINDS: dict[str, Callable[[Answers, Texts], dict[str, float]]] = {
+    "squad_v1.1": squad_v1_metrics,
+    "squad_v2.0": squad_v2_metrics,
+    "cmrc2018": cmrc_metrics,
+}
