@@ -143,7 +143,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         experiment.check()
         observer = Observer(workdir, run, experiment.phases.num_steps, settings.loggers)
         with observer.to_the_end():
-            for line in [*notes, *describe(task, splits, experiment)]:
+            for line in [*notes, *task.notes, *describe(task, splits, experiment)]:
                 observer.note(line)
             facts = {
                 "model": dataclasses.asdict(model),

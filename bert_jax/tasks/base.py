@@ -59,6 +59,7 @@ class ExampleTask(abc.ABC):
       answer: the role that a model has to find.
       main_metric: what the best checkpoint is chosen by.
       gathered_outputs: see ``bert_jax.task.Task``.
+      notes: what was found in the examples that who runs it should know, a line each.
     """
 
     roles: Roles
@@ -67,6 +68,7 @@ class ExampleTask(abc.ABC):
     gathered_outputs: tuple[str, ...] = ("logits",)
     row_order: Literal["shuffled", "stream"] = "shuffled"
     num_choices: int | None = None
+    notes: Sequence[str] = ()
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
