@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.interchange.crc32c import crc32c, masked
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
-_MASK_DELTA = 0xA282EAD8
 # DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 
@@ -31,6 +31,7 @@ class _Entry:
     shard: int
     offset: int
     size: int
+    checksum: int
     is_sliced: bool
 
 
@@ -42,12 +43,12 @@ def read_bundle(prefix: Path) -> dict[str, np.ndarray]:
     """Every tensor of numbers by its name; float16, bfloat16 and float64 as float32.
 
     Raises:
-      UserError: a file is missing, cut short or damaged, or tensors are stored in slices.
+      UserError: a file is missing, cut short or damaged (all of it has checksums), or tensors are stored in slices.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
         table = index.read_bytes()
-        entries = {key.decode(): value for key, value in _table(table)}
+        entries = {key.decode(errors="surrogateescape"): value for key, value in _table(table)}
         num_shards = dict(_fields(entries.pop("", b""))).get(1, 1)
         tensors = {name: _entry(value) for name, value in entries.items()}
     except (_Damaged, ValueError, IndexError, TypeError) as error:
@@ -71,6 +72,8 @@ def _read(entry: _Entry, shards: list[Path], name: str) -> np.ndarray:
     if entry.size != count * dtype.itemsize or entry.offset + entry.size > size:
         raise UserError(f"{path} is too short for {name} or of another checkpoint; copy the whole checkpoint again")
     array = np.fromfile(path, dtype, count, offset=entry.offset).reshape(entry.shape)
+    if masked(crc32c(array)) != entry.checksum:
+        raise UserError(f"{path} is damaged: the checksum of {name} does not match; copy the whole checkpoint again")
     return array.astype(np.float32) if dtype.kind != "i" else array
 
 
@@ -97,7 +100,7 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
         raise _Damaged("a block lies beyond its end")
     if trailer[0]:
         raise _Damaged("its blocks are compressed")
-    if _masked_crc(block + trailer[:1]) != int.from_bytes(trailer[1:], "little"):
+    if masked(crc32c(block + trailer[:1])) != int.from_bytes(trailer[1:], "little"):
         raise _Damaged("a checksum does not match")
     end = size - 4 - 4 * int.from_bytes(block[-4:], "little")  # before the restart points
     key, at = b"", 0
@@ -115,8 +118,9 @@ def _entry(message: bytes) -> _Entry:
     values = list(_fields(message))
     known = dict(values)
     shape = tuple(dict(_fields(dim)).get(1, 0) for kind, dim in _fields(known.get(2, b"")) if kind == 2)
+    checksum = int.from_bytes(known.get(6, b""), "little")
     is_sliced = any(kind == 7 for kind, _ in values)
-    return _Entry(known.get(1, 0), shape, known.get(3, 0), known.get(4, 0), known.get(5, 0), is_sliced)
+    return _Entry(known.get(1, 0), shape, known.get(3, 0), known.get(4, 0), known.get(5, 0), checksum, is_sliced)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
@@ -144,24 +148,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_CRC = _crc_table()
-
-
-def _masked_crc(data: bytes) -> int:
-    """CRC-32C, turned as LevelDB stores it. Slow, which does for the few kilobytes of an index."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
