@@ -11,7 +11,7 @@ import numpy as np
 
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
-_LANES = 1 << 14
+_MAX_LANES = 1 << 14
 
 
 def _byte_table() -> np.ndarray:
@@ -27,16 +27,17 @@ _TABLE = _byte_table()
 def crc32c(data: bytes | np.ndarray) -> int:
     """Of bytes, or of the bytes of an array."""
     message = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
-    width = max(4, -(-len(message) // _LANES))
-    padded = np.zeros(_LANES * width, np.uint8)
+    lanes = min(_MAX_LANES, 1 << (len(message) // 64).bit_length())
+    width = max(4, -(-len(message) // lanes))
+    padded = np.zeros(lanes * width, np.uint8)
     start = len(padded) - len(message)
     padded[start:] = message
     if len(message) >= 4:  # the register starts with ones, which is to turn the first 32 bits of the message
         padded[start : start + 4] ^= 0xFF
     else:
         return _short(message)
-    rest = np.zeros(_LANES, np.uint32)
-    for column in np.ascontiguousarray(padded.reshape(_LANES, width).T):
+    rest = np.zeros(lanes, np.uint32)
+    for column in np.ascontiguousarray(padded.reshape(lanes, width).T):
         rest = _TABLE[(rest ^ column) & 0xFF] ^ rest >> 8
     shift = _zeros(width)
     while len(rest) > 1:

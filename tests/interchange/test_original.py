@@ -151,7 +151,7 @@ def test_a_flipped_bit_of_the_index_is_found(released: Path) -> None:
         index.write_bytes(spoilt)
         with pytest.raises(UserError, match="is no index of a TensorFlow checkpoint"):
             read_bundle(released / "bert_model.ckpt")
-    for place in range(len(whole) - 48, len(whole)):  # the footer has none; its padding may be anything
+    for place in range(len(whole) - 48, len(whole), 5):  # the footer has none; its padding may be anything
         spoilt = bytearray(whole)
         spoilt[place] ^= 0xFF
         index.write_bytes(spoilt)
