@@ -297,7 +297,6 @@ def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experim
         f"examples: {sizes}{labels}",
         f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {lengths}; an evaluation every "
         f"{experiment.training.eval_every_steps:,}",
-        *task.notes,
     ]
 
 

@@ -59,7 +59,6 @@ class ExampleTask(abc.ABC):
       answer: the role that a model has to find.
       main_metric: what the best checkpoint is chosen by.
       gathered_outputs: see ``bert_jax.task.Task``.
-      notes: what was found in the examples that who runs it should know, a line each.
     """
 
     roles: Roles
@@ -68,17 +67,18 @@ class ExampleTask(abc.ABC):
     gathered_outputs: tuple[str, ...] = ("logits",)
     row_order: Literal["shuffled", "stream"] = "shuffled"
     num_choices: int | None = None
-    notes: Sequence[str] = ()
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
+
+        ``notes`` collects what who runs it should know of the examples, such as a cut, a line each.
 
         Raises:
           UserError: examples that cannot be encoded, labels that are not known, rows longer than the model.
         """
         self.config, self.setting = config, setting
         self.check(setting.splits)
-        self.notes: list[str] = []  # what the examples made necessary, such as a cut, for whoever runs it
+        self.notes: list[str] = getattr(self, "notes", [])  # a task's own __init__ may have begun them
         self.rows: dict[str, EncodedRows] = {}
         for name, examples in setting.splits.items():
             before = len(self.notes)
