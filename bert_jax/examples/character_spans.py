@@ -55,6 +55,6 @@ def _spans(text: str, labels: Mapping[str, Mapping[str, list[list[int]]]]) -> It
     for kind, surfaces in labels.items():
         for surface, places in surfaces.items():
             for first, last in places:
-                if text[first : last + 1] != surface:
+                if not 0 <= first <= last or text[first : last + 1] != surface:
                     raise ValueError(f"{surface!r} does not stand at {first} to {last}")
                 yield first, last, kind

@@ -73,6 +73,16 @@ def test_a_column_for_what_is_no_role_is_an_error(tmp_path):
         loaded(tmp_path, CLASSIFICATION, format="delimited", splits={"train": "x"}, columns={"lable": "label"})
 
 
+def test_columns_may_be_numbers(tmp_path):
+    folder = written(tmp_path, a__tsv="x\ta\none two\tb\n")
+    config = {"format": "delimited", "options": {"header": False}, "splits": {"test": "a.tsv"}}
+    found = loaded(folder, CLASSIFICATION, **config, columns={"text": 0, "label": 1})["test"]
+    assert [example["text"] for example in found] == ["x", "one two"]
+    assert found == loaded(folder, CLASSIFICATION, **config, columns={"text": "0", "label": "1"})["test"]
+    with pytest.raises(UserError, match="config.data.columns.text is None; the name of a column"):
+        loaded(folder, CLASSIFICATION, **config, columns={"text": None})
+
+
 def test_labels_may_lack_in_test_splits_alone(tmp_path):
     folder = written(tmp_path, a__tsv="text\nx\n")
     found = loaded(folder, CLASSIFICATION, format="delimited", splits={"test": "a.tsv"}, columns={"label": "gold"})
@@ -177,6 +187,7 @@ def test_an_object_store_is_read_as_a_disk_is():
     [
         ({"splits": {"valid": "x"}}, "'valid'; names that begin with train, dev or test"),
         ({"splits": {}}, "has none"),
+        ({"splits": {"train": ("a", "b")}}, "config.data.splits.train is .*; a path is needed"),
         ({"dev_fraction": 1.0}, "config.data.dev_fraction is 1.0"),
         ({"train_fraction": 0.0}, "config.data.train_fraction is 0.0"),
         ({"dev_fraction": 0.1, "splits": {"train": "a", "dev_x": "b"}}, "leave one of them out"),
