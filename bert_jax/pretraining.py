@@ -150,7 +150,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     initial = load_initial(request.init) if request.init else None
     if initial and request.init_optimizer == "kept":
         initial.check_moments()
-    model_config(settings, settings.vocab.size, initial).check_lengths(kinds)
+    model = model_config(settings, settings.vocab.size, initial)
+    model.check_lengths(kinds)
+    room.Objective.check_model(model)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -170,6 +172,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "lowercase": tokenizer.lowercase,
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": corpus.fingerprint,
+                "head": {"architecture": task.architecture},
             }
             run = runs.settle(workdir, run, facts)
             write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
@@ -215,9 +218,10 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
     workdir = files.as_path(request.workdir)
     if settings.examples and not settings.private:  # what a model fills in are words of its text
         trained = load_trained(request.workdir)
-        filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
-        files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
-        note("\n".join(as_table(f) for f in filled))
+        if trained.config.attention == "bidirectional":  # a left-to-right model fills no [MASK]
+            filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
+            files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
+            note("\n".join(as_table(f) for f in filled))
     where = f"report {write_report(request.workdir)}"
     if settings.export:
         where += f", model {export_newest(request.workdir, note)}"
