@@ -136,23 +136,10 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     settings = configuration.build(Settings, config, "config")
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
-    experiment = settings.experiment()
-    room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
-    objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
-    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
-    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
-
-    # ---- Whatever can be found wrong before a text is read ---------------------------------------------------------
-    experiment.check()
-    room.batch_specs(objective, kinds, masking)
-    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
-        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
-    initial = load_initial(request.init) if request.init else None
+    experiment, initial = settings.experiment(), load_initial(request.init) if request.init else None
+    make_task = checked(settings, experiment, initial)
     if initial and request.init_optimizer == "kept":
         initial.check_moments()
-    model = model_config(settings, settings.vocab.size, initial)
-    model.check_lengths(kinds)
-    room.Objective.check_model(model)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -166,7 +153,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             tokenizer = inputs.open_vocabulary(observer.note)
             corpus = inputs.open_corpus(tokenizer, observer.note)
             model = model_config(settings, tokenizer.size, initial)
-            task = room.Objective(objective, corpus, tokenizer, model, kinds, settings.seed, masking)
+            task = make_task(corpus, tokenizer, model, settings.seed)
             facts = {
                 "model": dataclasses.asdict(model),
                 "lowercase": tokenizer.lowercase,
@@ -184,6 +171,31 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start)
         finish(settings, request, observer.note)
     return result
+
+
+def checked(settings: Settings, experiment: Experiment, initial: Initial | None = None) -> Callable[..., Any]:
+    """Whatever can be found wrong in a recipe before a text is read.
+
+    Returns:
+      (corpus, tokenizer, model, seed) -> the recipe's objective.
+
+    Raises:
+      UserError: settings that do not exist, make no sense, or do not fit each other.
+    """
+    room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
+    objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
+    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
+    experiment.check()
+    room.batch_specs(objective, kinds, masking)
+    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
+        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
+    model = model_config(settings, settings.vocab.size, initial)
+    model.check_lengths(kinds)
+    room.Objective.check_model(model)
+    return lambda corpus, tokenizer, model, seed: room.Objective(
+        objective, corpus, tokenizer, model, kinds, seed, masking
+    )
 
 
 def recorded(
@@ -225,11 +237,10 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
     where = f"report {write_report(request.workdir)}"
     if settings.export:
         where += f", model {export_newest(request.workdir, note)}"
-    example = settings.examples[0] if settings.examples else "The [MASK] of the story."
-    note(
-        f"done: {where}, metrics {workdir / 'metrics.jsonl'}\n"
-        f'next: {program()} fill-mask --workdir={request.workdir} "{example}"'
-    )
+    note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
+    if settings.model.get("attention") != "causal":
+        example = settings.examples[0] if settings.examples else "The [MASK] of the story."
+        note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
 
 def export_newest(workdir: str, note: Note) -> epath.Path:

@@ -23,6 +23,7 @@ LAYERS = [
     {"planning", "interchange", "inspection"},
     {"inputs"},
     {"pretraining"},
+    {"experiments"},
     {"cli", "__main__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
