@@ -23,7 +23,7 @@ from bert_jax.models.sentence import BertForSentenceEmbedding
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
-from bert_jax.tasks.base import ExampleTask, Setting, pair_sequences
+from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.regression import regression_metrics
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
@@ -86,7 +86,7 @@ class Task(ExampleTask):
             weights[row, : len(given)] = [1, is_positive(self.config, example), *[1] * len(negatives)]
         number: dict[str, int] = {}
         text_ids = np.array([number.setdefault(text, len(number)) for text in texts], np.int32).reshape(weights.shape)
-        sequences = pair_sequences(self.setting.tokenizer, texts, [None] * len(texts), self.setting.max_length)
+        sequences = self.pair_sequences(texts, [None] * len(texts))
         return self.make_rows(sequences, {"choice_weights": weights, "text_ids": text_ids})
 
     def features(self, length: int) -> BatchSpec:

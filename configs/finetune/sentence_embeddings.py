@@ -59,5 +59,5 @@ def get_config(data: str = "squad") -> ConfigDict:
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
     config.loggers = ("tensorboard",)
-    config.export = False
+    config.export = True
     return config

@@ -23,10 +23,11 @@ class Nearest:
         self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors in the order they were seen
 
     def add(self, block: np.ndarray) -> None:
-        """More vectors [N, D]. Of equal scores the one seen first is nearer."""
+        """More vectors [N, D]. Of equal scores among the nearest the one seen first comes first."""
         scores = self._queries @ unit(block).T
-        kept = min(self._count, len(block))
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :kept]
+        best = np.broadcast_to(np.arange(len(block)), scores.shape)
+        if len(block) > self._count:
+            best = np.sort(np.argpartition(-scores, self._count, axis=1)[:, : self._count], axis=1)
         scores = np.concatenate([self.scores, np.take_along_axis(scores, best, axis=1)], axis=1)
         places = np.concatenate([self.places, best + self._seen], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")[:, : self._count]
