@@ -210,7 +210,7 @@ def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) ->
     relevant: dict[int, dict[str, int]] = {}
     query_rows: dict[int, int] = {}
     for row in np.flatnonzero(weights[:, 1] > 0):
-        query_rows.setdefault(int(text_ids[row, 0]), row)
+        query_rows.setdefault(int(text_ids[row, 0]), int(row))
         relevant.setdefault(int(text_ids[row, 0]), {})[str(text_ids[row, 1])] = 1
     if not relevant:
         return {}
