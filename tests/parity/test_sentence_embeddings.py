@@ -11,7 +11,9 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
 
-from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules.pooling import Pooling
 
 from bert_jax.interchange.hugging_face import import_model
 from bert_jax.records import SPECIAL_TOKENS
@@ -57,10 +59,10 @@ def test_loss_and_gradients(pooling: str, negatives: int, directory: Path) -> No
     columns = [
         [" ".join(rng.choice(list(LETTERS), size=rng.integers(2, 9))) for _ in range(6)] for _ in range(2 + negatives)
     ]
-    word = sentence_transformers.models.Transformer(str(directory), max_seq_length=32)
-    pool = sentence_transformers.models.Pooling(32, pooling_mode=pooling)
+    word = Transformer(str(directory), max_seq_length=32)
+    pool = Pooling(32, pooling_mode=pooling)
     theirs = sentence_transformers.SentenceTransformer(modules=[word, pool], device="cpu")
-    loss = MultipleNegativesRankingLoss(theirs, scale=20.0)([theirs.tokenize(texts) for texts in columns], None)
+    loss = MultipleNegativesRankingLoss(theirs, scale=20.0)([theirs.preprocess(texts) for texts in columns], None)
     loss.backward()
 
     imported = import_model(directory)
@@ -79,7 +81,7 @@ def test_loss_and_gradients(pooling: str, negatives: int, directory: Path) -> No
         return value / count
 
     value, gradients = jax.jit(jax.value_and_grad(ours))({"encoder": imported.params["encoder"]})
-    assert float(value) == pytest.approx(float(loss), rel=2e-5)
+    assert float(value) == pytest.approx(loss.item(), rel=2e-5)
     embeddings = {name: p.grad.numpy() for name, p in theirs.named_parameters() if p.grad is not None}
     layer = gradients["encoder"]["layer_1"]["mlp"]["input"]["kernel"]
     wanted = next(g for name, g in embeddings.items() if name.endswith("layer.1.intermediate.dense.weight")).T
