@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -162,6 +163,7 @@ def check_bm25() -> Callable[..., Any]:
         from bm25s import BM25
     except ImportError as error:
         raise UserError("BM25 needs a package: pip install 'bert-jax[retrieval]', or give --baseline=none") from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index
     return BM25  # type: ignore[no-any-return]
 
 

@@ -51,12 +51,14 @@ def read_collection(
 def read_squad(path: str | os.PathLike[str]) -> Collection:
     """The paragraphs of a file in SQuAD's format as documents, its questions as queries, each with its own paragraph.
 
-    Equal paragraphs are one document. Questions that have no answer there are left out.
+    Equal paragraphs are one document, equal questions one query with several. Questions that have no answer there are
+    left out.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
     relevances: dict[str, dict[str, int]] = {}
     number: dict[str, str] = {}
+    asked: dict[str, str] = {}
     for row, record in enumerate(_sound(squad_json.Reader().read(need(os.fspath(path))))):
         context, question = record["context"], record["question"]
         if not isinstance(context, str) or not isinstance(question, str) or not question.strip():
@@ -64,8 +66,9 @@ def read_squad(path: str | os.PathLike[str]) -> Collection:
         name = number.setdefault(context, f"paragraph-{len(number)}")
         documents[name] = context
         if not record["is_impossible"]:
-            queries[f"question-{row}"] = question
-            relevances[f"question-{row}"] = {name: 1}
+            query = asked.setdefault(question, f"question-{row}")
+            queries[query] = question
+            relevances.setdefault(query, {})[name] = 1
     if not queries:
         raise UserError(f"{os.fspath(path)} has no question with an answer")
     return Collection(documents, queries, relevances)
