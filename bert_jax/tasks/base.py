@@ -71,12 +71,14 @@ class ExampleTask(abc.ABC):
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
 
+        ``notes`` collects what who runs it should know of the examples, such as a cut, a line each.
+
         Raises:
           UserError: examples that cannot be encoded, labels that are not known, rows longer than the model.
         """
         self.config, self.setting = config, setting
         self.check(setting.splits)
-        self.notes: list[str] = []  # what the examples made necessary, such as a cut, for whoever runs it
+        self.notes: list[str] = getattr(self, "notes", [])  # a task's own __init__ may have begun them
         self.rows: dict[str, EncodedRows] = {}
         for name, examples in setting.splits.items():
             before = len(self.notes)
