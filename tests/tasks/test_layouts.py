@@ -22,6 +22,8 @@ from tests.tasks import toy_tasks
 ROWS = 16
 # Devices, mesh, micro-batches.
 LAYOUTS = [(1, MeshConfig(), 4), (2, MeshConfig(), 2), (8, MeshConfig(data=2, fsdp=2, tensor=2), 2)]
+
+
 def make_task(name: str, **model: Any) -> ExampleTask:
     examples = tuple(toy_tasks.examples(name, ROWS))
     module = catalogue.find("tasks", name, having="Task")
