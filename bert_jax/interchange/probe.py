@@ -188,7 +188,7 @@ def check_outputs(named: HuggingFaceNames, params: Any, config: ModelConfig, hea
 def _real(x: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Without the positions that are padding, whose outputs mean nothing."""
     mask = batch["attention_mask"] > 0
-    return x[mask] if x.shape[:2] == mask.shape else x
+    return x[mask] if x.ndim == 3 and x.shape[:2] == mask.shape else x
 
 
 def probe_batch(config: ModelConfig) -> dict[str, np.ndarray]:
