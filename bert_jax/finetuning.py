@@ -80,13 +80,14 @@ class Settings:
     vocab: VocabularyConfig = VocabularyConfig()  # where it starts from zero
     weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: architecture and vocabulary of --init alone
     frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
+    bilstm_layers: int = 0  # of a BiLSTM between encoder and head, as in the paper's ablation
     optimizer: OptimizerConfig = OptimizerConfig()
     selection: SelectionConfig = SelectionConfig()  # metric "": the task's own
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
     micro_batches: int = 1
     loggers: tuple[str, ...] = ("tensorboard",)
-    export: bool = True  # write a Hugging Face directory at the end
+    export: bool = True  # write a Hugging Face directory at the end; a model with a BiLSTM has no class there
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. The rest is free."""
@@ -154,6 +155,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "task": {"name": settings.task["name"], **dataclasses.asdict(task_config)},
                 "labels": list(labels),
                 "max_length": settings.train.max_length,
+                "bilstm_layers": settings.bilstm_layers,
                 "data": dataclasses.asdict(settings.data),
             }
             run = runs.settle(workdir, run, facts)
@@ -203,6 +205,7 @@ def setting(
         settings.seed,
         train.buckets,
         settings.frozen,
+        settings.bilstm_layers,
     )
 
 
@@ -323,7 +326,7 @@ def finish(
             results["metrics"][name] = metrics
     files.write_text(workdir / "results.json", json.dumps(results, indent=1))
     where = f"report {write_report(request.workdir)}"
-    if settings.export:
+    if settings.export and not settings.bilstm_layers:
         where += f", model {export_newest(request.workdir, observer.note)}"
     observer.note(
         f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"

@@ -79,6 +79,7 @@ class Predictor:
             facts["max_length"],
             self.batch_size,
             buckets="none",
+            bilstm_layers=facts.get("bilstm_layers", 0),
         )
         task = self.task(self.config, setting)
         mesh = meshes.make_mesh(MeshConfig())

@@ -34,6 +34,7 @@ class Setting:
       labels: names of the classes, in the order of the logits; () where a task has none.
       buckets: "lengths" makes batches of rows of about one length, each padded to its own.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
+      bilstm_layers: of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: none.
     """
 
     splits: Mapping[str, tuple[Example, ...]]
@@ -45,6 +46,7 @@ class Setting:
     seed: int = 0
     buckets: Literal["none", "lengths"] = "lengths"
     frozen: tuple[str, ...] = ()
+    bilstm_layers: int = 0
 
     def part(self, prefix: str) -> tuple[str, ...]:
         """Names of the splits that begin with ``prefix``."""

@@ -61,7 +61,7 @@ class Task(ExampleTask):
 
     def module(self, model: ModelConfig) -> nn.Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForSequenceClassification(model, len(self.setting.labels), rate)
+        return BertForSequenceClassification(model, len(self.setting.labels), rate, self.setting.bilstm_layers)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

@@ -89,7 +89,7 @@ class Task(ExampleTask):
 
     def module(self, model: ModelConfig) -> nn.Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForMultipleChoice(model, rate)
+        return BertForMultipleChoice(model, rate, self.setting.bilstm_layers)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

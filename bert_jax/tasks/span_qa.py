@@ -154,7 +154,7 @@ class Task(ExampleTask):
     # ---- The device side -------------------------------------------------------------------------------------------
 
     def module(self, model: ModelConfig) -> nn.Module:
-        return BertForQuestionAnswering(model)
+        return BertForQuestionAnswering(model, self.setting.bilstm_layers)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

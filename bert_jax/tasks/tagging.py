@@ -120,7 +120,7 @@ class Task(ExampleTask):
 
     def module(self, model: ModelConfig) -> nn.Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForTokenClassification(model, len(self.setting.labels), rate)
+        return BertForTokenClassification(model, len(self.setting.labels), rate, self.setting.bilstm_layers)
 
     def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         """Also the number and the probability of the likeliest label of every position [B, L]."""
