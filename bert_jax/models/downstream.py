@@ -160,7 +160,7 @@ def read(
 
 
 def pooled_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
-    """[B, 1]: ``[CLS]``; the last ``[SEP]`` where tokens see only what stands left of them, and ``[CLS]`` so nothing."""
+    """[B, 1]: ``[CLS]``; where attention is causal, and ``[CLS]`` sees nothing, the last ``[SEP]``."""
     if config.attention == "causal":
         return jnp.maximum(jnp.sum(attention_mask, axis=1, keepdims=True) - 1, 0).astype(jnp.int32)
     return jnp.zeros((attention_mask.shape[0], 1), jnp.int32)
