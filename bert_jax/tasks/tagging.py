@@ -68,10 +68,11 @@ class Task(ExampleTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        """``O`` first, where it is there."""
-        names = config.labels or label_names(examples, "tags")
-        if config.metrics == "entities":  # says now what is wrong with the tags
-            entity_metrics([names], [names], config.mode, config.scheme)
+        """``O`` first; where there are entities it is always there."""
+        names = set(config.labels or label_names(examples, "tags"))
+        if config.metrics == "entities":
+            names.add(OUTSIDE)
+            entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # says now what is wrong with the tags
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
 
     def answer_names(self, example: Example) -> Sequence[str]:
