@@ -21,7 +21,11 @@ def test_what_torch_gave(kind: str) -> None:
     batch = batch_of(kind)
     batch = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in batch.items()}
     config = ModelConfig(V, **SIZES)
-    (loss, outputs), grads = jax.value_and_grad(lambda p: loss_of(kind, config, p, batch), has_aux=True)(params)
+    quickly = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # to compile, not to run
+    step = jax.jit(
+        jax.value_and_grad(lambda p: loss_of(kind, config, p, batch), has_aux=True), compiler_options=quickly
+    )
+    (loss, outputs), grads = step(params)
     assert abs(float(loss) - float(stored["loss"])) <= 2e-5 * max(1.0, abs(float(stored["loss"])))
     real = batch["attention_mask"] > 0
     for name, found in outputs.items():
