@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from bert_jax import catalogue, configuration, files
 from bert_jax.errors import UserError
+from bert_jax.examples.load import DataConfig, load
 from bert_jax.interchange.workdir import TrainedModel, load_trained
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
+from bert_jax.tasks.submissions import write_submission
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
@@ -89,6 +91,49 @@ class Predictor:
         if task.answered(name):
             metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
         return metrics, task.predictions(name, outputs)
+
+
+def read_examples(
+    predictor: Predictor, path: str | None, form: str | None, split: str, note: Callable[[str], None]
+) -> tuple[Example, ...]:
+    """The examples of a file that is like those of the run; ``split`` "dev" needs answers, "test" does not.
+
+    Raises:
+      UserError: no path, another format, a column that is not there.
+    """
+    if not path:
+        raise UserError("nothing to predict; give --input=FILE, or texts")
+    data = {**predictor.data, "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
+    if form and form != data["format"]:
+        data |= {"format": form, "options": {}}
+    config = configuration.build(DataConfig, data, "data")
+    return load(config, "", predictor.task.roles, note)[split]
+
+
+def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
+    """Texts of a command line. Raises ``UserError`` where the task reads more than a text."""
+    required = predictor.task.roles.required
+    if required != ("text",):
+        raise UserError(f"this task reads {', '.join(required)}; give them in a file: --input=FILE")
+    return tuple({"id": str(number), "text": text} for number, text in enumerate(texts))
+
+
+def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
+    """Predictions as JSON Lines in the file ``output``, or as a benchmark wants them, in that folder.
+
+    Returns where they lie.
+    """
+    if not submission:
+        write_predictions(output, records)
+        return output
+    wanted = {"squad_null_odds": "null_odds", "conll": "words"}.get(submission, "prediction")
+    if any(wanted not in record for record in records):
+        raise UserError(f"--submission={submission} needs {wanted} in every prediction; this task's have none")
+    if submission == "conll":
+        rows: Any = [(r["words"], r.get("label", r["prediction"]), r["prediction"]) for r in records]
+    else:
+        rows = {record["id"]: record[wanted] for record in records}
+    return str(write_submission(submission, rows, output))
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:

@@ -189,7 +189,7 @@ def train_and_evaluate(
                     read_before = (done - 1) // training.log_every_steps * training.log_every_steps
                     raise diverged(broken, done, [s for s in saved_steps(workdir) if s <= read_before])
                 state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
-                observer.train(done, phase.kind, metrics)
+                observer.train(done, phase.kind if len(phases.phases) > 1 else "", metrics)
                 window = Window(observer.training_seconds, loader.wait_seconds)
             if evaluates:
                 result = evaluate(done)

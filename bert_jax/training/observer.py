@@ -60,7 +60,7 @@ class Observer:
         self.status.update(state="training", step=step)
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
-        self.log.write(step, "train", {**metrics, "phase": phase})
+        self.log.write(step, "train", {**metrics, **({"phase": phase} if phase else {})})
         self.progress.update(step, metrics, phase)
         self.status.waited(metrics["input_wait_seconds"])
         self.status.update(step=step, eta_seconds=self.progress.eta_seconds)

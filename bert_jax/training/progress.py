@@ -19,9 +19,12 @@ BAR_CELLS = 16
 SHOWN = (
     ("mlm_loss", "mlm", 3),
     ("mlm_accuracy", "acc", 3),
+    ("lm_loss", "lm", 3),
+    ("lm_accuracy", "acc", 3),
     ("nsp_loss", "nsp", 3),
     ("nsp_accuracy", "acc", 3),
 )
+SHOWN_OF_TASKS = (("loss", "loss", 3), ("accuracy", "acc", 3))  # where there is no masked-LM loss
 
 
 class Rate:
@@ -137,7 +140,7 @@ class Progress:
             "step": f"{self._step:,}/{self._total:,}",
             "percent": f"{done:4.0%}",
             "phase": phase_label(self._phase) if self._phase else "",
-            "mlm": self._figures(SHOWN[:2]),
+            "mlm": self._figures(SHOWN[:2] if "mlm_loss" in self._metrics else SHOWN_OF_TASKS),
             "nsp": self._figures(SHOWN[2:]),
             "speed": self._speed(),
             "eta": f"ETA {duration(self.eta_seconds).replace(' ', '')}" if self.eta_seconds is not None else "",
