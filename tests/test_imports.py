@@ -23,8 +23,8 @@ LAYERS = [
     {"training"},
     {"planning", "interchange", "inspection"},
     {"inputs", "model_choice"},
-    {"pretraining", "prediction"},
-    {"finetuning"},
+    {"pretraining", "prediction", "features"},
+    {"finetuning", "neighbours"},
     {"cli", "__main__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
