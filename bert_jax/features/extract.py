@@ -26,7 +26,7 @@ from bert_jax.training.mesh import MeshConfig
 
 WINDOW_BATCHES = 16  # texts that are sorted by length together
 WINDOW_BYTES = 128 << 20  # of their vectors, where that is less
-LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
+LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
 
 
 class Encoder(NamedTuple):
@@ -130,8 +130,8 @@ class Extractor:
         self._shards = self._mesh.shape["data"]
         self._batch_size = -(-batch_size // self._shards) * self._shards
         self._params = jax.device_put(encoder.params, meshes.replicated(self._mesh))
-        chosen = {name: _weights(name, encoder, weights) for name in self.layers}
-        self._apply = jax.jit(functools.partial(read_layers, BertEncoder(config), chosen, self.dtype))
+        chosen = tuple((name, _weights(name, encoder, weights)) for name in self.layers)
+        self._apply = functools.partial(read_layers, BertEncoder(config), chosen, dtype)
         self.shapes = {name: vector_shape(name, config) for name in self.layers}
         self._token_bytes = sum(math.prod(shape) for shape in self.shapes.values()) * self.dtype.itemsize
 
@@ -206,22 +206,22 @@ def _rows(wanted: int, shards: int, most: int) -> int:
     return min(rows, most)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def read_layers(
     model: BertEncoder,
-    weights: Mapping[str, Sequence[float]],
-    dtype: np.dtype[Any],
+    layers: tuple[tuple[str, tuple[float, ...]], ...],
+    dtype: str,
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Layer -> [B, L, ...] or [B, D] of a batch of ids [B, L]. ``weights`` has the layers to take, and theirs."""
+    """Layer -> [B, L, ...] or [B, D] of a batch of ids [B, L]. ``layers``: those to take, and their weights."""
     ids, types, mask = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
     hidden: Any
-    if set(weights) <= set(TOP_ONLY):
+    if {name for name, _ in layers} <= set(TOP_ONLY):
         hidden = (model.apply({"params": params}, ids, types, mask),)
     else:
         hidden = model.apply({"params": params}, ids, types, mask, hidden_states="all")
     hidden = jnp.stack([jnp.asarray(one, jnp.float32) for one in hidden])
     return {
-        name: LAYERS[name].of(hidden, mask, jnp.asarray(given, jnp.float32)).astype(dtype)
-        for name, given in weights.items()
+        name: LAYERS[name].of(hidden, mask, jnp.asarray(given, jnp.float32)).astype(dtype) for name, given in layers
     }

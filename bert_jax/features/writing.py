@@ -33,6 +33,10 @@ class Writer(Protocol):
         """``facts``: what is to be said of all of it."""
         ...
 
+    def close(self) -> None:
+        """Let files go, finished or not."""
+        ...
+
 
 @contextlib.contextmanager
 def writer(output: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int) -> Iterator[Writer]:
@@ -48,13 +52,20 @@ def writer(output: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_
     ending = check_output(output)
     if ending == ".safetensors":
         with files.whole_file(output) as path:
-            yield Part(path, shapes, dtype)
+            yield from _closed(Part(path, shapes, dtype))
     elif ending == ".parquet":
         with files.whole_file(output) as path:
-            yield Parquet(path, shapes, dtype)
+            yield from _closed(Parquet(path, shapes, dtype))
     else:
         with files.whole_directory(output) as folder:
-            yield Parts(folder, shapes, dtype, part_bytes)
+            yield from _closed(Parts(folder, shapes, dtype, part_bytes))
+
+
+def _closed(target: Writer) -> Iterator[Writer]:
+    try:
+        yield target
+    finally:
+        target.close()
 
 
 def check_output(output: str) -> str:
@@ -147,6 +158,10 @@ class Part:
                 (self._spool / name).unlink()  # never twice the space for all of it
         self._spool.rmdir()
 
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
 
 class Parts:
     """A folder of parts, and an index of them."""
@@ -163,18 +178,22 @@ class Parts:
             self._index.append({"file": name})
         self._part.add(features)
         if self._part.num_bytes >= self._part_bytes:
-            self._close()
+            self._finish_part()
 
-    def _close(self) -> None:
+    def _finish_part(self) -> None:
         if self._part is not None:
             self._part.finish({})
             self._index[-1] |= {"texts": self._part.num_texts, "tokens": self._part.num_tokens}
             self._part = None
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        self._close()
+        self._finish_part()
         content = {**facts, "parts": self._index}
         (self._folder / INDEX).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        if self._part is not None:
+            self._part.close()
 
 
 class Parquet:
@@ -205,6 +224,8 @@ class Parquet:
     def finish(self, facts: Mapping[str, Any]) -> None:
         self._flush()
         self._writer.add_key_value_metadata({name: str(value) for name, value in facts.items()})
+
+    def close(self) -> None:
         self._writer.close()
 
     def _flush(self) -> None:
