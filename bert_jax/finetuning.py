@@ -11,6 +11,7 @@ from typing import Any, Literal
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.model_choice import choose_model
@@ -127,7 +128,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     splits = load(settings.data, request.data, room.Task.roles, notes.append)
     check_splits(splits)
     train = next(examples for name, examples in splits.items() if name.startswith("train"))
-    labels = room.Task.labels(task_config, train)
+    labels = room.Task.labels(task_config, all_to_train_on(settings.data, request.data, room.Task.roles, train))
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -138,11 +139,12 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
+        task.check(splits)
         experiment = make_experiment(settings, task)
         experiment.check()
         observer = Observer(workdir, run, experiment.phases.num_steps, settings.loggers)
         with observer.to_the_end():
-            for line in [*notes, *describe(task, splits, experiment)]:
+            for line in [*notes, *task.notes, *describe(task, splits, experiment)]:
                 observer.note(line)
             facts = {
                 "model": dataclasses.asdict(model),
@@ -161,6 +163,14 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
         return finish(settings, request, splits, observer)
+
+
+def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
+    """The examples to train on, of which config.data.train_fraction may have taken a part without the rarest labels."""
+    if config.train_fraction == 1.0:
+        return chosen
+    splits = load(dataclasses.replace(config, train_fraction=1.0), folder, roles, lambda _: None)
+    return next(examples for name, examples in splits.items() if name.startswith("train"))
 
 
 def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
@@ -231,7 +241,7 @@ def open_vocabulary(
     workdir: str,
     bound: bool,
     train: Sequence[Example],
-    roles: Any,
+    roles: Roles,
 ) -> Tokenizer:
     """The tokenizer in the workdir: that of the model to start from, a copy of config.vocab.path, or one learned from
     the texts to train on."""
@@ -287,7 +297,7 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 
 def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
-    """What is about to be trained, in two lines."""
+    """What is about to be trained, and what became of the examples."""
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
     phase = experiment.phases.phases[0]

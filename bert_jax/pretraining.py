@@ -221,6 +221,6 @@ def export_newest(workdir: str, note: Note) -> epath.Path:
     if not (model / "config.json").exists() or not record.exists() or record.read_text() != newest:
         if model.exists():
             model.rmtree()
-        note(export_workdir(workdir, model))
+        note(export_workdir(workdir, model).line)
         files.write_text(record, newest)
     return model

@@ -8,10 +8,28 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--output", required=True, help="the new folder to write")
-    parser.add_argument("--step", type=int, help="a saved step (default: the newest)")
+    parser.add_argument("--step", type=int, help="a saved step (default: the best that was kept, else the newest)")
+    parser.add_argument(
+        "--as",
+        dest="architecture",
+        metavar="CLASS",
+        help="another class of transformers than the task's own; BertModel leaves the heads out",
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=("mean", "cls"),
+        help="with BertModel: write the files by which sentence-transformers reads it",
+    )
+    parser.add_argument("--max_shard_bytes", type=int, help="of a weights file (default: 5 GB)")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.errors import UserError
+    from bert_jax.interchange.tensors import MAX_SHARD_BYTES
     from bert_jax.interchange.workdir import export_workdir
 
-    print(export_workdir(arguments.workdir, arguments.output, arguments.step))
+    size = MAX_SHARD_BYTES if arguments.max_shard_bytes is None else arguments.max_shard_bytes
+    if size < 1:
+        raise UserError(f"--max_shard_bytes={size}: at least 1 is needed")
+    a = arguments
+    print(export_workdir(a.workdir, a.output, a.step, a.architecture, a.pooling, size))

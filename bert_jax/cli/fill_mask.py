@@ -18,5 +18,5 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 
     model = load_trained(arguments.workdir, arguments.step)
-    for filled in fill_mask(model.params, model.config, model.tokenizer, arguments.texts):
+    for filled in fill_mask(model.filling_params(), model.config, model.tokenizer, arguments.texts):
         print(json.dumps(as_record(filled), ensure_ascii=False) if arguments.json else as_table(filled))

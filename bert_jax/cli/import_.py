@@ -1,4 +1,4 @@
-"""Make a workdir of a Hugging Face directory, for fill-mask, export and --init."""
+"""Make a workdir of a Hugging Face directory or an original TensorFlow checkpoint, for fill-mask, export and --init."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--input", required=True, help="folder with config.json, model.safetensors and the tokenizer")
+    parser.add_argument(
+        "--input",
+        required=True,
+        help="folder with config.json, model.safetensors and the tokenizer; or bert_config.json, bert_model.ckpt.*, "
+        "vocab.txt",
+    )
     parser.add_argument("--workdir", required=True, help="the new folder to write")
+    parser.add_argument(
+        "--lowercase",
+        choices=("true", "false"),
+        help="do_lower_case of a TensorFlow checkpoint (default: uncased or cased in the name of its folder)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.interchange.workdir import import_into_workdir
 
-    print(import_into_workdir(arguments.input, arguments.workdir))
+    lowercase = None if arguments.lowercase is None else arguments.lowercase == "true"
+    print(import_into_workdir(arguments.input, arguments.workdir, lowercase))

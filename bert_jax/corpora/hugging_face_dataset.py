@@ -22,6 +22,7 @@ from bert_jax.records import Document
 PIECE_BYTES = 16 << 20
 ROWS = 256  # read at a time
 COMMIT = re.compile(r"[0-9a-f]{40}")
+OPTIONS = "config.corpus.options"
 SAVED = ("state.json", "dataset_dict.json")  # of a folder that save_to_disk wrote
 
 
@@ -101,13 +102,12 @@ class Source:
         """The commit that ``revision`` stands for; "" for a local folder."""
         if self._local():
             return ""
-        return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision)
+        return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision, OPTIONS)
 
     def _rows(self, commit: str) -> Any:
         """The split, with the one column that is read."""
-        rows = _load(
-            os.path.expanduser(self.name) if self._local() else self.name, self.config_name, self.split, commit
-        )
+        name = os.path.expanduser(self.name) if self._local() else self.name
+        rows = _load(name, self.config_name, self.split, commit, OPTIONS)
         for column in (self.text_column, self.text_column.partition(".")[0]):
             if column in rows.column_names:
                 return rows.select_columns([column])
@@ -115,6 +115,20 @@ class Source:
             f"{self.name} has no column {self.text_column!r}; set config.corpus.options.text_column;"
             f" {nearest(self.text_column, rows.column_names)}"
         )
+
+
+def rows_of(name: str, config_name: str, split: str, revision: str, options: str) -> Any:
+    """The rows of a split, a ``datasets.Dataset``, for those who read more than one column.
+
+    Args:
+      options: what the config calls the options, for errors.
+
+    Raises:
+      UserError: as ``Source.pieces``.
+    """
+    local = os.path.isdir(os.path.expanduser(name))
+    commit = "" if local else revision if COMMIT.fullmatch(revision) else _commit(name, revision, options)
+    return _load(os.path.expanduser(name) if local else name, config_name, split, commit, options)
 
 
 def _library() -> Any:
@@ -128,7 +142,7 @@ def _library() -> Any:
 
 
 @functools.lru_cache(maxsize=8)  # the newest may change while a corpus is built: one answer for all who ask
-def _commit(name: str, revision: str) -> str:
+def _commit(name: str, revision: str, options: str) -> str:
     _library()
     import huggingface_hub
 
@@ -137,34 +151,33 @@ def _commit(name: str, revision: str) -> str:
     except Exception as error:  # not found, not allowed, or no network: many libraries' errors
         raise UserError(
             f"cannot find the dataset {name!r} at revision {revision or 'main'!r} on the Hugging Face Hub"
-            f" ({_told(error)}); check config.corpus.options.name, log in if it is private, or, without a network, set"
-            " config.corpus.options.revision to the commit (40 digits) that is in the cache"
+            f" ({_told(error)}); check {options}.name, log in if it is private, or, without a network, set"
+            f" {options}.revision to the commit (40 digits) that is in the cache"
         ) from error
 
 
 @functools.lru_cache(maxsize=2)  # each piece asks
-def _load(name: str, config_name: str, split: str, commit: str) -> Any:
+def _load(name: str, config_name: str, split: str, commit: str, options: str) -> Any:
     datasets = _library()
     try:
         if not commit and any(os.path.exists(os.path.join(name, file)) for file in SAVED):
-            return _saved(datasets, name, split)
+            return _saved(datasets, name, split, options)
         return datasets.load_dataset(name, config_name or None, split=split, revision=commit or None)
     except UserError:
         raise
     except Exception as error:  # no such config or split, no network, damaged files: many libraries' errors
         raise UserError(
-            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_told(error)}); check"
-            " config.corpus.options"
+            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_told(error)}); check {options}"
         ) from error
 
 
-def _saved(datasets: Any, name: str, split: str) -> Any:
+def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
     """A folder of ``save_to_disk``: of a dataset dict the split, of a dataset the whole, whatever ``split`` says."""
     found = datasets.load_from_disk(name)
     if not isinstance(found, dict):
         return found
     if split not in found:
-        raise UserError(f"{name} has no split {split!r}; set config.corpus.options.split; {nearest(split, found)}")
+        raise UserError(f"{name} has no split {split!r}; set {options}.split; {nearest(split, found)}")
     return found[split]
 
 

@@ -61,7 +61,7 @@ class Source:
         """The documents of the records of ``piece``."""
         if piece.stop == 0:
             yield Skipped(self.split, "no text")
-        for number, record in self._records(piece):
+        for number, record in records(piece.name, self.split, piece.start, piece.stop):
             yield from self._documents(number, record)
 
     def fingerprint(self) -> str:
@@ -84,25 +84,6 @@ class Source:
             "homepage": info.homepage,
             "license": license_,
         }
-
-    def _records(self, piece: Piece) -> Iterator[tuple[int, Any]]:
-        """(number, example) of the records of ``piece``. Raises ``UserError`` for missing or damaged files."""
-        import tensorflow_datasets as tfds
-
-        start = piece.start
-        try:
-            records = tfds.builder_from_directory(piece.name).as_data_source(split=self.split, file_format=FORMAT)
-            stop = len(records) if piece.stop < 0 else piece.stop
-            for start in range(piece.start, stop, RECORDS):
-                numbers = range(start, min(start + RECORDS, stop))
-                found = records.__getitems__(list(numbers))
-                yield from zip(numbers, found, strict=True)
-        except (ValueError, OSError, RuntimeError, IndexError) as error:
-            told = " ".join(str(error).split())[:160]
-            raise UserError(
-                f"{piece.name} is damaged or not whole, in the records from {start} on of {self.split!r} ({told});"
-                " prepare it again"
-            ) from error
 
     def _documents(self, number: int, record: Any) -> Iterator[Document | Skipped]:
         name = f"{self.split}#{number}"
@@ -131,37 +112,68 @@ class Source:
             ) from error
 
     def _builder(self) -> Any:
-        """Of the dataset as ArrayRecord; found by its files, so that no code of a dataset is run."""
-        import tensorflow_datasets as tfds
+        return opened(self.name, self.data_dir, "config.corpus.options.name and data_dir")
 
-        builder = self._prepared()
-        folder = builder.data_path
-        if FORMAT in {known.value for known in builder.info.available_file_formats()}:
-            if builder.info.file_format.value != FORMAT:  # it stands beside another
-                builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
-            return builder
-        converted = folder.parent / f"{folder.name}{CONVERTED}"
-        if not converted.exists():
-            _convert(folder, converted, f"{self.name or folder} is prepared as {builder.info.file_format.value}")
-        return tfds.builder_from_directory(converted)
 
-    def _prepared(self) -> Any:
-        import tensorflow_datasets as tfds
-        from tensorflow_datasets.core import dataset_info, naming, read_only_builder
+def opened(name: str, data_dir: str, keys: str) -> Any:
+    """The builder of a prepared dataset as ArrayRecord; found by its files, so that no code of a dataset is run.
 
-        data_dir = os.path.expanduser(self.data_dir) or None
-        try:
-            if not self.name:
-                return tfds.builder_from_directory(data_dir or ".")
-            name, options = naming.parse_builder_name_kwargs(self.name, data_dir=data_dir)
-            return read_only_builder.builder_from_files(str(name), **options)
-        except (tfds.core.DatasetNotFoundError, dataset_info.DatasetInfoFileError, OSError, ValueError) as error:
-            where = f" --data_dir={self.data_dir}" if self.data_dir else ""
-            raise UserError(
-                f"no prepared TFDS dataset {self.name!r} in {self.data_dir or 'the data folder of TFDS'}; check"
-                f" config.corpus.options.name and data_dir, or prepare it once with: tfds build {self.name}"
-                f" --file_format=array_record{where} (pip install 'bert-jax[tensorflow]')"
-            ) from error
+    Args:
+      keys: what the config calls ``name`` and ``data_dir``, for errors.
+
+    Raises:
+      UserError: it is not prepared, or is to be converted and TensorFlow is missing.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = _prepared(name, data_dir, keys)
+    folder = builder.data_path
+    if FORMAT in {known.value for known in builder.info.available_file_formats()}:
+        if builder.info.file_format.value != FORMAT:  # it stands beside another
+            builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
+        return builder
+    converted = folder.parent / f"{folder.name}{CONVERTED}"
+    if not converted.exists():
+        _convert(folder, converted, f"{name or folder} is prepared as {builder.info.file_format.value}")
+    return tfds.builder_from_directory(converted)
+
+
+def _prepared(name: str, data_dir: str, keys: str) -> Any:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import dataset_info, naming, read_only_builder
+
+    folder = os.path.expanduser(data_dir) or None
+    try:
+        if not name:
+            return tfds.builder_from_directory(folder or ".")
+        found, options = naming.parse_builder_name_kwargs(name, data_dir=folder)
+        return read_only_builder.builder_from_files(str(found), **options)
+    except (tfds.core.DatasetNotFoundError, dataset_info.DatasetInfoFileError, OSError, ValueError) as error:
+        where = f" --data_dir={data_dir}" if data_dir else ""
+        raise UserError(
+            f"no prepared TFDS dataset {name!r} in {data_dir or 'the data folder of TFDS'}; check {keys}, or prepare it"
+            f" once with: tfds build {name} --file_format=array_record{where} (pip install 'bert-jax[tensorflow]')"
+        ) from error
+
+
+def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+    """(number, example) of the records [start, stop) of a split of the dataset in ``folder``, to the end if ``stop``
+    is -1. Raises ``UserError`` for missing or damaged files."""
+    import tensorflow_datasets as tfds
+
+    place = start
+    try:
+        source = tfds.builder_from_directory(folder).as_data_source(split=split, file_format=FORMAT)
+        stop = len(source) if stop < 0 else stop
+        for place in range(start, stop, RECORDS):
+            numbers = range(place, min(place + RECORDS, stop))
+            found = source.__getitems__(list(numbers))
+            yield from zip(numbers, found, strict=True)
+    except (ValueError, OSError, RuntimeError, IndexError) as error:
+        told = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({told}); prepare it again"
+        ) from error
 
 
 def _split_bytes(builder: Any, split: Any) -> int:

@@ -10,9 +10,10 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record
 from bert_jax.examples.values import CONVERTED, is_blank, is_unicode
+from bert_jax.text.surrogates import well_formed
 
 Example: TypeAlias = dict[str, Any]  # the roles of a task, and "id"
-Columns: TypeAlias = Mapping[str, str | Sequence[str]]
+Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 ID = "id"
 TARGETS = ("label", "tags", "answers")  # what is to be predicted: needed to train and to score, not to predict
 FIRM = (*TARGETS, "pair")  # optional roles that no example may lack where the others have them
@@ -37,10 +38,15 @@ class Roles:
 
 
 def check_roles(columns: Columns, roles: Roles) -> None:
-    """Raise ``UserError`` that names each key of ``columns`` that is no role."""
+    """Raise ``UserError`` that names each key of ``columns`` that is no role, and each value that names no column."""
     known = (ID, *roles.all)
     wrong = [f"config.data.columns.{role} is no role of this task; {nearest(role, known)}" for role in columns]
     wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
+    wrong += [
+        f"config.data.columns.{role} is {names!r}; the name of a column or a tuple of names is needed"
+        for role, names in columns.items()
+        if not all(isinstance(name, str | int) for name in (names if isinstance(names, list | tuple) else [names]))
+    ]
     if wrong:
         raise UserError("; ".join(wrong))
 
@@ -48,19 +54,30 @@ def check_roles(columns: Columns, roles: Roles) -> None:
 def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
     """The column or columns of each role in the records of a split, and what is wrong: a phrase for each role.
 
-    A role that is not in ``columns`` is the column of its name. Targets may lack in splits that begin with "test".
+    A role that is not in ``columns`` is the column of its name, unless another role has that. Targets may lack in
+    splits that begin with "test".
     """
     found: dict[str, str | tuple[str, ...]] = {}
     problems = []
+    taken = {name.partition(".")[0] for names in columns.values() for name in _several(names)}
     for role in (ID, *roles.all):
+        if role not in columns and role in taken:
+            if _is_needed(role, split, False, roles):
+                problems.append(f"another role has the column {role!r}; set config.data.columns.{role}")
+            continue
         wanted = columns.get(role, role)
-        names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        names = _several(wanted)
         absent = [name for name in names if not any(select(record, name) is not MISSING for record in records)]
         if not absent:
-            found[role] = wanted if isinstance(wanted, str) else names
+            found[role] = names[0] if isinstance(wanted, str | int) else names
         elif _is_needed(role, split, role in columns, roles):
             problems.append(_unknown(split, role, absent[0], records))
     return found, problems
+
+
+def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    """Columns without names are numbered, and a number may be written as one."""
+    return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
 
 
 def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
@@ -70,9 +87,9 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 
 
 def _unknown(split: str, role: str, name: str, records: Sequence[Record]) -> str:
-    there = dict.fromkeys(column for record in records[:100] for column in _flat(record))
+    there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
-    return f"{split} has no column {name!r} for config.data.columns.{role}; {listed}"
+    return f"{split} has no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
 
 
 def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 
 from bert_jax.examples.reading import Bad, Record, text_lines
 from bert_jax.examples.tags import Scheme, to_iob2
 
-GAP = re.compile(r"[ \t]+")  # no other white space: an ideographic space is a word of Chinese files
 DOCSTART = "-DOCSTART-"
 
 
@@ -52,7 +50,10 @@ class Reader:
             yield self._sentence(path, rows, document)
 
     def _fields(self, line: str) -> list[str]:
-        return line.split(self._options.delimiter) if self._options.delimiter else GAP.split(line.strip(" \t"))
+        if self._options.delimiter:
+            return line.split(self._options.delimiter)
+        fields = line.replace("\t", " ").split(" ")  # no other white space: an ideographic space is a word
+        return [field for field in fields if field] if "" in fields else fields
 
     def _sentence(self, path: str, rows: list[tuple[int, list[str]]], document: int) -> Record | Bad:
         options = self._options

@@ -9,6 +9,7 @@ from typing import Literal
 
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, plain_name, text_lines
+from bert_jax.examples.values import is_unicode
 
 FIELD_CHARACTERS = 1 << 30  # Python's own limit, 131,072, is less than a long document
 
@@ -47,7 +48,7 @@ class Reader:
                 yield Bad(where, row)
                 continue
             if not names or (number == 1 and self._options.header):
-                names = names or _names(row, self._options.header)
+                names = names or _names(row, self._options.header, path)
                 if self._options.header:
                     continue
             if len(row) != len(names):
@@ -83,13 +84,16 @@ def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[
             yield rows.line_num, row
 
 
-def _names(row: list[str], header: bool) -> list[str]:
-    """A column without a name has its number for one. Raises ``UserError`` for a name that stands twice."""
+def _names(row: list[str], header: bool, path: str) -> list[str]:
+    """A column without a name has its number for one. Raises ``UserError`` for a name that stands twice, and for
+    names that cannot be read."""
+    if header and not is_unicode(row):
+        raise UserError(f"the first line of {path} is not UTF-8; convert it or set config.data.options.encoding")
     names = [(name if header else "") or str(i) for i, name in enumerate(row)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(
-            f"the first line of the table names {', '.join(map(repr, twice))} more than once; if it is no header set"
+            f"the first line of {path} names {', '.join(map(repr, twice))} more than once; if it is no header set"
             " config.data.options.header=False, else give config.data.options.names"
         )
     return names

@@ -41,6 +41,8 @@ class DataConfig:
                 f"config.data.splits has {', '.join(map(repr, wrong)) or 'none'}; names that begin with train, dev or"
                 " test are needed, such as dev_matched"
             )
+        if wrong := [name for name, path in self.splits.items() if not isinstance(path, str) or not path]:
+            raise UserError(f"config.data.splits.{wrong[0]} is {self.splits[wrong[0]]!r}; a path is needed")
         allowed = "at least 0 and less than 1 is needed"
         check_fields(self, "config.data", allowed, "dev_fraction", sound=lambda value: 0 <= value < 1)
         allowed = "more than 0 and at most 1 is needed"
@@ -155,8 +157,11 @@ def _with_ids(
     note: Note,
 ) -> tuple[Example, ...]:
     """The examples with the file's own ids, or with split and row, of which bad ones count too."""
-    good = [(row, item, example) for row, (item, example) in enumerate(zip(items, made, strict=True))
-            if isinstance(item, Record) and not isinstance(example, Bad)]  # fmt: skip
+    good = [
+        (row, item, example)
+        for row, (item, example) in enumerate(zip(items, made, strict=True))
+        if isinstance(item, Record) and not isinstance(example, Bad)
+    ]
     own = own_ids([item for _, item, _ in good], chosen)
     twice = [name for name, count in Counter(own).items() if name is not None and count > 1]
     if twice:

@@ -63,7 +63,7 @@ def key(example: Example, inputs: Sequence[str]) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return " ".join(value.casefold().split())
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [" ".join(item.casefold().split()) for item in value] if isinstance(value, list) else value
 
 
 def _rank(split: str) -> tuple[int, str]:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from bert_jax import files
 from bert_jax.corpora.bad_text import BadTextError
-from bert_jax.corpora.byte_ranges import lines as byte_lines
 from bert_jax.corpora.unpacking import UNPACKERS, unpacked
 from bert_jax.errors import UserError
 
@@ -78,19 +77,16 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     Raises:
       UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
     """
-    codec = _codec(encoding)
-    try:
-        with unpacked(path) as file:
-            for number, (_, raw) in enumerate(byte_lines(file), 1):
-                line = codec.decode(raw, "surrogateescape")[0].removesuffix("\r")
-                yield number, line.removeprefix("\ufeff") if number == 1 else line
-    except BadTextError as error:
-        raise UserError(error.told) from None
+    lines = whole_text(path, encoding).split("\n")  # all at once: labelled data fits in memory, and this is fast
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        yield number, line.removesuffix("\r")
 
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
     """All of a file, as ``text_lines`` reads it but with its line ends."""
-    codec = _codec(encoding)
+    _check_encoding(encoding)
     blocks = []
     try:
         with unpacked(path) as file:
@@ -98,12 +94,15 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
                 blocks.append(block)
     except BadTextError as error:
         raise UserError(error.told) from None
-    return codec.decode(b"".join(blocks), "surrogateescape")[0].removeprefix("\ufeff")
-
-
-def _codec(encoding: str) -> codecs.CodecInfo:
     try:
-        return codecs.lookup(encoding)
+        return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:  # of an encoding of whole units, such as UTF-16
+        raise UserError(f"{path} is not {encoding} ({error.reason}); set config.data.options.encoding") from None
+
+
+def _check_encoding(encoding: str) -> None:
+    try:
+        codecs.lookup(encoding)
     except LookupError:
         raise UserError(
             f"config.data.options.encoding is {encoding!r}, which Python does not know; use a name such as utf-8,"

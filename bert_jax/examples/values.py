@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 SCALARS = (str, int, float)
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_blank(value: Any, role: str) -> bool:
@@ -19,10 +21,14 @@ def is_unicode(value: Any) -> bool:
     """Whether all text in ``value`` can be written: none has half a character, which stands too for bytes that were
     not of the file's encoding."""
     if isinstance(value, str):
-        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+        return value.isascii() or not SURROGATE.search(value)
     if isinstance(value, Mapping):
         return all(map(is_unicode, value.values()))
-    return all(map(is_unicode, value)) if isinstance(value, list | tuple) else True
+    if not isinstance(value, list | tuple):
+        return True
+    if all(type(item) is str for item in value):
+        return is_unicode("\n".join(value))  # one look at many words
+    return all(map(is_unicode, value))
 
 
 def text(value: Any) -> str:
@@ -42,7 +48,9 @@ def texts(value: Any) -> list[str]:
 
 def words(value: Any) -> list[str]:
     """A list of texts; one text is cut at its spaces."""
-    return value.split() if isinstance(value, str) else [text(item) for item in _items(value)]
+    if isinstance(value, str):
+        return value.split()
+    return [item if type(item) is str else text(item) for item in _items(value)]
 
 
 def label(value: Any) -> str | int | float | bool:

@@ -4,10 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from bert_jax.interchange.architectures import PIPELINES, Head
+from bert_jax.interchange.pooling import Pooling
 from bert_jax.training.formats import is_number
 from bert_jax.training.report import BASELINES
+
+# What an export of every class was loaded with (make test-parity).
+TRIED = {
+    "transformers": "5.23.0",
+    "torch": "2.13.0",
+    "accelerate": "1.15.0",
+    "sentence-transformers": "6.2.0",
+    "onnxruntime": "1.31.1",
+}
+_PURPOSES = {
+    "BertModel": "Gives vectors of texts and of their tokens.",
+    "BertForPreTraining": "A masked-LM and a next-sentence head stand on it.",
+    "BertForMaskedLM": "A masked-LM head stands on it.",
+    "BertForNextSentencePrediction": "Tells whether one text follows another.",
+    "BertForSequenceClassification": "Gives a text, or a pair of texts, {outputs}.",
+    "BertForTokenClassification": "Gives every token {outputs}; the first piece of a word counts.",
+    "BertForQuestionAnswering": "Finds the answer to a question in a passage.",
+    "BertForMultipleChoice": "Scores the choices that may follow a text.",
+}
+_HEADLESS = "fine-tuning, feature extraction and study"
+_TRAINED = "texts of the kind it was trained and evaluated on, after a look at its errors on yours"
+
+
+class Parent(NamedTuple):
+    """What a model was started from."""
+
+    source: str
+    licence: str | None = None  # as its card names it
 
 
 def model_card(
@@ -16,53 +46,47 @@ def model_card(
     step: int,
     baselines: Mapping[str, Any] | None = None,
     splits: Mapping[str, Any] | None = None,
+    head: Head | None = None,
+    pooling: Pooling | None = None,
+    parent: Parent | None = None,
 ) -> str:
     """Markdown with YAML front matter.
 
     Args:
-      facts: what a checkpoint keeps: ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``.
+      facts: what a checkpoint keeps: ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``,
+        and ``task`` and ``data`` of a fine-tuned one.
       metrics: the newest evaluation; may be empty.
       baselines: what models without learning reach on the same rows, as in ``baselines.json``.
       splits: ``num_documents`` and ``num_tokens`` of the corpus's ``train`` and ``heldout``, as in its manifest.
     """
-    run = facts.get("run", {})
-    versions = ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items())
-    lineage = {
-        "run": run.get("run_id"),
-        "step": step,
-        "corpus fingerprint": facts.get("corpus_fingerprint"),
-        "vocabulary sha256": facts.get("vocabulary_sha256"),
-        "git commit": run.get("git_commit"),
-        "started from": (run.get("identity") or {}).get("init"),
-        "versions": versions,
-    }
-    rows = "\n".join(f"- {name}: {value}" for name, value in lineage.items() if value)
+    head, run = head or Head(), facts.get("run") or {}
     return f"""---
-library_name: transformers
-pipeline_tag: fill-mask
-license: unknown  # that of the weights: yours to say, with the licences of the training text in view
-# language: en  (not recorded: give the ISO 639-1 code of the training text's language)
-tags: [bert, jax, bert_jax]
+{_front(head, pooling, parent)}
 ---
 
 # {run.get("name", "BERT")}
 
-A BERT encoder ({"uncased" if facts["lowercase"] else "cased"}) with its masked-LM and next-sentence heads, pretrained
-with bert_jax. It loads as `BertForPreTraining`, `BertForMaskedLM` or `BertModel`.
+A BERT encoder ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as `{head.architecture}`.
+{_purpose(head)} {_loading(head, pooling)}
 
-Intended use: fine-tuning, feature extraction and study. It has the biases and the gaps of the text it was trained on,
-and gives no facts.
+Intended use: {_HEADLESS if _is_pretrained(head) else _TRAINED}. It has the biases and the gaps of the text it was
+trained on, gives no facts, and reads no more than {facts["model"].get("max_length", 512)} tokens at a time.
 
 ## Training text
 
-{_text(run, splits or {})}
+{_text(run, facts, splits or {})}
 
 ## Evaluation
 
 {_evaluation(metrics, baselines or {})}
 ## Lineage
 
-{rows}
+{_lineage(facts, run, step, parent)}
+
+## Tried with
+
+{", ".join(f"{name} {version}" for name, version in TRIED.items())}: exports of this class load there and give the same
+outputs.
 
 ## Configuration
 
@@ -72,7 +96,62 @@ and gives no facts.
 """
 
 
-def _text(run: Mapping[str, Any], splits: Mapping[str, Any]) -> str:
+def _front(head: Head, pooling: Pooling | None, parent: Parent | None) -> str:
+    licence = (parent and parent.licence) or "unknown"
+    told = "that of the weights: yours to say, with the licences of the training text in view"
+    if parent and parent.licence:
+        told = "of the model it was made from: say whether it is that of yours too"
+    lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
+    if pipeline := "sentence-similarity" if pooling else PIPELINES.get(head.architecture):
+        lines.append(f"pipeline_tag: {pipeline}")
+    return "\n".join(
+        [
+            *lines,
+            f"license: {licence}  # {told}",
+            "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
+            f"tags: [bert, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
+        ]
+    )
+
+
+def _is_pretrained(head: Head) -> bool:
+    return not {"classifier", "qa_outputs"} & set(head.parts)
+
+
+def _purpose(head: Head) -> str:
+    labels = ", ".join(f"`{name}`" for name in head.labels[:50])
+    more = f" and {len(head.labels) - 50} more" if len(head.labels) > 50 else ""
+    one = "labels, any number of them," if head.problem_type == "multi_label_classification" else "one label"
+    outputs = f"{one} of {len(head.labels)}: {labels}{more}" if labels else "a number"
+    return _PURPOSES[head.architecture].format(outputs=outputs)
+
+
+def _loading(head: Head, pooling: Pooling | None) -> str:
+    if pooling:
+        return f"sentence-transformers reads it, with {pooling} pooling."
+    others = {"BertForPreTraining": "`BertForPreTraining`, `BertForMaskedLM` or `BertModel`"}
+    return f"It loads as {others.get(head.architecture, f'`{head.architecture}`')}."
+
+
+def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: Parent | None) -> str:
+    lineage = {
+        "run": run.get("run_id"),
+        "step": step,
+        "task": (facts.get("task") or {}).get("name"),
+        "corpus fingerprint": facts.get("corpus_fingerprint"),
+        "vocabulary sha256": facts.get("vocabulary_sha256"),
+        "git commit": run.get("git_commit"),
+        "started from": parent and f"{parent.source} (licence: {parent.licence or 'not recorded there'})",
+        "versions": ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items()),
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in lineage.items() if value)
+
+
+def _text(run: Mapping[str, Any], facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str:
+    if facts.get("data"):
+        data = facts["data"]
+        named = ", ".join(f"{name} `{path}`" for name, path in (data.get("splits") or {}).items())
+        return f"Labelled examples, format `{data.get('format')}`: {named or 'splits not recorded'}."
     source = ((run.get("config") or {}).get("corpus") or {}).get("source")
     named = f"Source: `{source}`. " if source else ""
     try:

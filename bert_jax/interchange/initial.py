@@ -11,8 +11,9 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.interchange.hugging_face import import_model
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.original import is_original
+from bert_jax.interchange.workdir import load_trained, read_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
 from bert_jax.text.tokenizer import Tokenizer
@@ -22,6 +23,8 @@ from bert_jax.training.state import TrainState, abstract, overlay
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 # Leaves whose rows are pieces of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
+# Heads that mean what the labels of their task say.
+TASK_HEADS = ("classifier", "qa_outputs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +35,9 @@ class Initial:
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
     tokenizer: Tokenizer
-    missing: tuple[str, ...] = ()  # parts that start fresh
+    missing: tuple[str, ...] = ()  # their names of tensors that its class has and it lacks
     checkpoints: tuple[str, int] | None = None  # workdir and step, where it is a run of ours
+    head: Head = Head()
 
     def check_moments(self) -> None:
         """Raise ``UserError`` if there are no moments to keep."""
@@ -44,14 +48,17 @@ class Initial:
 
 
 def load_initial(source: str) -> Initial:
-    """``source`` is a Hugging Face directory, or a workdir of ours with an optional ``@step``.
+    """``source`` is a Hugging Face directory, one with a TensorFlow checkpoint of google-research/bert, or a workdir
+    of ours with an optional ``@step``.
 
     Raises:
-      UserError: neither of the two, or a model that is not a BERT.
+      UserError: none of these, or a model that is not a BERT.
     """
-    if (files.as_path(source) / "config.json").exists():
-        imported = import_model(source)
-        return Initial(source, imported.params, imported.config, imported.tokenizer, imported.missing)
+    if (files.as_path(source) / "config.json").exists() or is_original(source):
+        imported = read_model(source)
+        return Initial(
+            source, imported.params, imported.config, imported.tokenizer, imported.missing, head=imported.head
+        )
     workdir, step = source, ""
     if "@" in source and not _is_workdir(source):
         workdir, _, step = source.rpartition("@")
@@ -59,10 +66,12 @@ def load_initial(source: str) -> Initial:
             raise UserError(f"--init={source}: after @ comes a step number")
     if not _is_workdir(workdir):
         raise UserError(
-            f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/)"
+            f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "
+            "original checkpoint (bert_config.json)"
         )
     trained = load_trained(workdir, int(step) if step else None)
-    return Initial(source, trained.params, trained.config, trained.tokenizer, (), (workdir, trained.step))
+    at = (workdir, trained.step)
+    return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, trained.head)
 
 
 def _is_workdir(path: str) -> bool:
@@ -75,13 +84,16 @@ def start_from(
     tokenizer: Tokenizer,
     optimizer: Literal["fresh", "kept"],
     note: Callable[[str], None],
+    head: Head | None = None,
 ) -> Callable[[TrainState], TrainState]:
     """What turns a fresh state into one that goes on from ``initial``.
 
     Pieces that the vocabulary has and the model has not start at the mean of the pieces they were cut into before.
+    Heads that have no place or another shape in the fresh state are left out and named, as is what starts fresh.
 
     Args:
       optimizer: "kept" takes over the moments of a run of ours; the schedule begins anew either way.
+      head: of the model to train. A classifier of another task, or of other labels, is left out even where it fits.
 
     Raises:
       UserError: moments are to be kept where there are none, or where the vocabulary is another.
@@ -99,17 +111,34 @@ def start_from(
             f"{initial.model.vocab_size:,} rows for {initial.tokenizer.size:,} pieces, this run "
             f"{model.vocab_size:,} for {tokenizer.size:,}. Leave out --init_optimizer, or --vocab"
         )
-    fresh = f"; fresh: {', '.join(initial.missing)}" if initial.missing else ""
-    note(f"starting from {initial.source}{fresh}; optimizer {optimizer}")
     if model.layers == "scanned":
         params = stack_layers(params)
 
     def start(state: TrainState) -> TrainState:
+        fitting = heads_that_fit(params, state.params, head in (None, initial.head))
+        fresh = [part for part in state.params if part not in fitting]
+        left_out = [part for part in params if part not in fitting]
+        told = "".join(f"; {what}: {', '.join(p)}" for what, p in (("fresh", fresh), ("left out", left_out)) if p)
+        note(f"starting from {initial.source}{told}; optimizer {optimizer}")
         if optimizer == "kept":
             state = _kept_state(initial, state)
-        return dataclasses.replace(state, params=overlay(params, state.params), step=jax.numpy.zeros_like(state.step))
+        return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
 
     return start
+
+
+def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_task: bool) -> dict[str, Any]:
+    """The encoder of ``params``, whatever its shapes, and those heads that ``fresh`` has in the same shapes."""
+
+    def shapes(tree: Any) -> Any:
+        return jax.tree.map(lambda x: tuple(x.shape), tree)
+
+    return {
+        part: tree
+        for part, tree in params.items()
+        if part == "encoder"
+        or (part in fresh and (same_task or part not in TASK_HEADS) and shapes(tree) == shapes(fresh[part]))
+    }
 
 
 def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:

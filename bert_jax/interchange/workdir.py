@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from bert_jax import configuration, files
 from bert_jax.corpora.store import MANIFEST
 from bert_jax.errors import UserError
-from bert_jax.interchange.card import model_card
-from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.architectures import Head, of_facts
+from bert_jax.interchange.card import Parent, model_card
+from bert_jax.interchange.hugging_face import Imported, export_model, import_model, licence_of
+from bert_jax.interchange.original import import_original, is_original
+from bert_jax.interchange.pooling import Pooling
+from bert_jax.interchange.tensors import MAX_SHARD_BYTES
+from bert_jax.interchange.transfer import Report
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
@@ -27,7 +29,6 @@ from bert_jax.training.formats import is_number
 from bert_jax.training.loggers.base import metrics_of
 from bert_jax.training.run import write_run
 from bert_jax.training.run_log import read_records
-from bert_jax.training.state import overlay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +36,30 @@ class TrainedModel:
     params: Any  # numpy tree, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
-    facts: dict[str, Any]  # saved with the checkpoint: config, fingerprints, run id
+    facts: dict[str, Any]  # saved with the checkpoint: config, fingerprints, run id, task and labels
     step: int
+
+    @property
+    def head(self) -> Head:
+        """What stands on the encoder, by the class of transformers."""
+        return of_facts(self.facts)
+
+    def filling_params(self) -> Any:
+        """The parameters for ``fill_mask``: pooler and next-sentence head, which it does not read, may be fresh.
+
+        Raises:
+          UserError: there is no masked-LM head.
+        """
+        if "mlm_head" not in self.params:
+            raise UserError(
+                f"this {self.head.architecture} has no masked-LM head (its parts: {', '.join(self.params)}); take a "
+                "pretrained model"
+            )
+        return dict(fresh_params(self.config)) | self.params
 
 
 def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
-    """The newest checkpoint of ``workdir``, or that of ``step``.
+    """The checkpoint of ``step``; without one that of the best evaluation, where the run chose it, or the newest.
 
     Raises:
       UserError: no checkpoint, or a vocabulary that is not the one it was trained with.
@@ -66,19 +85,66 @@ def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], in
     return params, facts, step
 
 
-def export_workdir(workdir: str, output: str | os.PathLike[str], step: int | None = None) -> str:
-    """Write a checkpoint as a Hugging Face directory; a line that says what was written."""
+def export_workdir(
+    workdir: str,
+    output: str | os.PathLike[str],
+    step: int | None = None,
+    architecture: str | None = None,
+    pooling: Pooling | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> Report:
+    """Write a checkpoint as a Hugging Face directory, by the class that its task makes.
+
+    Args:
+      step: None: the best one where the run has kept it, else the newest.
+      architecture: another class, such as "BertModel", which leaves the heads out.
+      pooling: None: as the task "sentence_embeddings" was trained, else no files of sentence-transformers.
+
+    Raises:
+      UserError: as ``load_trained`` and ``export_model``; a class that transformers or the model has not.
+    """
     trained = load_trained(workdir, step)
-    metrics = files.as_path(workdir) / "metrics.jsonl"
-    records = read_records(metrics) if metrics.exists() else []
-    evaluations = [r for r in records if r["split"] == "eval" and r["step"] == trained.step]
-    newest = (
-        {name: value for name, value in metrics_of(evaluations[-1]).items() if is_number(value)} if evaluations else {}
-    )
+    head = trained.head
+    if architecture and architecture != head.architecture:
+        head = Head(architecture)
+        head.parts  # noqa: B018 - a class that is not known is named before anything is read
+    task = trained.facts.get("task") or {}
+    if pooling is None and task.get("name") == "sentence_embeddings" and head.architecture == "BertModel":
+        pooling = task.get("pooling", "mean")
     baselines = read_object(files.as_path(workdir) / "baselines.json")
-    card = model_card(trained.facts, newest, trained.step, baselines, corpus_splits(workdir, trained.facts))
-    export_model(trained.params, trained.config, trained.tokenizer, output, card)
-    return f"exported step {trained.step:,} to {output}: BertForPreTraining, its outputs checked after writing"
+    card = model_card(
+        trained.facts,
+        newest_metrics(workdir, trained.step),
+        trained.step,
+        baselines,
+        corpus_splits(workdir, trained.facts),
+        head,
+        pooling,
+        parent_of(trained.facts),
+    )
+    report = export_model(
+        trained.params, trained.config, trained.tokenizer, output, card, head, pooling, max_shard_bytes
+    )
+    return dataclasses.replace(report, title=f"{report.title}, step {trained.step:,} of {workdir}")
+
+
+def newest_metrics(workdir: str, step: int) -> dict[str, float]:
+    """Figures of the evaluations at ``step``; those of a split other than "eval" carry its name."""
+    path = files.as_path(workdir) / "metrics.jsonl"
+    figures: dict[str, float] = {}
+    for record in read_records(path) if path.exists() else []:
+        if record["step"] == step and record["split"].startswith(("eval", "dev")):
+            start = "" if record["split"] == "eval" else f"{record['split']} "
+            figures |= {start + name: value for name, value in metrics_of(record).items() if is_number(value)}
+    return figures
+
+
+def parent_of(facts: Mapping[str, Any]) -> Parent | None:
+    """What the model was started from, or imported from, and the licence that it names."""
+    if facts.get("parent"):
+        return Parent(facts["parent"]["source"], facts["parent"].get("licence"))
+    source = ((facts.get("run") or {}).get("identity") or {}).get("init")
+    return Parent(source, licence_of(source)) if source else None
 
 
 def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,32 +164,39 @@ def read_object(path: Any) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def import_into_workdir(directory: str, workdir: str) -> str:
-    """Make a workdir with one checkpoint, step 0, of a Hugging Face directory; a report of what was found.
+def read_model(directory: str, lowercase: bool | None = None) -> Imported:
+    """A Hugging Face directory, or one of an original TensorFlow checkpoint. See ``import_model``."""
+    if is_original(directory):
+        return import_original(directory, lowercase)
+    if lowercase is not None:
+        raise UserError(f"--lowercase goes with a TensorFlow checkpoint; the files of {directory} say it: leave it out")
+    return import_model(directory)
+
+
+def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = None) -> Report:
+    """Make a workdir with one checkpoint, step 0, of a model of others. Parts that it lacks stay missing.
 
     Raises:
       UserError: the directory holds no BERT, or the workdir is not empty.
     """
-    imported = import_model(directory)
-    tokenizer = imported.tokenizer
-    fresh = fresh_params(imported.config)
-    params = jax.tree.map(np.asarray, overlay(imported.params, fresh))
+    if files.as_path(workdir).exists() and any(files.as_path(workdir).iterdir()):
+        raise UserError(f"{workdir} is not empty; give a new --workdir")
+    imported = read_model(directory, lowercase)
+    tokenizer, head = imported.tokenizer, imported.head
     facts = {
         "model": dataclasses.asdict(imported.config),
         "lowercase": tokenizer.lowercase,
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": None,
+        "head": dataclasses.asdict(head),
+        "task": {"name": head.task} if head.task else None,
+        "labels": list(head.labels),
+        "parent": {"source": os.fspath(directory), "licence": imported.licence},
     }
-    if files.as_path(workdir).exists() and any(files.as_path(workdir).iterdir()):
-        raise UserError(f"{workdir} is not empty; give a new --workdir")
     tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
     write_run(
         workdir, {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
     )
-    save_params(workdir, params, facts)
-    lines = [
-        f"imported {directory} into {workdir}: {sum(x.size for x in jax.tree.leaves(imported.params)):,} parameters"
-    ]
-    lines += [f"  fresh, for want of a tensor: {name}" for name in imported.missing]
-    lines += [f"  left out, without a place here: {name}" for name in imported.unused]
-    return "\n".join(lines)
+    save_params(workdir, imported.params, facts)
+    title = imported.report.title.replace("read ", "imported ", 1)
+    return dataclasses.replace(imported.report, title=f"{title}, into {workdir}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -71,11 +71,19 @@ class ExampleTask(abc.ABC):
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
 
+        ``notes`` collects what who runs it should know of the examples, such as a cut, a line each.
+
         Raises:
           UserError: examples that cannot be encoded, labels that are not known, rows longer than the model.
         """
         self.config, self.setting = config, setting
-        self.rows = {name: self.encode(examples) for name, examples in setting.splits.items()}
+        self.check(setting.splits)
+        self.notes: list[str] = getattr(self, "notes", [])  # a task's own __init__ may have begun them
+        self.rows: dict[str, EncodedRows] = {}
+        for name, examples in setting.splits.items():
+            before = len(self.notes)
+            self.rows[name] = self.encode(examples)
+            self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
         longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
         # Rows are never padded further than the longest one needs.
         length = min(setting.max_length, max(-(-longest // 8) * 8, 8))
@@ -99,6 +107,31 @@ class ExampleTask(abc.ABC):
     def labels(cls, config: Any, examples: Sequence[Example]) -> tuple[str, ...]:
         """Names of the classes that ``examples`` to train on have; () where there are none."""
         del config, examples
+        return ()
+
+    def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
+        """Of examples of any splits, those that are not encoded here too.
+
+        Raises:
+          UserError: answers that are not among the labels, of all splits together.
+        """
+        known = set(self.setting.labels)
+        said = []
+        for split, examples in splits.items():
+            unseen: dict[str, list[str]] = {}
+            for example in examples:
+                for name in self.answer_names(example):
+                    if name not in known:
+                        unseen.setdefault(name, []).append(example["id"])
+            listed = [f"{name!r} ({len(ids):,} times, as in {ids[0]})" for name, ids in sorted(unseen.items())]
+            if listed:
+                said.append(f"{split} has {self.answer} that training has not: {', '.join(listed[:5])}")
+        if said:
+            raise UserError(f"{'; '.join(said)}; those it has are {', '.join(self.setting.labels)}")
+
+    def answer_names(self, example: Example) -> Sequence[str]:
+        """Of an example: the names that have to be labels."""
+        del example
         return ()
 
     @abc.abstractmethod
@@ -190,10 +223,14 @@ class ExampleTask(abc.ABC):
         )
 
     def make_rows(self, sequences: Mapping[str, Sequence[Any]], arrays: Mapping[str, np.ndarray]) -> EncodedRows:
-        """Rows with ``row_weights`` of 1 and their number as ``example_ids``."""
+        """Rows with ``row_weights`` of 1 and, unless ``arrays`` say otherwise, their number as ``example_ids``."""
         num_rows = len(next(iter(sequences.values()))) // (self.num_choices or 1)
         own = {"row_weights": np.ones(num_rows, np.float32), "example_ids": np.arange(num_rows, dtype=np.int32)}
-        return EncodedRows.of(sequences, {**arrays, **own}, self.num_choices)
+        return EncodedRows.of(sequences, {**own, **arrays}, self.num_choices)
+
+    def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
+        """``pair_sequences`` at the task's length; what was cut is noted."""
+        return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
 
 
 def _model_inputs(batch: Batch) -> dict[str, Any]:
@@ -201,22 +238,33 @@ def _model_inputs(batch: Batch) -> dict[str, Any]:
 
 
 def pair_sequences(
-    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str | None], max_length: int
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pairs: Sequence[str | None],
+    max_length: int,
+    note: Callable[[str], None] | None = None,
 ) -> dict[str, list[np.ndarray]]:
     """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, section 4.1).
 
-    While too long, the longer of the two (the second on a tie) loses its last token.
+    While too long, the longer of the two (the second on a tie) loses its last token; ``note`` is told how many were
+    cut.
     """
     first = tokenizer.encode_batch(texts)
     second = tokenizer.encode_batch([pair or "" for pair in pairs])
-    ids, types = [], []
+    ids, types, cut = [], [], [0, 0]  # cut: sequences, tokens
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     for a, b, pair in zip(first, second, pairs, strict=True):
         room = max_length - (2 if pair is None else 3)
         kept_a, kept_b = truncated(len(a), len(b) if pair is not None else 0, room)
+        if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
+            cut = [cut[0] + 1, cut[1] + lost]
         parts = [cls, a[:kept_a], sep] + ([b[:kept_b], sep] if pair is not None else [])
         ids.append(np.concatenate(parts))
         types.append(np.repeat(np.array([0, 1], np.int32), [kept_a + 2, len(ids[-1]) - kept_a - 2]))
+    if cut[0] and note is not None:
+        note(
+            f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"
+        )
     return {"input_ids": ids, "token_type_ids": types}
 
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.config import ModelConfig
@@ -19,8 +18,8 @@ from bert_jax.models.downstream import BertForSequenceClassification
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
-from bert_jax.tasks.base import ExampleTask, pair_sequences
-from bert_jax.tasks.metrics.classification import classification_metrics
+from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.metrics.classification import check_names, classification_metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,21 +39,20 @@ class Task(ExampleTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        return label_names(examples, "label")
+        names = label_names(examples, "label")
+        check_names(config.metrics, names, config.positive)
+        return names
+
+    def answer_names(self, example: Example) -> Sequence[str]:
+        return () if example.get("label") is None else (str(example["label"]),)
 
     def encode(self, examples: Sequence[Example]) -> EncodedRows:
         texts, pairs = [e["text"] for e in examples], [e.get("pair") for e in examples]
         number = {name: i for i, name in enumerate(self.setting.labels)}
         given = [e.get("label") for e in examples]
-        unseen = sorted({str(label) for label in given if label is not None and str(label) not in number})
-        if unseen:
-            raise UserError(
-                f"labels that training has not: {', '.join(unseen[:5])}; those it has are "
-                f"{', '.join(self.setting.labels)}"
-            )
         labels = np.array([0 if label is None else number[str(label)] for label in given], np.int32)
         weights = np.array([label is not None for label in given], np.float32)
-        sequences = pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length)
+        sequences = self.pair_sequences(texts, pairs)
         return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
 
     def features(self, length: int) -> BatchSpec:

@@ -93,7 +93,7 @@ def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
     expected = fresh | {"encoder": PARAMS["encoder"]}
     jax.tree.map(np.testing.assert_array_equal, state.params, expected)
     assert int(state.step) == 0
-    assert notes == ["starting from there; fresh: bert.pooler.dense.weight; optimizer fresh"]
+    assert notes == ["starting from there; fresh: mlm_head, nsp_head, pooler; optimizer fresh"]
 
 
 def test_scanned_layers_and_a_larger_vocabulary_together() -> None:

@@ -21,6 +21,9 @@ def ratio(part: float, whole: float) -> float:
 
 
 def precision_recall_f1(correct: float, predicted: float, actual: float) -> dict[str, float]:
-    """Of counts. Each is 0 where its denominator is (no prediction, no truth), as scikit-learn's zero_division=0."""
+    """Of counts. Each is 0 where its denominator is (no prediction, no truth), as scikit-learn's zero_division=0.
+
+    F1 is rounded as the official scripts round it: where two thresholds tie, the last bit decides between them.
+    """
     precision, recall = ratio(correct, predicted), ratio(correct, actual)
-    return {"precision": precision, "recall": recall, "f1": ratio(2 * correct, predicted + actual)}
+    return {"precision": precision, "recall": recall, "f1": ratio(2 * precision * recall, precision + recall)}

@@ -1,0 +1,60 @@
+"""The reader ``character_spans``: texts with the places of their entities, as CLUENER writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.examples.jsonl import Reader as JsonReader
+from bert_jax.examples.reading import Bad, Record
+from bert_jax.examples.tags import spans_to_iob2
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The fields of an object."""
+
+    text_field: str = "text"
+    label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends inside
+
+
+class Reader:
+    """Objects ``{"text", "label"}`` as ``{"text", "words", "tags"}``: each character is a word, the tags are IOB2.
+
+    Of overlapping entities the longer one stays. An entity whose place does not hold its surface makes the text bad;
+    a text without the field of labels has no tags.
+    """
+
+    named_splits = False
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The texts of ``path``."""
+        for record in JsonReader().read(path):
+            yield record if isinstance(record, Bad) else self._tagged(record)
+
+    def _tagged(self, record: Record) -> Record | Bad:
+        text, labels = record.get(self._options.text_field), record.get(self._options.label_field)
+        if not isinstance(text, str):
+            return Bad(record.where, f"has no text in the field {self._options.text_field!r}")
+        columns: dict[str, Any] = {"text": text, "words": list(text)}
+        if "id" in record:
+            columns["id"] = record["id"]
+        if labels is not None:
+            try:
+                columns["tags"] = spans_to_iob2(len(text), list(_spans(text, labels)))
+            except (ValueError, TypeError, AttributeError) as error:
+                return Bad(record.where, f"has labels that do not fit ({str(error)[:80]})")
+        return Record(columns, record.where)
+
+
+def _spans(text: str, labels: Mapping[str, Mapping[str, list[list[int]]]]) -> Iterator[tuple[int, int, str]]:
+    for kind, surfaces in labels.items():
+        for surface, places in surfaces.items():
+            for first, last in places:
+                if not 0 <= first <= last or text[first : last + 1] != surface:
+                    raise ValueError(f"{surface!r} does not stand at {first} to {last}")
+                yield first, last, kind

@@ -1,0 +1,53 @@
+"""The reader ``hugging_face_dataset``: a dataset of the Hugging Face Hub or one saved locally (extra ``datasets``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.corpora import hugging_face_dataset
+from bert_jax.examples.reading import Bad, Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which dataset."""
+
+    name: str = ""  # of the Hub; "" if --data is a folder that save_to_disk wrote, or one of data files
+    config_name: str = ""  # of a dataset with several, such as "sst2" of "nyu-mll/glue"
+    revision: str = ""  # branch, tag or commit; "" is the newest
+
+
+class Reader:
+    """Rows with the columns of the dataset, labels as their names (a label of -1, which says that it is not told, as
+    none). Splits are those of the dataset, also parts: ``train[:10%]``."""
+
+    named_splits = True
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The rows of the split that ``path`` ends in. Raises ``UserError`` for what is not there."""
+        folder, split = os.path.split(path)
+        options = self._options
+        rows = hugging_face_dataset.rows_of(
+            options.name or folder or ".", options.config_name, split, options.revision, "config.data.options"
+        )
+        for number, row in enumerate(rows):
+            columns = {name: plain(value, rows.features[name]) for name, value in row.items()}
+            yield Record(columns, f"{options.name or folder}, {split}, row {number}")
+
+
+def plain(value: Any, feature: Any) -> Any:
+    """``value`` with the names of its labels in place of their numbers."""
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None
+    if isinstance(value, Mapping) and isinstance(feature, Mapping):
+        return {key: plain(item, feature[key]) for key, item in value.items()}
+    if isinstance(value, list):
+        inside = getattr(feature, "feature", feature[0] if isinstance(feature, list) else None)
+        return [plain(item, inside) for item in value]
+    return value

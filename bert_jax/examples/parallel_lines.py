@@ -1,0 +1,54 @@
+"""The reader ``parallel_lines``: sentences in one file, their tags in another, line by line."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
+
+from bert_jax.errors import UserError
+from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
+from bert_jax.examples.tags import Scheme, to_iob2
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the second file is called: as the first, with ``tags`` where that has ``sentences``."""
+
+    sentences: str = "sentences"
+    tags: str = "tags"
+    scheme: Scheme = "auto"
+
+
+class Reader:
+    """Sentences as ``{"words", "tags"}``; words and tags are apart by one space, the tags become IOB2.
+
+    The path of a split is that of the sentences.
+    """
+
+    named_splits = False
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The sentences of ``path``; blank lines in both files are none."""
+        pairs = itertools.zip_longest(text_lines(path), text_lines(self._beside(path)))
+        for number, (left, right) in enumerate(pairs, 1):
+            where = f"{path}:{number}"
+            if left is None or right is None:
+                yield Bad(where, "is where one of sentences and tags ends before the other")
+                return
+            words, tags = left[1].strip(" ").split(" "), right[1].strip(" ").split(" ")
+            if words != [""] or tags != [""]:
+                yield Record({"words": words, "tags": to_iob2(tags, self._options.scheme)}, where)
+
+    def _beside(self, path: str) -> str:
+        folder, name = os.path.split(plain_name(path))
+        if self._options.sentences not in name:
+            raise UserError(
+                f"the name of {path} has no {self._options.sentences!r} to put {self._options.tags!r} for; set"
+                " config.data.options.sentences and tags"
+            )
+        return need(os.path.join(folder, name.replace(self._options.sentences, self._options.tags)))

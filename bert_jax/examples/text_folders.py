@@ -1,0 +1,86 @@
+"""The reader ``text_folders``: a folder of text files for each class, or a zip of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from typing import Literal
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.examples.reading import Bad, Record, whole_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which files, and what becomes of those that are not UTF-8."""
+
+    pattern: str = "*.txt"  # of names of files, also "*.txt.gz" (not in a zip)
+    bad_text: Literal["error", "decode"] = "error"  # "decode": as Windows-1252, byte for byte where it has none
+
+
+class Reader:
+    """Files as ``{"text", "label", "id"}``: the label is the name of the folder that a file is in, the id its path
+    below the folder that all share. They come in the order of their paths."""
+
+    named_splits = False
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+
+    def read(self, path: str) -> Iterator[Record | Bad]:
+        """The files in ``path``. Raises ``UserError`` if there is none, or if a zip is damaged."""
+        texts = self._zipped(path) if path.lower().endswith(".zip") else self._in_folder(path)
+        for name, text in texts:
+            label = os.path.basename(os.path.dirname(name))
+            where = os.path.join(path, name)
+            if not label:
+                yield Bad(where, "lies in no folder of a class")
+            elif text is None:
+                yield Bad(where, "is not UTF-8; convert it or set config.data.options.bad_text='decode'")
+            else:
+                yield Record({"text": text, "label": label, "id": name}, where)
+
+    def _zipped(self, path: str) -> Iterator[tuple[str, str | None]]:
+        try:
+            with files.as_path(path).open("rb") as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
+                names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+                for name, short in self._shortened(path, [name for name in names if "__MACOSX/" not in name]):
+                    yield short, self._decoded(archive.read(name))
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+            raise UserError(f"{path} is not a whole zip without a password ({error}); replace the file") from error
+
+    def _in_folder(self, path: str) -> Iterator[tuple[str, str | None]]:
+        root = path.rstrip("/")
+        found = [os.fspath(file) for file in files.glob(f"{root}/**/*")]
+        for name, short in self._shortened(path, [file[file.index(root) + len(root) + 1 :] for file in found]):
+            text = whole_text(f"{root}/{name}")
+            yield short, self._decoded(text.encode("utf-8", "surrogateescape"))
+
+    def _shortened(self, path: str, names: list[str]) -> list[tuple[str, str]]:
+        """(name, what of it is below the folder that holds all classes) of the files that are asked for, sorted."""
+        pattern = self._options.pattern
+        names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), pattern))
+        if not names:
+            raise UserError(f"no file in {path} is named like {pattern!r}; set config.data.options.pattern")
+        folders = [name.split("/")[:-1] for name in names]
+        shared = os.path.commonprefix(folders)
+        if all(len(folder) == len(shared) for folder in folders):
+            shared = shared[:-1]  # one class alone
+        return [(name, "/".join(name.split("/")[len(shared) :])) for name in names]
+
+    def _decoded(self, raw: bytes) -> str | None:
+        """None if it is not UTF-8 and is to be an error."""
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            if self._options.bad_text == "error":
+                return None
+        try:
+            return raw.decode("cp1252")
+        except UnicodeDecodeError:
+            return raw.decode("latin-1")

@@ -1,0 +1,74 @@
+"""CRC-32C (Castagnoli), the checksum of TensorFlow's files, over whole arrays at once.
+
+The remainder of a message is linear in its bits, and zeros in front do not change it. So a message is cut into lanes of
+one width that advance together, a byte a step, and neighbours are then joined two by two: the remainder of AB is that
+of A followed by as many zeros as B is long, exclusive-or that of B.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_POLYNOMIAL = 0x82F63B78
+_MASK_DELTA = 0xA282EAD8
+_MAX_LANES = 1 << 14
+
+
+def _byte_table() -> np.ndarray:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
+    return table
+
+
+_TABLE = _byte_table()
+
+
+def crc32c(data: bytes | np.ndarray) -> int:
+    """Of bytes, or of the bytes of an array."""
+    message = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
+    lanes = min(_MAX_LANES, 1 << (len(message) // 64).bit_length())
+    width = max(4, -(-len(message) // lanes))
+    padded = np.zeros(lanes * width, np.uint8)
+    start = len(padded) - len(message)
+    padded[start:] = message
+    if len(message) >= 4:  # the register starts with ones, which is to turn the first 32 bits of the message
+        padded[start : start + 4] ^= 0xFF
+    else:
+        return _short(message)
+    rest = np.zeros(lanes, np.uint32)
+    for column in np.ascontiguousarray(padded.reshape(lanes, width).T):
+        rest = _TABLE[(rest ^ column) & 0xFF] ^ rest >> 8
+    shift = _zeros(width)
+    while len(rest) > 1:
+        rest = _apply(shift, rest[::2]) ^ rest[1::2]
+        shift = _apply(shift, shift)
+    return int(rest[0]) ^ 0xFFFFFFFF
+
+
+def masked(crc: int) -> int:
+    """As the files store it, so that the checksum of a checksum is no trouble (LevelDB, util/crc32c.h)."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _short(message: np.ndarray) -> int:
+    crc = 0xFFFFFFFF
+    for byte in message.tolist():
+        crc = int(_TABLE[(crc ^ byte) & 0xFF]) ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def _zeros(count: int) -> np.ndarray:
+    """What ``count`` bytes of zeros make of each of the 32 bits of a remainder: uint32 [32]."""
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    for _ in range(count):
+        bits = _TABLE[bits & 0xFF] ^ bits >> 8
+    return bits
+
+
+def _apply(shift: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The linear map with the columns ``shift`` on each of ``values``."""
+    found = np.zeros_like(values)
+    for i, column in enumerate(shift):
+        found ^= np.where(values >> np.uint32(i) & 1, column, np.uint32(0))
+    return found

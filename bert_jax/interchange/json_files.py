@@ -1,0 +1,26 @@
+"""JSON files of a model's folder, in and out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises ``UserError`` for one that is missing, spoilt, or no object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} has no {path.name}; is it a model's folder?") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is a JSON {type(content).__name__}, not an object; copy it again")
+    return content
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,98 @@
+"""Checkpoints as Google released them: ``bert_model.ckpt.*``, ``bert_config.json`` and ``vocab.txt``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.interchange import names
+from bert_jax.interchange.architectures import Head, of_config
+from bert_jax.interchange.hugging_face import Imported
+from bert_jax.interchange.json_files import read_json
+from bert_jax.interchange.model_configs import model_config
+from bert_jax.interchange.probe import OriginalNames, check_outputs
+from bert_jax.interchange.tensor_bundle import read_bundle
+from bert_jax.interchange.tensors import check_finite, present_names
+from bert_jax.interchange.tokenizer_files import read_tokenizer
+from bert_jax.interchange.transfer import Report, read_params
+
+CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
+
+
+def is_original(directory: str | os.PathLike[str]) -> bool:
+    """Does the folder hold such a checkpoint, and no Hugging Face model?"""
+    folder = files.as_path(directory)
+    return (folder / CONFIG).exists() and not (folder / "config.json").exists()
+
+
+def import_original(directory: str | os.PathLike[str], lowercase: bool | None = None) -> Imported:
+    """Read a checkpoint of google-research/bert, pretrained or fine-tuned by run_classifier.py or run_squad.py.
+
+    Args:
+      lowercase: as its ``do_lower_case``, which no file of it says. None: from "uncased" or "cased" in the folder's
+        name.
+
+    Raises:
+      UserError: neither of these says it; files that are missing, damaged or do not fit together.
+    """
+    where = str(directory)
+    if lowercase is None:
+        lowercase = lowercase_of(os.path.basename(os.path.abspath(where)), where)
+    with files.downloaded(directory) as folder:
+        config = model_config(read_json(folder / CONFIG), where, CONFIG)
+        tokenizer = read_tokenizer(folder, config, where, lowercase)
+        prefix = _prefix(folder, where)
+        stored = read_bundle(prefix)
+        raw = {name: array for name, array in stored.items() if not name.endswith(names.OPTIMIZER)}
+        check_finite(raw, where)
+        tensors = present_names(names.from_original(raw, config.num_layers), where)
+        head = _head(tensors, where)
+        read = read_params(tensors, config, head, where)
+        probe = check_outputs(OriginalNames(raw), read.params, config, head, "nothing was imported")
+    back = {entry.theirs: entry.original for entry in names.entries(config.num_layers)}
+    moved = tuple((entry._replace(theirs=entry.original), raw[entry.original].shape) for entry, _ in read.moved)
+    count = sum(array.size for array in raw.values())
+    case = "lower-case" if lowercase else "cased"
+    notes = [f"the vocabulary is read as {case}", probe]
+    if len(raw) < len(stored):
+        notes.insert(0, f"read past: {len(stored) - len(raw)} tensors of the optimizer")
+    report = Report(
+        f"read {where}/{prefix.name}: {head.architecture}, {count:,} parameters",
+        moved,
+        tuple(back[name] for name in read.missing),
+        read.unused,
+        tuple(notes),
+    )
+    return Imported(read.params, config, tokenizer, head, report)
+
+
+def lowercase_of(name: str, where: str) -> bool:
+    """What the name of a released folder says. Raises ``UserError`` where it says nothing."""
+    if "uncased" in name.lower():
+        return True
+    if "cased" in name.lower():
+        return False
+    raise UserError(
+        f"nothing in {where} says whether its text was lower-cased (do_lower_case), and its name has neither uncased "
+        "nor cased: add --lowercase=true (as the Chinese model) or --lowercase=false"
+    )
+
+
+def _head(tensors: Mapping[str, Any], where: str) -> Head:
+    head = of_config({"num_labels": 1}, tensors, where)
+    return Head() if head.architecture in ("BertModel", "BertForMaskedLM") else head
+
+
+def _prefix(folder: Path, where: str) -> Path:
+    """The one checkpoint in a folder, without its endings."""
+    found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
+    if CHECKPOINT in found:
+        return folder / CHECKPOINT
+    if len(found) != 1:
+        what = f"several checkpoints: {', '.join(found)}" if found else f"no {CHECKPOINT}.index"
+        raise UserError(f"{where} has {what}; leave one checkpoint there, with its .index and .data files")
+    return folder / found[0]

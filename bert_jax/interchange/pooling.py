@@ -1,0 +1,41 @@
+"""The files by which sentence-transformers reads an encoder and makes one vector of a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from bert_jax.interchange.json_files import write_json
+from bert_jax.models.config import ModelConfig
+
+Pooling = Literal["mean", "cls"]
+POOLINGS = ("mean", "cls")
+_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+
+
+def write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
+    """``modules.json``, ``1_Pooling/config.json`` and ``sentence_bert_config.json``.
+
+    Args:
+      pooling: "mean" over the last layer's vectors of all real tokens, or "cls", that of ``[CLS]`` before the pooler.
+    """
+    modules = (("", "Transformer"), ("1_Pooling", "Pooling"))
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ],
+    )
+    (folder / "1_Pooling").mkdir()
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        {
+            "word_embedding_dimension": config.hidden_size,
+            **{mode: name == pooling for name, mode in _MODES.items()},
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    )
+    # The tokenizer lowers by itself.
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False})

@@ -1,0 +1,125 @@
+"""Named tensors in safetensors files, one or several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save_file
+
+from bert_jax.errors import UserError
+from bert_jax.interchange import names
+from bert_jax.interchange.json_files import read_json, write_json
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them
+PICKLE_HINT = (
+    "; pytorch_model.bin is a pickle, which can run code: load it with transformers where you trust it, then "
+    "model.save_pretrained(folder)"
+)
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
+    """Every tensor of floats, by the name in the file, as float32.
+
+    Raises:
+      UserError: no safetensors file, a damaged one, values that are no finite numbers.
+    """
+    if (folder / INDEX).exists():
+        places = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+            raise UserError(f"{where}/{INDEX} has no weight_map of names and files; copy it again")
+        shards = sorted({Path(place).name for place in places.values()})
+    elif (folder / WEIGHTS).exists():
+        shards = [WEIGHTS]
+    else:
+        pickled = any(folder.glob("pytorch_model*.bin"))
+        raise UserError(f"{where} has no {WEIGHTS}" + (PICKLE_HINT if pickled else "; is it a model's folder?"))
+    tensors = {name: array for shard in shards for name, array in _read_shard(folder / shard)}
+    check_finite(tensors, where)
+    return tensors
+
+
+def check_finite(tensors: Mapping[str, np.ndarray], where: str) -> None:
+    """Raise ``UserError`` for values that are no finite numbers."""
+    spoilt = [name for name, array in tensors.items() if not np.isfinite(array).all()]
+    if spoilt:
+        raise UserError(
+            f"{where} is damaged: {len(spoilt)} tensors hold values that are no finite numbers, such as {spoilt[0]}; "
+            "copy it again"
+        )
+
+
+def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    try:
+        with safetensors.safe_open(path, framework="flax") as file:  # its bfloat16 needs jax's dtypes
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
+                if file.get_slice(name).get_dtype() in _FLOATS:  # buffers of integers are no weights
+                    yield name, np.asarray(file.get_tensor(name)).astype(np.float32)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+
+
+def present_names(tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """The tensors under their present names, without copies of a tied decoder.
+
+    Raises:
+      UserError: the decoder is not tied, or two old names mean one tensor.
+    """
+    modern: dict[str, np.ndarray] = {}
+    for name, array in tensors.items():
+        if names.modern(name) in modern:
+            raise UserError(
+                f"{where} has {names.modern(name)} twice, once by an older name; copy the whole folder again"
+            )
+        modern[names.modern(name)] = array
+    kept = {name: array for name, array in modern.items() if name not in names.REDUNDANT}
+    decoder, words = (modern.get(f"{n}.weight") for n in ("cls.predictions.decoder", "bert.embeddings.word_embeddings"))
+    if decoder is not None and words is not None and not np.array_equal(decoder, words):
+        raise UserError(f"{where} has an MLM decoder that is not its word embeddings; only tied ones can be read")
+    if "cls.predictions.decoder.bias" in modern:
+        kept.setdefault("cls.predictions.bias", modern["cls.predictions.decoder.bias"])
+    return kept
+
+
+def write_tensors(
+    folder: Path,
+    tensors: Mapping[str, np.ndarray],
+    output: str | os.PathLike[str],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """One file, or several of at most ``max_shard_bytes`` of tensors each and their index.
+
+    Args:
+      output: what an error calls the folder.
+    """
+    shards: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for name, array in tensors.items():
+        if shards[-1] and size + array.nbytes > max_shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = array
+        size += array.nbytes
+    places: dict[str, str] = {}
+    for i, shard in enumerate(shards):
+        path = folder / (WEIGHTS if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors")
+        places |= dict.fromkeys(shard, path.name)
+        _save(path, shard, output)
+    if len(shards) > 1:
+        total = sum(array.nbytes for array in tensors.values())
+        write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _save(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[str]) -> None:
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, {"format": "pt"})
+    except safetensors.SafetensorError as error:  # what a full disk is here: no OSError
+        raise UserError(f"cannot write {output}: {error}; free some space or choose another place") from error
+    path.chmod(mode)  # safetensors leaves it to its owner alone

@@ -1,0 +1,74 @@
+"""The files of a tokenizer in a Hugging Face directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.json_files import read_json, write_json
+from bert_jax.models.config import ModelConfig
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.wordpiece import WordPiece
+
+
+def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Its own file, ``tokenizer.json`` and what transformers asks for beside it."""
+    tokenizer.save(folder / tokenizer.file_name)
+    (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
+    write_json(folder / "special_tokens_map.json", _special_tokens(tokenizer))
+
+
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    t = tokenizer
+    ids = {"unk": t.unk_id, "sep": t.sep_id, "pad": t.pad_id, "cls": t.cls_id, "mask": t.mask_id}
+    return {f"{name}_token": t.vocab[i] for name, i in ids.items()}
+
+
+def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    is_wordpiece = tokenizer.file_name == WordPiece.file_name
+    # A class for any tokenizer.json leaves the types of a pair out, unless it is told.
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
+    return {
+        # Any other class than these would go by its own rules and not by tokenizer.json.
+        "tokenizer_class": "BertTokenizer" if is_wordpiece else "PreTrainedTokenizerFast",
+        "do_lower_case": tokenizer.lowercase,
+        "model_max_length": config.max_length,
+        **own,
+        **_special_tokens(tokenizer),
+    }
+
+
+def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: bool | None = None) -> Tokenizer:
+    """The tokenizer of a model's folder.
+
+    Args:
+      lowercase: None: as the tokenizer's files say.
+
+    Raises:
+      UserError: there is none, or it has more pieces than the model has embeddings.
+    """
+    vocabulary = tokenizers.existing(folder)
+    if vocabulary is None:
+        raise UserError(
+            f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece"
+            " a line, or its sentencepiece model"
+        )
+    tokenizer = tokenizers.load(vocabulary, _lowercase(folder) if lowercase is None else lowercase)
+    if tokenizer.size > config.vocab_size:  # fewer are fine: embeddings are padded to a round number
+        raise UserError(
+            f"{where}/{tokenizer.file_name} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; "
+            "copy the whole folder again"
+        )
+    return tokenizer
+
+
+def _lowercase(folder: Path) -> bool | None:
+    """What the tokenizer's files say, if anything."""
+    for name in ("tokenizer_config.json", "config.json"):
+        if (folder / name).exists() and "do_lower_case" in (content := read_json(folder / name)):
+            return bool(content["do_lower_case"])
+    return None

@@ -1,0 +1,179 @@
+"""Tensors from one tree of names to another, and the report of what went where."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.interchange import names
+from bert_jax.interchange.architectures import PRETRAINED_PARTS, Head
+from bert_jax.models.bert import fresh_params
+from bert_jax.models.config import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an import or an export did; its text is a table."""
+
+    title: str
+    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]  # with the shape on their side, layers written out
+    missing: tuple[str, ...] = ()  # their names of tensors that a model of this class has and this one lacks
+    unused: tuple[str, ...] = ()  # names of what was left behind
+    notes: tuple[str, ...] = ()
+    arrow: str = "<-"  # "->" in an export
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        counts = [f"{len(self.moved)} tensors", *(f"{note}" for note in self.notes)]
+        counts += [f"{len(found)} {kind}" for kind, found in self._rest() if found]
+        return f"{self.title}: {'; '.join(counts)}"
+
+    def __str__(self) -> str:
+        rows = [(ours, theirs, shape) for ours, theirs, shape in self._folded()]
+        widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+        lines = [self.title]
+        lines += [f"  {o:<{widths[0]}}  {self.arrow}  {t:<{widths[1]}}  {shape}" for o, t, shape in rows]
+        for kind, found in self._rest():
+            lines += [f"  {kind}: {name}" for name in folded(found)]
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def _rest(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("missing", self.missing), ("left out", self.unused)
+
+    def _folded(self) -> Iterable[tuple[str, str, str]]:
+        """One row for all layers that are alike."""
+        groups: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        for entry, shape in self.moved:
+            key = (_template(entry.ours), _template(entry.theirs), shape)
+            groups[key] = groups.get(key, 0) + 1
+        for (ours, theirs, shape), count in groups.items():
+            times = f" x {count} layers" if "*" in theirs else ""
+            yield ours, theirs, f"{list(shape)}{times}"
+
+
+def _template(name: str) -> str:
+    return re.sub(r"(layer[_./])\d+", r"\1*", name)
+
+
+def folded(found: Iterable[str]) -> list[str]:
+    """Names, those of layers that are alike in one: ``encoder.layer.*.output.dense.bias (12)``."""
+    counts: dict[str, int] = {}
+    for name in found:
+        counts[_template(name)] = counts.get(_template(name), 0) + 1
+    return [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
+
+
+def leaf(tree: Any, path: str) -> Any:
+    """What lies at ``encoder/layer_0/...``, or None."""
+    for name in path.split("/"):
+        if not isinstance(tree, Mapping) or name not in tree:
+            return None
+        tree = tree[name]
+    return tree
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *folders, last = path.split("/")
+    for name in folders:
+        tree = tree.setdefault(name, {})
+    tree[last] = value
+
+
+@functools.lru_cache(maxsize=16)
+def _pretraining_shapes(config: ModelConfig) -> Any:
+    return jax.eval_shape(lambda: fresh_params(config))
+
+
+def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
+    """Shapes of all parts that can be read beside ``head``, as a tree of tuples."""
+
+    def last(outputs: int) -> dict[str, Any]:
+        return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}
+
+    tree = jax.tree.map(lambda x: x.shape, dict(_pretraining_shapes(config)))
+    return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2)}  # type: ignore[no-any-return]
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    params: dict[str, Any]
+    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def read_params(tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str) -> Read:
+    """Our tree from tensors under their present names: the parts of ``head``, and pretrained ones that are whole.
+
+    Raises:
+      UserError: shapes that the config does not give, tensors of the encoder that are missing.
+    """
+    shapes = shapes_of(config, head)
+    wanted = _readable(tensors, config, head)
+    params: dict[str, Any] = {}
+    moved, missing, problems, left = [], [], [], dict(tensors)
+    for entry in (e for e in names.entries(config.num_layers) if names.part(e) in wanted):
+        array = left.pop(entry.theirs, None)
+        if array is None:
+            missing.append(entry.theirs)
+            continue
+        shape = leaf(shapes, entry.ours)
+        theirs = names.to_theirs(np.broadcast_to(np.float32(0), shape), entry).shape
+        if array.shape != theirs:
+            problems.append(f"{entry.theirs} is {list(array.shape)}, config.json says {list(theirs)}")
+        else:
+            moved.append((entry, array.shape))
+            put(params, entry.ours, names.to_ours(array, entry, shape))
+    essential = [name for name in missing if name.startswith(("bert.embeddings.", "bert.encoder."))]
+    if essential:
+        problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
+    if problems:
+        raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
+    broken = {names.part(e) for e in names.entries(1) if e.theirs in missing}  # half a head is none
+    unused = [*left, *(e.theirs for e, _ in moved if names.part(e) in broken)]
+    params = {part: tree for part, tree in params.items() if part not in broken}
+    kept = tuple((e, shape) for e, shape in moved if names.part(e) not in broken)
+    return Read(params, kept, tuple(missing), tuple(sorted(unused)))
+
+
+def _readable(tensors: Collection[str], config: ModelConfig, head: Head) -> set[str]:
+    def whole(part: str) -> bool:
+        return all(e.theirs in tensors for e in names.entries(config.num_layers) if names.part(e) == part)
+
+    return {*head.parts, *(part for part in PRETRAINED_PARTS if whole(part))}
+
+
+def written_tensors(params: Any, config: ModelConfig, head: Head) -> tuple[dict[str, np.ndarray], Report]:
+    """Tensors by their names for the class of ``head``, and what went where.
+
+    Raises:
+      UserError: a part that the class needs is not there; what is missing and what can be written instead.
+    """
+    bare = head.architecture == "BertModel"
+    absent = [part for part in head.parts if part not in params and not (bare and part == "pooler")]
+    if absent:
+        raise UserError(
+            f"the model has no {', '.join(absent)}, which {head.architecture} needs (it has: {', '.join(params)}); "
+            "choose another class with --as, such as --as=BertModel"
+        )
+    tensors, moved, missing = {}, [], []
+    for entry in names.entries(config.num_layers):
+        if names.part(entry) not in head.parts:
+            continue
+        name = entry.theirs.removeprefix("bert.") if bare else entry.theirs
+        array = leaf(params, entry.ours)
+        if array is None:
+            missing.append(name)
+            continue
+        tensors[name] = names.to_theirs(np.asarray(array, np.float32), entry)
+        moved.append((entry._replace(theirs=name), tensors[name].shape))
+    unused = tuple(part for part in params if part not in head.parts)
+    return tensors, Report("", tuple(moved), tuple(missing), unused, arrow="->")

@@ -1,0 +1,101 @@
+"""From the scores of first and last tokens to answers: the best spans of every window, merged by question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from bert_jax.tasks.windows import Passage
+
+CELLS = 1 << 22  # scores of pairs that are held at once
+
+
+class Bounds(NamedTuple):
+    """Of W windows in their rows, all [W] positions: answers begin in [first, last_first) and end before ``stop``."""
+
+    first: np.ndarray
+    last_first: np.ndarray
+    stop: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """The K best spans of each window, best first, all [W, K]; -inf is the score of what is no span."""
+
+    scores: np.ndarray  # float64
+    starts: np.ndarray  # positions in the row
+    ends: np.ndarray  # positions in the row, inclusive
+
+
+class Answer(NamedTuple):
+    """A span of a context: characters [start, end)."""
+
+    text: str
+    score: float  # the logits of its first and last token, added
+    start: int
+    end: int
+
+
+def best_pairs(start_logits: np.ndarray, end_logits: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
+    """The best of all pairs of at most ``size`` tokens.
+
+    run_squad.py looks at the 20 highest starts and the 20 highest ends alone, those outside of the passage among them.
+    That finds the same best span unless an end of it is in neither, and may find none at all.
+
+    Args:
+      start_logits, end_logits: [W, L].
+    """
+    length = start_logits.shape[1]
+    size, rows = min(size, length), max(1, CELLS // (length * min(size, length)))
+    parts = [
+        _best_pairs(start_logits[i : i + rows], end_logits[i : i + rows], Bounds(*(b[i : i + rows] for b in bounds)),
+                    size, n_best)
+        for i in range(0, len(start_logits), rows)
+    ]  # fmt: skip
+    return Pairs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
+    places = np.arange(starts.shape[1])
+    may_start = (places >= bounds.first[:, None]) & (places < bounds.last_first[:, None])
+    starts = np.where(may_start, starts.astype(np.float64), -np.inf)
+    ends = np.where(places < bounds.stop[:, None], ends.astype(np.float64), -np.inf)
+    padded = np.pad(ends, ((0, 0), (0, size - 1)), constant_values=-np.inf)
+    following = sliding_window_view(padded, size, axis=1)  # [W, L, size]: the ends of each start
+    # The n best pairs begin at the n starts whose best pairs are the best.
+    highest = starts + following.max(axis=-1)
+    rows = np.arange(len(starts))[:, None]
+    chosen = np.argsort(-highest, axis=1, kind="stable")[:, :n_best]  # [W, n]
+    scores = starts[rows, chosen][..., None] + following[rows, chosen]  # [W, n, size]
+    scores = scores.reshape(len(scores), -1)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :n_best]
+    first = chosen[rows, order // size]
+    return Pairs(scores[rows, order], first, first + order % size)
+
+
+def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_best: int) -> list[Answer]:
+    """The best answers of one question with different texts, best first; the first of equal ones counts.
+
+    Args:
+      pairs: of the windows of the question.
+      shifts: [W] to add to a position for the number of its token.
+    """
+    scores = pairs.scores.reshape(-1)
+    first, last = ((places + shifts[:, None]).reshape(-1) for places in (pairs.starts, pairs.ends))
+    found: dict[str, Answer] = {}
+    for i in np.argsort(-scores, kind="stable").tolist():
+        if scores[i] == -np.inf or len(found) == n_best:
+            break
+        start, end = int(passage.starts[first[i]]), int(passage.ends[last[i]])
+        text = context[start:end]
+        if text.strip() and text not in found:
+            found[text] = Answer(text, float(scores[i]), start, end)
+    return list(found.values())
+
+
+def shares(scores: Sequence[float]) -> list[float]:
+    """Softmax."""
+    powers = np.exp(np.array(scores, np.float64) - max(scores, default=0.0))
+    return (powers / powers.sum()).tolist() if len(powers) else []

@@ -1,0 +1,175 @@
+"""The right one of two or more choices (Devlin et al. 2019, section 4.4: SWAG).
+
+A row has a sequence ``[CLS] context [SEP] question choice [SEP]`` for each choice (C of them), and one vector that all
+share gives each its score. Where there is a question alone it is the context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.downstream import BertForMultipleChoice
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.metrics.choices import choice_metrics
+
+NEVER = -1e30  # the score of a choice that is not there
+READINGS = ("index", "letter", "text")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.task``, beside its name.
+
+    Attributes:
+      label: how the right choice is named: by its index from 0, by its letter from A, or by its text; "auto" takes the
+        first of these that fits every example.
+      dropout_rate: on the pooled output; None: the model's.
+    """
+
+    label: Literal["auto", "index", "letter", "text"] = "auto"
+    dropout_rate: float | None = None
+
+
+class Task(ExampleTask):
+    """The loss is the mean cross-entropy of the softmax over the choices that there are."""
+
+    roles = Roles(("context", "choices"), ("question", "label"))
+    answer, main_metric = "label", "accuracy"
+
+    def __init__(self, config: Config, setting: Setting):
+        self.num_choices = max(
+            (len(example["choices"]) for examples in setting.splits.values() for example in examples), default=1
+        )
+        self.reading = reading(config.label, [e for examples in setting.splits.values() for e in examples])
+        super().__init__(config, setting)
+
+    def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
+        problems, every = [], [example for examples in splits.values() for example in examples]
+        if single := [example["id"] for example in every if len(example["choices"]) < 2]:
+            problems.append(f"{len(single):,} examples have fewer than 2 choices, such as {single[0]}")
+        if reading(self.config.label, every) is None:
+            problems.append(_misread(self.config.label, every))
+        if problems:
+            raise UserError("; ".join(problems))
+
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        contexts, continuations = [], []
+        weights = np.zeros((len(examples), self.num_choices or 1), np.float32)
+        for i, example in enumerate(examples):
+            choices = [joined(example.get("question"), choice) for choice in example["choices"]]
+            weights[i, : len(choices)] = 1
+            absent = len(weights[i]) - len(choices)  # as short as can be: [CLS] [SEP] [SEP]
+            contexts += [example["context"]] * len(choices) + [""] * absent
+            continuations += choices + [""] * absent
+        labels = right_choices(self.reading, examples)
+        arrays = {
+            "choice_weights": weights,
+            "labels": np.array([0 if label is None else label for label in labels], np.int32),
+            "label_weights": np.array([label is not None for label in labels], np.float32),
+        }
+        return self.make_rows(self.pair_sequences(contexts, continuations), arrays)
+
+    def features(self, length: int) -> BatchSpec:
+        del length
+        weights = Feature((self.num_choices or 1,), "float32")
+        return {"choice_weights": weights, "labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
+
+    def module(self, model: ModelConfig) -> nn.Module:
+        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
+        return BertForMultipleChoice(model, rate)
+
+    def count(self, batch: Batch) -> jax.Array:
+        return jnp.sum(batch["label_weights"])
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        logits = jnp.where(batch["choice_weights"] > 0, outputs["logits"], NEVER)  # [B, C]
+        loss, accuracy = cross_entropy(logits, batch["labels"], batch["label_weights"])
+        return {"loss": loss, "accuracy": accuracy}
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        arrays = self.rows[part].arrays
+        known, found = arrays["label_weights"] > 0, self._scores(part, outputs).argmax(axis=-1)
+        return choice_metrics(arrays["labels"][known].tolist(), found[known].tolist())
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """The index of the choice, its text, and the probability of each."""
+        logits = self._scores(split, outputs)
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        arrays, records = self.rows[split].arrays, []
+        for i, example in enumerate(self.setting.splits[split]):
+            index = int(shares[i].argmax())
+            record: dict[str, Any] = {"id": example["id"], "prediction": index, "text": example["choices"][index]}
+            if arrays["label_weights"][i]:
+                record["label"] = int(arrays["labels"][i])
+            record["probabilities"] = [round(float(p), 6) for p in shares[i, : len(example["choices"])]]
+            records.append(record)
+        return records
+
+    def _scores(self, split: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
+        """[N, C] float64."""
+        real = self.rows[split].arrays["choice_weights"] > 0
+        return np.where(real, outputs["logits"].astype(np.float64), NEVER)
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        """How often a choice by chance is right."""
+        del kind, num_rows
+        chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
+        return {"chance_rate": float(np.mean(chances))}
+
+
+def joined(question: str | None, choice: str) -> str:
+    """What follows the context: the question (or the beginning of the sentence), and a choice."""
+    return f"{question} {choice}" if question else choice
+
+
+def reading(wanted: str, examples: Sequence[Example]) -> str | None:
+    """How labels name choices: ``wanted``, or the first of ``READINGS`` that fits all. None: it does not fit."""
+    for name in READINGS if wanted == "auto" else (wanted,):
+        places = right_choices(name, examples)
+        if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):
+            return name
+    return None
+
+
+def right_choices(name: str | None, examples: Sequence[Example]) -> list[int | None]:
+    """The index of the right choice of each example; None where the label is missing, or is none when read so."""
+    return [None if e.get("label") is None else _place(name, e["label"], e["choices"]) for e in examples]
+
+
+def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
+    text = str(label).strip()
+    if name == "text":
+        stripped = [choice.strip() for choice in choices]
+        return stripped.index(text) if text in stripped else None
+    if name == "index":
+        place = int(text) if text.isdecimal() else -1
+    else:
+        place = ord(text.upper()) - ord("A") if len(text) == 1 else -1
+    return place if 0 <= place < len(choices) else None
+
+
+def _misread(wanted: str, examples: Sequence[Example]) -> str:
+    names = READINGS if wanted == "auto" else (wanted,)
+    # The reading that fits most is the one that was meant.
+    name = max(names, key=lambda one: sum(place is not None for place in right_choices(one, examples)))
+    places = zip(right_choices(name, examples), examples, strict=True)
+    wrong = [e for place, e in places if place is None and e.get("label") is not None]
+    listed = ", ".join(f"{e['label']!r} in {e['id']} of {len(e['choices'])} choices" for e in wrong[:3])
+    return (
+        f"{len(wrong):,} labels name no choice: {listed}; allowed is the {name} of a choice (indices count from 0, "
+        "letters from A); config.data.columns.label or config.task.label may be another"
+    )

@@ -1,0 +1,108 @@
+"""A number for a text or a pair of texts, such as a similarity from 0 to 5 (STS-B: Devlin et al. 2019, section 4.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.downstream import BertForSequenceClassification
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.metrics.regression import check_names, regression_metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.task``, beside its name."""
+
+    metrics: tuple[str, ...] = ("pearson", "spearmanr")
+    dropout_rate: float | None = None  # on the pooled output; None: the model's
+
+    def __post_init__(self) -> None:
+        check_names(self.metrics)
+
+
+class Task(ExampleTask):
+    """The loss is the mean squared error of one output, in the units of the labels."""
+
+    roles = Roles(("text",), ("pair", "label"))
+    answer, main_metric = "label", "spearmanr"
+
+    def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
+        wrong = [
+            f"{example['id']} of {split} has {example['label']!r}"
+            for split, examples in splits.items()
+            for example in examples
+            if example.get("label") is not None and number(example["label"]) is None
+        ]
+        if wrong:
+            raise UserError(
+                f"{len(wrong):,} labels are no finite numbers: {'; '.join(wrong[:5])}; a regression needs numbers, "
+                "config.task.name='classification' takes names"
+            )
+
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        given = [number(e.get("label")) for e in examples]
+        known = [value for value in given if value is not None]
+        if known:
+            self.notes.append(f"labels from {min(known):g} to {max(known):g}, mean {np.mean(known):.4g}")
+        labels = np.array([0.0 if value is None else value for value in given], np.float32)
+        weights = np.array([value is not None for value in given], np.float32)
+        sequences = self.pair_sequences([e["text"] for e in examples], [e.get("pair") for e in examples])
+        return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
+
+    def features(self, length: int) -> BatchSpec:
+        del length
+        return {"labels": Feature((), "float32"), "label_weights": Feature((), "float32")}
+
+    def module(self, model: ModelConfig) -> nn.Module:
+        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
+        return BertForSequenceClassification(model, 1, rate)
+
+    def count(self, batch: Batch) -> jax.Array:
+        return jnp.sum(batch["label_weights"])
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        errors = outputs["logits"][:, 0] - batch["labels"]  # [B]
+        return {"loss": Sum(jnp.sum(errors**2 * batch["label_weights"]), self.count(batch))}
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        given = [number(example.get("label")) for example in self.setting.splits[part]]
+        pairs = [(y, float(x)) for y, x in zip(given, outputs["logits"][:, 0], strict=True) if y is not None]
+        return regression_metrics(self.config.metrics, [y for y, _ in pairs], [x for _, x in pairs])
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        records = []
+        for example, value in zip(self.setting.splits[split], outputs["logits"][:, 0], strict=True):
+            record: dict[str, Any] = {"id": example["id"], "prediction": round(float(value), 6)}
+            if example.get("label") is not None:
+                record["label"] = number(example["label"])
+            records.append(record)
+        return records
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        """The mean squared error of the evaluated rows where every prediction is the mean label of training."""
+        del kind, num_rows
+        train = [self.rows[name].arrays["labels"] for name in self.setting.part("train")]
+        labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
+        return {"mean_label_loss": float(np.mean((labels - np.concatenate(train).mean()) ** 2))} if train else {}
+
+
+def number(value: Any) -> float | None:
+    """A label as a finite number; None where it is none."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None

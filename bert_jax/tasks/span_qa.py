@@ -1,0 +1,252 @@
+"""The answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3): SQuAD v1.1 and v2.0.
+
+Rows are windows of the context behind the question, as run_squad.py makes them. Answers are cut out of the context by
+the characters of their tokens, so they are text of the file, and nothing is guessed back from pieces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax import configuration
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.downstream import BertForQuestionAnswering
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks import answers
+from bert_jax.tasks.base import ExampleTask, Roles, Setting
+from bert_jax.tasks.decoding import Answer, Bounds, best_pairs, merged, shares
+from bert_jax.tasks.metrics.spans import span_metrics, squad_v2_metrics
+from bert_jax.tasks.windows import Windows, cut, read_passages
+
+NO_SPAN = 1e4  # null odds where no span was found at all, above any difference of logits
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.task``, beside its name. Rows have ``config.train.max_length`` tokens (run_squad.py: 384)."""
+
+    version_2: bool = False  # some questions have no answer
+    language: Literal["en", "zh"] = "en"  # how answers are compared: as SQuAD does, or as CMRC 2018
+    max_query_length: int = 64  # tokens of a question; the rest is cut off
+    doc_stride: int = 128  # tokens from window to window
+    max_answer_length: int = 30  # tokens
+    n_best: int = 20  # answers of a prediction
+    null_score_diff_threshold: float = 0.0  # null odds above which a question has no answer
+    bad_answers: Literal["repair", "drop", "error"] = "repair"  # those that are not at their answer_start
+
+    def __post_init__(self) -> None:
+        names = ("max_query_length", "doc_stride", "max_answer_length", "n_best")
+        configuration.check_fields(self, "config.task", "at least 1 is needed", *names, sound=lambda v: v >= 1)
+        if self.version_2 and self.language == "zh":
+            raise UserError(
+                "config.task.language is 'zh' and config.task.version_2 true; CMRC 2018 scores no questions without an "
+                "answer: take language 'en', or leave version_2 out"
+            )
+
+
+class Layout(NamedTuple):
+    """Of the W rows of a split: positions before the passage, and the windows; all [W]."""
+
+    prefixes: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+    best_starts: np.ndarray
+    best_ends: np.ndarray
+
+
+class Found(NamedTuple):
+    """What was decoded for one question."""
+
+    answers: list[Answer]  # best first, "" not among them
+    null_score: float  # of having no answer: the lowest of its windows
+
+    @property
+    def null_odds(self) -> float:
+        """Null score over the best answer's."""
+        return self.null_score - self.answers[0].score if self.answers else NO_SPAN
+
+
+class Task(ExampleTask):
+    """The loss is the mean of the cross-entropies of the first and the last token.
+
+    Each is a softmax over all positions of the row, question and padding included, as in run_squad.py and in
+    transformers. A window without the answer has ``[CLS]`` as both.
+    """
+
+    roles = Roles(("question", "context"), ("answers", "is_impossible"))
+    answer, main_metric = "answers", "f1"
+    gathered_outputs = ("start_logits", "end_logits")
+
+    def __init__(self, config: Config, setting: Setting):
+        room = setting.max_length - 3 - config.max_query_length
+        if room < 1:
+            raise UserError(
+                f"config.train.max_length is {setting.max_length} and config.task.max_query_length "
+                f"{config.max_query_length}; at least 4 tokens more are needed for the context"
+            )
+        if not config.version_2:
+            _check_answerable(setting.splits)
+        contexts = (example["context"] for examples in setting.splits.values() for example in examples)
+        self.passages = read_passages(setting.tokenizer, contexts)
+        use_moved = config.bad_answers == "repair"
+        self.gold = {
+            name: [answers.find_gold(example, self.passages[example["context"]], use_moved) for example in examples]
+            for name, examples in setting.splits.items()
+        }
+        self.notes = [
+            line
+            for name, examples in setting.splits.items()
+            for line in answers.describe(name, examples, self.gold[name], config.bad_answers)
+        ]
+        if config.bad_answers == "error" and any("answer_start" in line for line in self.notes):
+            raise UserError(f"{'; '.join(self.notes)}; mend them, or set config.task.bad_answers to 'repair' or 'drop'")
+        self.layouts: dict[str, Layout] = {}
+        super().__init__(config, setting)
+
+    # ---- Rows ------------------------------------------------------------------------------------------------------
+
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        split = next(name for name, those in self.setting.splits.items() if those is examples)
+        gold, training = self.gold[split], split.startswith("train")
+        config, tokenizer = self.config, self.setting.tokenizer
+        questions = tokenizer.encode_batch([example["question"] for example in examples])
+        before, after = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+        ids: list[np.ndarray] = []
+        columns: list[np.ndarray] = []  # a question each: [W, 10]
+        for number, (example, one) in enumerate(zip(examples, gold, strict=True)):
+            if training and one.unusable:
+                continue
+            question = questions[number][: config.max_query_length]
+            passage = self.passages[example["context"]]
+            prefix = len(question) + 2
+            windows = cut(len(passage.ids), self.setting.max_length - prefix - 1, config.doc_stride)
+            for start, size in zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True):
+                ids.append(np.concatenate([before, question, after, passage.ids[start : start + size], after]))
+            known = example.get("answers") is not None and not one.unusable
+            targets = _targets(one.tokens, windows, prefix)
+            every = np.broadcast_arrays(number, known, *targets, prefix, *windows)
+            columns.append(np.stack(every, axis=1).astype(np.int32))
+        if training and not ids:
+            raise UserError(f"no answer of {split} is in its context; check config.data.columns")
+        numbers, known, first, last, *layout = np.concatenate(columns).T
+        self.layouts[split] = Layout(*layout)
+        arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
+        weights = {"label_weights": known.astype(np.float32), "row_weights": np.ones(len(ids), np.float32)}
+        rows = EncodedRows.of({"input_ids": ids}, arrays | weights)
+        types = _types(rows.lengths, self.layouts[split].prefixes)
+        return dataclasses.replace(rows, sequences=dict(rows.sequences) | {"token_type_ids": types})
+
+    def features(self, length: int) -> BatchSpec:
+        del length
+        integer, number = Feature((), "int32"), Feature((), "float32")
+        return {"start_positions": integer, "end_positions": integer, "label_weights": number}
+
+    # ---- The device side -------------------------------------------------------------------------------------------
+
+    def module(self, model: ModelConfig) -> nn.Module:
+        return BertForQuestionAnswering(model)
+
+    def count(self, batch: Batch) -> jax.Array:
+        return jnp.sum(batch["label_weights"])
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        weights = batch["label_weights"]
+        start, start_hits = cross_entropy(outputs["start_logits"], batch["start_positions"], weights)
+        end, end_hits = cross_entropy(outputs["end_logits"], batch["end_positions"], weights)
+        loss = Sum((start.value + end.value) / 2, start.count)
+        return {"loss": loss, "start_accuracy": start_hits, "end_accuracy": end_hits}
+
+    # ---- Answers ---------------------------------------------------------------------------------------------------
+
+    def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[Found]:
+        """What the scores of all windows say of every question of a split, in its order."""
+        layout, config = self.layouts[split], self.config
+        starts, ends = outputs["start_logits"], outputs["end_logits"]
+        shifts = layout.starts - layout.prefixes
+        bounds = Bounds(layout.best_starts - shifts, layout.best_ends - shifts, layout.prefixes + layout.sizes)
+        pairs = best_pairs(starts, ends, bounds, config.max_answer_length, config.n_best)
+        null_scores = starts[:, 0].astype(np.float64) + ends[:, 0]
+        examples = self.setting.splits[split]
+        edges = np.searchsorted(self.rows[split].arrays["example_ids"], np.arange(len(examples) + 1))
+        result = []
+        for example, i, j in zip(examples, edges[:-1], edges[1:], strict=True):
+            context = example["context"]
+            mine = type(pairs)(*(array[i:j] for array in pairs))
+            found = merged(context, self.passages[context], mine, shifts[i:j], config.n_best)
+            result.append(Found(found, float(null_scores[i:j].min(initial=np.inf))))
+        return result
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        examples, config = self.setting.splits[part], self.config
+        found = {e["id"]: one for e, one in zip(examples, self.decode(part, outputs), strict=True)}
+        right = {example["id"]: answers.texts(example) for example in examples}
+        texts = {name: one.answers[0].text if one.answers else "" for name, one in found.items()}
+        if not config.version_2:
+            return span_metrics("cmrc2018" if config.language == "zh" else "squad_v1.1", right, texts)
+        odds = {name: one.null_odds for name, one in found.items()}
+        return squad_v2_metrics(right, texts, odds, config.null_score_diff_threshold)
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Records ``id``, ``prediction`` ("" for no answer), its ``score``, ``start`` and ``end`` (characters of the
+        context; None of ""), ``n_best`` of the same with their probability among each other, ``null_odds`` (version 2)
+        and the right ``answers``, where they are known."""
+        records = []
+        for example, one in zip(self.setting.splits[split], self.decode(split, outputs), strict=True):
+            ranked = _ranked(one, self.config)
+            none = self.config.version_2 and one.null_odds > self.config.null_score_diff_threshold
+            chosen = next((entry for entry in ranked if (entry["text"] == "") == none), {"text": ""})
+            record = {"id": example["id"], "prediction": chosen["text"]}
+            record |= {name: chosen.get(name) for name in ("score", "start", "end")}
+            if self.config.version_2:
+                record["null_odds"] = round(one.null_odds, 6)
+            if example.get("answers") is not None:
+                record["answers"] = answers.texts(example)
+            records.append(record | {"n_best": ranked})
+        return records
+
+
+def _check_answerable(splits: Mapping[str, Sequence[Example]]) -> None:
+    without = {name: [e["id"] for e in examples if e.get("answers") == []] for name, examples in splits.items()}
+    told = [f"{name}: {len(ids):,} ({answers.listed(ids)})" for name, ids in without.items() if ids]
+    if told:
+        raise UserError(
+            f"questions without an answer in {'; '.join(told)}; set config.task.version_2=True, or leave them out"
+        )
+
+
+def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> tuple[np.ndarray, np.ndarray]:
+    """[W] positions of the answer's first and last token in the windows that hold both, 0 in the others."""
+    if tokens is None:
+        return np.zeros_like(windows.starts), np.zeros_like(windows.starts)
+    inside = (tokens[0] >= windows.starts) & (tokens[1] < windows.starts + windows.sizes)
+    first, last = (np.where(inside, token - windows.starts + prefix, 0) for token in tokens)
+    return first, last
+
+
+def _types(lengths: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+    """Segments of all rows, one after another: 0 up to the question's ``[SEP]``, then 1."""
+    counts = np.stack([prefixes, lengths - prefixes], axis=1).reshape(-1)
+    return np.repeat(np.tile(np.array([0, 1], np.int32), len(prefixes)), counts)
+
+
+def _ranked(found: Found, config: Config) -> list[dict[str, Any]]:
+    """The answers, and "" among them in version 2, as plain records, best first."""
+    entries: list[tuple[str, float, int | None, int | None]] = [*found.answers]
+    if config.version_2:
+        entries.append(("", found.null_score, None, None))
+        entries.sort(key=lambda entry: -entry[1])
+    parts = shares([entry[1] for entry in entries])
+    return [
+        {"text": text, "score": round(score, 6), "probability": round(part, 6), "start": start, "end": end}
+        for (text, score, start, end), part in zip(entries, parts, strict=True)
+    ]

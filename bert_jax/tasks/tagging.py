@@ -1,0 +1,204 @@
+"""A tag for every word of a sentence (Devlin et al. 2019, section 5.3 and figure 4 d).
+
+The first piece of a word carries its tag; other pieces and special tokens weigh nothing. The layer on top is linear,
+without a CRF. A word that a tokenizer finds nothing in is ``[UNK]``, so that every word has a tag.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax import configuration
+from bert_jax.examples.columns import Roles
+from bert_jax.examples.labels import label_names
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.downstream import BertForTokenClassification
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.metrics.entities import entity_metrics
+
+OUTSIDE = "O"
+FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.task``, beside its name.
+
+    Attributes:
+      metrics: "entities" counts whole entities and needs tags such as B-PER; "accuracy" is of any tags.
+      mode, scheme: how entities are read from tags, see ``tasks.metrics.entities``.
+      labels: every tag there is; (): those of the training examples.
+      overflow: of sentences longer than a row, "windows" reads all, "cut" drops the rest, whose words count as O.
+      overlap: pieces that neighbouring windows share. A word is scored where it has more of its context.
+      dropout_rate: on the last layer; None: the model's.
+    """
+
+    metrics: Literal["entities", "accuracy"] = "entities"
+    mode: Literal["conll", "strict"] = "conll"
+    scheme: str | None = None
+    labels: tuple[str, ...] = ()
+    overflow: Literal["windows", "cut"] = "windows"
+    overlap: int = 32
+    dropout_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        configuration.check_fields(self, "config.task", "at least 0 is needed", "overlap", sound=lambda v: v >= 0)
+
+
+class Task(ExampleTask):
+    """The loss is the mean cross-entropy over words."""
+
+    roles = Roles(("words",), ("tags",))
+    answer = "tags"
+    gathered_outputs = ("predicted", "confidence")
+
+    def __init__(self, config: Config, setting: Setting):
+        self.main_metric = "f1" if config.metrics == "entities" else "accuracy"
+        super().__init__(config, setting)
+
+    @classmethod
+    def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
+        """``O`` first, where it is there."""
+        names = config.labels or label_names(examples, "tags")
+        if config.metrics == "entities":  # says now what is wrong with the tags
+            entity_metrics([names], [names], config.mode, config.scheme)
+        return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
+
+    def answer_names(self, example: Example) -> Sequence[str]:
+        return example.get("tags") or ()
+
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        """A row for every window. ``word_ids`` [L] are the numbers from 1 of the words scored there, 0 elsewhere."""
+        tokenizer, room = self.setting.tokenizer, self.setting.max_length - 2
+        number = {name: i for i, name in enumerate(self.setting.labels)}
+        unknown = np.array([tokenizer.unk_id], np.int32)
+        flat = iter(tokenizer.encode_batch([word for example in examples for word in example["words"]]))
+        sequences: dict[str, list[np.ndarray]] = {name: [] for name in FEATURES}
+        rows_of, long, cut = [], 0, 0
+        for i, example in enumerate(examples):
+            pieces = [ids if len(ids) else unknown for ids in (next(flat) for _ in example["words"])]
+            tags = example.get("tags")
+            per_word = {"labels": [number[tag] for tag in tags] if tags else [0] * len(pieces)}
+            per_word |= {"label_weights": [int(bool(tags))] * len(pieces), "word_ids": [*range(1, len(pieces) + 1)]}
+            ids, firsts = np.concatenate(pieces), np.cumsum([0, *map(len, pieces[:-1])])
+            long += len(ids) > room
+            for begin, scored in windows(len(ids), firsts, room, self.config.overlap):
+                if begin and self.config.overflow == "cut":
+                    cut += len(scored)
+                    continue
+                part = ids[begin : begin + room]
+                sequences["input_ids"].append(np.concatenate([[tokenizer.cls_id], part, [tokenizer.sep_id]]))
+                for name, values in per_word.items():
+                    row = np.zeros(len(part) + 2, np.int32)
+                    row[firsts[scored] - begin + 1] = np.asarray(values)[scored]
+                    sequences[name].append(row)
+                rows_of.append(i)
+        self._note_long(len(examples), long, cut)
+        sequences["token_type_ids"] = [np.zeros_like(ids) for ids in sequences["input_ids"]]
+        return self.make_rows(sequences, {"example_ids": np.array(rows_of, np.int32)})
+
+    def _note_long(self, total: int, long: int, cut: int) -> None:
+        if not long:
+            return
+        how = f"read in windows that share {self.config.overlap} of them"
+        if self.config.overflow == "cut":
+            how = f"cut: {cut:,} words are not learned from, and count as {OUTSIDE}"
+        self.notes.append(f"{long:,} of {total:,} sentences are longer than {self.setting.max_length} tokens, {how}")
+
+    def features(self, length: int) -> BatchSpec:
+        return {name: Feature((length,), "int32") for name in FEATURES[1:]}
+
+    def module(self, model: ModelConfig) -> nn.Module:
+        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
+        return BertForTokenClassification(model, len(self.setting.labels), rate)
+
+    def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
+        """Also the number and the probability of the likeliest label of every position [B, L]."""
+        outputs = super().outputs(variables, batch, carry, rng)
+        shares = jax.nn.softmax(outputs["logits"], axis=-1)
+        chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
+        return outputs | {"predicted": chosen, "confidence": jnp.max(shares, axis=-1)}
+
+    def count(self, batch: Batch) -> jax.Array:
+        return jnp.sum(batch["label_weights"]).astype(jnp.float32)
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        weights = batch["label_weights"].astype(jnp.float32)
+        loss, accuracy = cross_entropy(outputs["logits"], batch["labels"], weights)
+        return {"loss": loss, "accuracy": accuracy}
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Over all words of the file, those that were cut too."""
+        found = self._words(part, outputs)
+        pairs = [
+            (example["tags"], tags)
+            for example, (tags, _) in zip(self.setting.splits[part], found, strict=True)
+            if example.get("tags")
+        ]
+        true, predicted = [tags for tags, _ in pairs], [tags for _, tags in pairs]
+        if self.config.metrics == "entities":
+            figures = entity_metrics(true, predicted, self.config.mode, self.config.scheme)
+            ends = ("_support", "_precision", "_recall")  # of each type its F1 is enough
+            return {name: value for name, value in figures.items() if not name.endswith(ends)}
+        hits = [a == b for tags, others in pairs for a, b in zip(tags, others, strict=True)]
+        return {"accuracy": float(np.mean(hits))}
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """``words``, the tag of each as ``prediction``, how sure each is, and as ``label`` the true ones if known."""
+        records = []
+        for example, (tags, sure) in zip(self.setting.splits[split], self._words(split, outputs), strict=True):
+            record = {"id": example["id"], "words": list(example["words"]), "prediction": tags}
+            if example.get("tags"):
+                record["label"] = list(example["tags"])
+            records.append(record | {"probabilities": sure})
+        return records
+
+    def _words(self, split: str, outputs: dict[str, np.ndarray]) -> list[tuple[list[str], list[float]]]:
+        """Tag and probability of each word of each example; of words without a place O and 0."""
+        rows, names = self.rows[split], self.setting.labels
+        missing = OUTSIDE if OUTSIDE in names else names[0]
+        found = [([missing] * len(e["words"]), [0.0] * len(e["words"])) for e in self.setting.splits[split]]
+        for row, i in enumerate(rows.arrays["example_ids"]):
+            word_ids = rows.sequences["word_ids"][rows.offsets[row] : rows.offsets[row + 1]]
+            for position in np.flatnonzero(word_ids):
+                word = int(word_ids[position]) - 1
+                found[i][0][word] = names[int(outputs["predicted"][row, position])]
+                found[i][1][word] = round(float(outputs["confidence"][row, position]), 6)
+        return found
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        """The share of the commonest tag of the evaluated words."""
+        del kind, num_rows
+        tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
+        return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
+
+
+def windows(length: int, firsts: np.ndarray, room: int, overlap: int) -> list[tuple[int, np.ndarray]]:
+    """Cut a sentence of ``length`` pieces to windows of ``room``.
+
+    Args:
+      firsts: [words] place of the first piece of each word.
+      overlap: pieces that two windows share, at most half of ``room``.
+
+    Returns:
+      (first piece, numbers of the words scored there) of each window. Every word is scored once, in the window where
+      its first piece has more pieces on its poorer side.
+    """
+    stride = room - min(overlap, room // 2)
+    begins = [0]
+    while begins[-1] + room < length:
+        begins.append(begins[-1] + stride)
+    # Half-way through what two windows share the later one begins to know more.
+    borders = [(begin + stride + begin + room) / 2 for begin in begins[:-1]]
+    owner = np.searchsorted(borders, firsts, side="right")
+    return [(begin, np.flatnonzero(owner == i)) for i, begin in enumerate(begins)]

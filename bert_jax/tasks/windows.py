@@ -1,0 +1,88 @@
+"""Passages longer than a row, cut into windows that overlap (Devlin et al. 2019's run_squad.py)."""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.text.tokenizer import Tokenizer
+
+
+class Passage(NamedTuple):
+    """The T tokens of a text, and the characters [start, end) of it that each stands for."""
+
+    ids: np.ndarray  # [T] int32
+    starts: np.ndarray  # [T] int32
+    ends: np.ndarray  # [T] int32
+
+    def tokens(self, start: int, end: int) -> tuple[int, int] | None:
+        """First and last token with a character of [start, end); None if no token has one."""
+        touched = np.flatnonzero((self.starts < end) & (self.ends > start))
+        return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+
+class Windows(NamedTuple):
+    """W windows over the tokens of one passage, in reading order.
+
+    A token's best window is the one where the smaller of its left and right context is largest. An answer may begin
+    only where its first token has its best window: these are the tokens [best_start, best_end) of each.
+    """
+
+    starts: np.ndarray  # [W] first token
+    sizes: np.ndarray  # [W]
+    best_starts: np.ndarray  # [W]
+    best_ends: np.ndarray  # [W]
+
+
+def read_passages(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
+    """Each different text once."""
+    return {text: read_passage(tokenizer, text) for text in dict.fromkeys(texts)}
+
+
+def read_passage(tokenizer: Tokenizer, text: str) -> Passage:
+    """A token takes the combining marks after it that are in no token: a tokenizer that strips accents drops them, and
+    an answer would lose the last one."""
+    encoded = tokenizer.encode(text)
+    spans = np.array(encoded.offsets[1:-1], np.int32).reshape(-1, 2)
+    if not text.isascii():
+        following = [*spans[1:, 0].tolist(), len(text)]
+        spans[:, 1] = [_over_marks(text, *bounds) for bounds in zip(spans[:, 1].tolist(), following, strict=False)]
+    return Passage(np.array(encoded.input_ids[1:-1], np.int32), spans[:, 0].copy(), spans[:, 1].copy())
+
+
+def _over_marks(text: str, end: int, stop: int) -> int:
+    while end < stop and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def cut(num_tokens: int, room: int, stride: int) -> Windows:
+    """Windows of ``room`` tokens, one every ``stride``, until one holds the passage's end; an empty passage has one.
+
+    The context of a token counts a hundredth of its window's size too, and the first of equal windows is the best.
+    """
+    step = min(stride, room)
+    num_windows = 1 + max(0, -(-(num_tokens - room) // step))
+    starts = np.arange(num_windows) * step
+    sizes = np.minimum(room, num_tokens - starts)
+    highest = np.full(num_tokens, -1.0)
+    owner = np.zeros(num_tokens, np.int64)
+    for window, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        inside = np.arange(size)
+        context = np.minimum(inside, inside[::-1]) + 0.01 * size
+        here = slice(start, start + size)
+        better = context > highest[here]
+        highest[here][better] = context[better]
+        owner[here][better] = window
+    # Owners ascend: what a window gains on the one before it only grows from token to token.
+    numbers = np.arange(num_windows)
+    best = np.searchsorted(owner, numbers), np.searchsorted(owner, numbers, side="right")
+    result = Windows(starts, sizes, *best)
+    for array in result:
+        array.flags.writeable = False
+    return result

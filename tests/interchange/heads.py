@@ -1,0 +1,64 @@
+"""A tiny random model of every class, by the modules that train it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.interchange.architectures import Head
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.downstream import (
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.wordpiece import WordPiece
+from tests.models.helpers import random_params
+
+LETTERS = [chr(97 + i) for i in range(26)]
+TOKENIZER = WordPiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"))
+TAGS = ("O", "B-PER", "I-PER", "B-ORG")
+HEADS = {
+    "encoder": Head("BertModel"),
+    "pretraining": Head("BertForPreTraining"),
+    "masked_lm": Head("BertForMaskedLM"),
+    "next_sentence": Head("BertForNextSentencePrediction"),
+    "classification": Head(
+        "BertForSequenceClassification", ("no", "yes", "été"), "single_label_classification", classifier_dropout=0.25
+    ),
+    "regression": Head("BertForSequenceClassification", (), "regression"),
+    "tagging": Head("BertForTokenClassification", TAGS),
+    "span_qa": Head("BertForQuestionAnswering"),
+    "multiple_choice": Head("BertForMultipleChoice"),
+}
+
+
+def module_of(head: Head, config: ModelConfig) -> Any:
+    """The module of ours that has the parts of ``head``, and none that it lacks; None for pretraining ones."""
+    modules: dict[str, Any] = {
+        "BertForSequenceClassification": lambda: BertForSequenceClassification(config, head.num_outputs),
+        "BertForTokenClassification": lambda: BertForTokenClassification(config, head.num_outputs),
+        "BertForQuestionAnswering": lambda: BertForQuestionAnswering(config),
+        "BertForMultipleChoice": lambda: BertForMultipleChoice(config),
+    }
+    return modules[head.architecture]() if head.architecture in modules else None
+
+
+def params_of(head: Head, config: ModelConfig, seed: int = 0) -> Any:
+    """Every parameter from N(0, 0.2), gains around 1."""
+    module = module_of(head, config)
+    if module is None:
+        return {part: tree for part, tree in random_params(config, seed).items() if part in head.parts}
+    ids = np.ones((1, 2, 4) if "MultipleChoice" in head.architecture else (1, 4), np.int32)
+    shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), ids, ids * 0, ids))["params"])
+    rng = np.random.default_rng(seed)
+
+    def draw(path: Any, leaf: Any) -> np.ndarray:
+        return (rng.normal(0.0, 0.2, leaf.shape) + (path[-1].key == "scale")).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)

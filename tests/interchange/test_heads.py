@@ -1,0 +1,377 @@
+"""Every head out and back; what a file calls itself, lacks or has too much of; damaged files."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.interchange import names
+from bert_jax.interchange.architectures import ARCHITECTURES, Head, of_facts
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.initial import load_initial, start_from
+from bert_jax.interchange.tensors import INDEX, WEIGHTS
+from bert_jax.interchange.workdir import export_workdir, import_into_workdir, load_trained
+from bert_jax.training.checkpoints import save_params
+from bert_jax.training.state import TrainState
+from tests.interchange.heads import HEADS, TOKENIZER, params_of
+from tests.models.helpers import as_jax, tiny
+
+CONFIG = tiny()
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    changed = {name: value for name, value in (config | fields).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(changed))
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an export of every head."""
+    root = tmp_path_factory.mktemp("heads")
+    for name, head in HEADS.items():
+        export_model(params_of(head, CONFIG), CONFIG, TOKENIZER, root / name, "card", head)
+    return root
+
+
+@pytest.fixture
+def copy_of(exports: Path, tmp_path: Path) -> Any:
+    """Copies of exports that a test may spoil."""
+    return lambda name: Path(shutil.copytree(exports / name, tmp_path / name))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_goes_out_comes_back(exports: Path, name: str) -> None:
+    imported = import_model(exports / name)
+    assert_same(imported.params, params_of(HEADS[name], CONFIG))
+    assert (imported.head, imported.config) == (HEADS[name], CONFIG)
+    assert (imported.missing, imported.unused) == ((), ())
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "multiple_choice"])
+def test_the_tensors_tell_the_class_where_the_config_does_not(copy_of: Any, name: str) -> None:
+    folder = copy_of(name)
+    edit_config(folder, architectures=..., problem_type=...)
+    assert import_model(folder).head == HEADS[name]
+
+
+def test_every_class_has_its_own_names(exports: Path) -> None:
+    """As transformers names them; nothing else is in the files."""
+    heads = {name: {n for n in load_file(exports / name / WEIGHTS) if not n.startswith("bert.")} for name in HEADS}
+    assert heads.pop("encoder") == {
+        n.removeprefix("bert.") for n in load_file(exports / "pretraining" / WEIGHTS) if n.startswith("bert.")
+    }
+    last = {"classifier.weight", "classifier.bias"}
+    for name in ("classification", "regression", "tagging", "multiple_choice"):
+        assert heads[name] == last
+    assert heads["span_qa"] == {"qa_outputs.weight", "qa_outputs.bias"}
+    with_pooler = {n for n in HEADS if any("pooler" in t for t in load_file(exports / n / WEIGHTS))}
+    assert with_pooler == {
+        "encoder", "pretraining", "next_sentence", "classification", "regression", "multiple_choice"
+    }  # fmt: skip
+
+
+def test_labels_and_the_kind_of_problem_are_written(exports: Path) -> None:
+    config = json.loads((exports / "classification" / "config.json").read_text())
+    assert config["id2label"] == {"0": "no", "1": "yes", "2": "été"}
+    assert config["label2id"] == {"no": 0, "yes": 1, "été": 2}
+    assert (config["problem_type"], config["classifier_dropout"]) == ("single_label_classification", 0.25)
+    number = json.loads((exports / "regression" / "config.json").read_text())
+    assert (number["id2label"], number["problem_type"]) == ({"0": "LABEL_0"}, "regression")
+
+
+def test_a_report_folds_layers_and_names_every_tensor_once(exports: Path, tmp_path: Path) -> None:
+    head = HEADS["masked_lm"]
+    params = params_of(HEADS["pretraining"], CONFIG)
+    report = export_model(params, CONFIG, TOKENIZER, tmp_path / "out", "card", head)
+    assert {entry.theirs for entry, _ in report.moved} == set(load_file(tmp_path / "out" / WEIGHTS))
+    assert report.unused == ("nsp_head", "pooler")
+    text = str(report)
+    assert re.search(r"encoder/layer_\*/mlp/input/kernel +-> +bert.encoder.layer.\*.intermediate.dense.weight", text)
+    assert "[64, 32] x 2 layers" in text
+    assert "left out: pooler" in text
+    assert re.search(r"probe: sequence, mlm_logits equal those of a numpy BERT .* within \de-0[5-9]", text)
+    assert len(text.splitlines()) < 35
+
+
+def test_shards_go_out_and_come_back(tmp_path: Path) -> None:
+    params = params_of(HEADS["tagging"], CONFIG)
+    export_model(params, CONFIG, TOKENIZER, tmp_path / "out", "card", HEADS["tagging"], max_shard_bytes=20_000)
+    index = json.loads((tmp_path / "out" / INDEX).read_text())
+    shards = sorted(set(index["weight_map"].values()))
+    assert len(shards) > 3
+    assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
+    sizes = [sum(x.nbytes for x in load_file(tmp_path / "out" / shard).values()) for shard in shards]
+    assert max(sizes) <= 20_000
+    assert sum(sizes) == index["metadata"]["total_size"]
+    assert not (tmp_path / "out" / WEIGHTS).exists()
+    assert_same(import_model(tmp_path / "out").params, params)
+
+
+def test_pooling_files(tmp_path: Path, exports: Path) -> None:
+    params = params_of(HEADS["encoder"], CONFIG)
+    export_model(params, CONFIG, TOKENIZER, tmp_path / "out", "card", HEADS["encoder"], "cls")
+    modules = json.loads((tmp_path / "out" / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling"]
+    pooling = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
+    assert pooling["word_embedding_dimension"] == 32
+    assert {mode for mode, on in pooling.items() if on is True} == {"pooling_mode_cls_token"}
+    assert not (exports / "encoder" / "modules.json").exists()
+    with pytest.raises(UserError, match="pooling files go with an encoder alone, this is a BertForMaskedLM"):
+        export_model(params, CONFIG, TOKENIZER, tmp_path / "no", "card", HEADS["masked_lm"], "mean")
+
+
+def test_a_part_that_is_not_there_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"no pooler, classifier, which BertForSequenceC.* \(it has: encoder, mlm_head\)"
+    ):
+        export_model(
+            params_of(HEADS["masked_lm"], CONFIG), CONFIG, TOKENIZER, tmp_path / "x", "card", HEADS["classification"]
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_published_masked_lms_keep_pooler_and_next_sentence_head(copy_of: Any) -> None:
+    folder = copy_of("pretraining")
+    edit_config(folder, architectures=["BertForMaskedLM"])
+    imported = import_model(folder)
+    assert_same(imported.params, params_of(HEADS["pretraining"], CONFIG))
+    assert (imported.missing, imported.unused) == ((), ())
+
+
+def test_a_head_that_lacks_a_tensor_is_no_head(copy_of: Any) -> None:
+    folder = copy_of("classification")
+    rewrite(folder, lambda t: {n: x for n, x in t.items() if n not in ("classifier.bias", "bert.pooler.dense.weight")})
+    imported = import_model(folder)
+    assert set(imported.params) == {"encoder"}
+    assert imported.missing == ("bert.pooler.dense.weight", "classifier.bias")
+    assert imported.unused == ("bert.pooler.dense.bias", "classifier.weight")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("tagging", {"id2label": {"0": "O", "1": "B"}}, "the classifier has 4 outputs, config.json names 2 labels"),
+        ("tagging", {"id2label": {"0": "O", "1": "B", "2": "I", "7": "X"}}, "4 outputs, .* names 4 labels"),
+        ("tagging", {"id2label": dict.fromkeys("0123", "O")}, "gives two labels one name"),
+        ("tagging", {"id2label": {"a": "O"}}, "id2label is no table of numbers and names"),
+        ("classification", {"problem_type": "guessing"}, "problem_type 'guessing'"),
+        ("classification", {"classifier_dropout": "much"}, "classifier_dropout 'much'"),
+        ("span_qa", {"architectures": ["RobertaForQuestionAnswering"]}, "is RobertaForQuestion.*; readable: Bert"),
+        ("masked_lm", {"is_decoder": True}, "is a decoder"),
+        ("encoder", {"hidden_size": 64}, r"word_embeddings.weight is \[64, 32\], config.json says \[64, 64\]"),
+        ("encoder", {"model_type": "distilbert"}, "is a 'distilbert' model"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(copy_of: Any, name: str, fields: Any, message: str, tmp_path: Path) -> None:
+    folder = copy_of(name)
+    edit_config(folder, **fields)
+    with pytest.raises(UserError, match=message):
+        import_into_workdir(str(folder), str(tmp_path / "workdir"))
+    assert not (tmp_path / "workdir").exists()
+
+
+def test_names_of_labels_come_from_either_table_or_are_made(copy_of: Any) -> None:
+    folder = copy_of("tagging")
+    edit_config(folder, id2label=...)
+    assert import_model(folder).head == HEADS["tagging"]
+    edit_config(folder, label2id=...)
+    assert import_model(folder).head.labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
+
+
+@pytest.mark.parametrize("mistake", ["transposed", "exchanged", "shifted"])
+def test_the_probe_finds_a_wrong_map(copy_of: Any, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    """Whatever the map of names gets wrong, all shapes fitting, is refused."""
+    right = names.to_ours
+
+    def wrong(array: np.ndarray, entry: names.Entry, shape: tuple[int, ...]) -> np.ndarray:
+        if mistake == "transposed" and entry.ours == "encoder/layer_1/attention/value/kernel":
+            array = array.T
+        if mistake == "exchanged" and entry.ours == "encoder/layer_0/mlp_layer_norm/scale":
+            array = array[::-1]
+        if mistake == "shifted" and entry.ours == "classifier/dense/bias":
+            array = np.roll(array, 1)
+        return right(array, entry, shape)
+
+    monkeypatch.setattr(names, "to_ours", wrong)
+    with pytest.raises(UserError, match=r"make another model than ours \(.* differs by .*\); nothing was imported"):
+        import_model(copy_of("classification"))
+
+
+def test_a_damaged_file_never_ends_in_a_traceback(copy_of: Any) -> None:
+    """Cut at any place or with a flipped bit: one clear error, or (a bit of a value) another finite model."""
+    folder = copy_of("span_qa")
+    whole = (folder / WEIGHTS).read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    rng = np.random.default_rng(0)
+    refused = []
+    for end in (0, 5, 8, header // 2, header, header + 1, len(whole) - 1):
+        (folder / WEIGHTS).write_bytes(whole[:end])
+        with pytest.raises(UserError):
+            import_model(folder)
+    for place in [*rng.integers(0, header, 40), *rng.integers(header, len(whole), 4)]:
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 1 << rng.integers(0, 8)
+        (folder / WEIGHTS).write_bytes(spoilt)
+        try:
+            import_model(folder)
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) >= 35
+    assert not [message for message in refused if "\n" in message]
+
+
+def test_values_that_are_no_numbers_are_refused(copy_of: Any) -> None:
+    folder = copy_of("encoder")
+
+    def spoil(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors["pooler.dense.bias"][3] = np.nan
+        return tensors
+
+    rewrite(folder, spoil)
+    with pytest.raises(UserError, match="1 tensors hold values that are no finite numbers, such as pooler.dense.bias"):
+        import_model(folder)
+
+
+# ---- Workdirs ----------------------------------------------------------------------------------------------------
+
+
+def write_workdir(folder: Path, head: str, task: Any, labels: Any = (), seed: int = 0) -> None:
+    facts = {
+        "model": dataclasses.asdict(CONFIG),
+        "lowercase": True,
+        "vocabulary_sha256": TOKENIZER.sha256,
+        "task": task,
+        "labels": list(labels),
+        "run": {"identity": {"init": "somewhere"}},
+    }
+    save_params(str(folder), params_of(HEADS[head], CONFIG, seed), facts)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ({"name": "classification", "classifier_dropout_rate": 0.25}, "classification"),
+        ({"name": "regression"}, "regression"),
+        ({"name": "tagging"}, "tagging"),
+        ({"name": "span_qa"}, "span_qa"),
+        ({"name": "multiple_choice"}, "multiple_choice"),
+        ({"name": "sentence_embeddings", "pooling": "cls"}, "encoder"),
+        (None, "pretraining"),
+    ],
+)
+def test_a_run_is_exported_by_its_task(tmp_path: Path, task: Any, name: str) -> None:
+    workdir, output = tmp_path / "run", tmp_path / "out"
+    write_workdir(workdir, name, task, HEADS[name].labels)
+    TOKENIZER.save(workdir / "vocab.txt")
+    assert run(["export", f"--workdir={workdir}", f"--output={output}"]) == 0
+    imported = import_model(output)
+    assert imported.head == HEADS[name]
+    assert_same(imported.params, params_of(HEADS[name], CONFIG))
+    card = (output / "README.md").read_text()
+    assert f"`{imported.head.architecture}`" in card
+    assert "started from: somewhere" in card
+    assert (output / "1_Pooling").exists() == (name == "encoder")
+
+
+def test_the_best_step_is_exported_unless_one_is_asked_for(tmp_path: Path) -> None:
+    write_workdir(tmp_path / "run", "tagging", {"name": "tagging"}, HEADS["tagging"].labels, seed=1)
+    write_workdir(tmp_path / "run" / "best", "tagging", {"name": "tagging"}, HEADS["tagging"].labels, seed=2)
+    TOKENIZER.save(tmp_path / "run" / "vocab.txt")
+    for step, seed in ((None, 2), (0, 1)):
+        export_workdir(str(tmp_path / "run"), tmp_path / str(seed), step)
+        assert_same(import_model(tmp_path / str(seed)).params, params_of(HEADS["tagging"], CONFIG, seed))
+
+
+def test_an_encoder_out_of_any_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_workdir(tmp_path / "run", "span_qa", {"name": "span_qa"})
+    TOKENIZER.save(tmp_path / "run" / "vocab.txt")
+    flags = ["export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}"]
+    assert run([*flags, "--as=BertFor"]) == 2
+    assert "unknown architecture 'BertFor'; did you mean" in capsys.readouterr().err
+    assert run([*flags, "--pooling=mean"]) == 2
+    assert "add --as=BertModel" in capsys.readouterr().err
+    assert run([*flags, "--as=BertModel", "--pooling=mean"]) == 0
+    out = capsys.readouterr().out
+    assert "missing: pooler.dense.weight" in out
+    assert "left out: qa_outputs" in out
+    imported = import_model(tmp_path / "out")
+    assert_same(imported.params, {"encoder": params_of(HEADS["span_qa"], CONFIG)["encoder"]})
+    assert "license: unknown" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_through_a_workdir_and_out_again(exports: Path, tmp_path: Path, name: str) -> None:
+    workdir = tmp_path / "workdir"
+    report = import_into_workdir(str(exports / name), str(workdir))
+    assert (report.missing, report.unused) == ((), ())
+    assert load_trained(str(workdir)).head == HEADS[name]
+    export_workdir(str(workdir), tmp_path / "out")
+    assert_same(load_file(tmp_path / "out" / WEIGHTS), load_file(exports / name / WEIGHTS))
+    assert (tmp_path / "out" / "config.json").read_text() == (exports / name / "config.json").read_text()
+
+
+def test_the_licence_of_the_parent_is_handed_on(copy_of: Any, tmp_path: Path) -> None:
+    folder = copy_of("encoder")
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# theirs\n")
+    import_into_workdir(str(folder), str(tmp_path / "workdir"))
+    export_workdir(str(tmp_path / "workdir"), tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "\nlicense: apache-2.0  #" in card
+    assert f"started from: {folder} (licence: apache-2.0)" in card
+
+
+def test_facts_of_an_unknown_task_are_named() -> None:
+    with pytest.raises(UserError, match="unknown task 'taging'; did you mean 'tagging'"):
+        of_facts({"task": {"name": "taging"}})
+    assert of_facts({}) == Head("BertForPreTraining")
+    assert set(ARCHITECTURES) == {head.architecture for head in HEADS.values()}
+
+
+# ---- Starting from them ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "note"),
+    [
+        ("pretraining", "tagging", "fresh: classifier; left out: pooler, mlm_head, nsp_head"),
+        ("classification", "tagging", "fresh: classifier; left out: pooler, classifier"),
+        ("tagging", "classification", "fresh: classifier, pooler; left out: classifier"),
+        ("span_qa", "pretraining", "fresh: mlm_head, nsp_head, pooler; left out: qa_outputs"),
+        ("classification", "classification", ""),
+        ("multiple_choice", "regression", "fresh: classifier; left out: classifier"),
+    ],
+)
+def test_heads_that_do_not_fit_are_left_out_and_named(exports: Path, source: str, target: str, note: str) -> None:
+    initial = load_initial(str(exports / source))
+    fresh = params_of(HEADS[target], CONFIG, seed=5)
+    notes: list[str] = []
+    state = TrainState(
+        **{field.name: None for field in dataclasses.fields(TrainState)}
+        | {"params": as_jax(fresh), "step": jax.numpy.asarray(7)}
+    )
+    start = start_from(initial, CONFIG, TOKENIZER, "fresh", notes.append, head=HEADS[target])
+    params = start(state).params
+    middle = f"; {note}" if note else ""
+    assert notes == [f"starting from {exports / source}{middle}; optimizer fresh"]
+    kept = {part for part in fresh if part not in note.partition(";")[0]}
+    given = params_of(HEADS[source], CONFIG)
+    assert_same(params, {part: given[part] if part in kept else fresh[part] for part in fresh})

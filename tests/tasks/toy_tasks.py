@@ -1,0 +1,126 @@
+"""A toy of every task that a 2 x 32 model learns in seconds, and the real command on it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.main import run
+
+FILLERS = ["the", "film", "was", "seen", "by", "many", "people", "in", "a", "small", "town", "today"]
+GOOD, BAD = ["great", "lovely", "bright"], ["awful", "dull", "boring"]
+PEOPLE, SURNAMES, PLACES = ["anna", "boris", "clara"], ["smith", "jones"], ["paris", "oslo", "rome"]
+
+
+def classification(rng: random.Random) -> dict[str, Any]:
+    label, words = rng.choice([("pos", GOOD), ("neg", BAD)])
+    text = rng.choices(FILLERS, k=rng.randint(3, 9))
+    text.insert(rng.randrange(len(text)), rng.choice(words))
+    return {"text": " ".join(text), "label": label}
+
+
+def regression(rng: random.Random) -> dict[str, Any]:
+    good = rng.randint(0, 4)
+    text = rng.choices(GOOD, k=good) + rng.choices(BAD, k=4 - good)
+    rng.shuffle(text)
+    return {"text": " ".join(text), "pair": " ".join(rng.choices(FILLERS, k=3)), "label": good / 4}
+
+
+def tagging(rng: random.Random) -> dict[str, Any]:
+    words: list[tuple[str, str]] = []
+    for _ in range(rng.randint(2, 5)):
+        words += [(word, "O") for word in rng.choices(FILLERS, k=rng.randint(1, 3))]
+        kind = rng.randrange(3)
+        words += [[(rng.choice(PEOPLE), "B-PER")], [(rng.choice(PLACES), "B-LOC")], []][kind]
+        if kind == 0 and rng.random() < 0.7:
+            words.append((rng.choice(SURNAMES), "I-PER"))
+    return {"words": [word for word, _ in words], "tags": [tag for _, tag in words]}
+
+
+def multiple_choice(rng: random.Random) -> dict[str, Any]:
+    choices = [" ".join([*rng.choices(FILLERS, k=2), rng.choice(BAD)]) for _ in range(rng.randint(2, 4))]
+    label = rng.randrange(len(choices))
+    choices[label] = " ".join([*rng.choices(FILLERS, k=2), rng.choice(GOOD)])
+    return {"context": " ".join(rng.choices(FILLERS, k=3)), "choices": choices, "label": label}
+
+
+MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "classification": classification,
+    "regression": regression,
+    "tagging": tagging,
+    "multiple_choice": multiple_choice,
+}
+
+
+def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """With the roles of ``task``, and ids."""
+    rng = random.Random(seed)
+    return [{"id": f"{seed}-{i}", **MAKERS[task](rng)} for i in range(count)]
+
+
+def write_examples(path: Path, found: list[dict[str, Any]]) -> Path:
+    """As JSON Lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(example) + "\n" for example in found))
+    return path
+
+
+def recipe(task: str, **changes: Any) -> dict[str, Any]:
+    """A config tree on train.jsonl and dev.jsonl. ``changes`` replace keys of its groups."""
+    config: dict[str, Any] = {
+        "task": {"name": task},
+        "data": {"format": "jsonl", "splits": {"train": "train.jsonl", "dev": "dev.jsonl"}, "overlap": "warn"},
+        "vocab": {"size": 160, "min_frequency": 1},
+        "model": {
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 2,
+            "mlp_dim": 64,
+            "max_length": 32,
+            "dropout_rate": 0.0,
+            "attention_dropout_rate": 0.0,
+            "initializer_range": 0.1,
+        },
+        "train": {"learning_rate": 3e-3, "num_epochs": 3, "batch_size": 16, "max_length": 32, "schedule": "linear"},
+        "optimizer": {"bias_correction": "standard"},
+        "loggers": (),
+        "export": False,
+    }
+    for group, values in changes.items():
+        config[group] = {**config[group], **values} if isinstance(config.get(group), dict) else values
+    return config
+
+
+def write_toy(folder: Path, task: str, train: int = 192, dev: int = 48, **changes: Any) -> Path:
+    """Data and recipe of ``task`` in ``folder``; the recipe."""
+    write_examples(folder / "train.jsonl", examples(task, train, 1))
+    write_examples(folder / "dev.jsonl", examples(task, dev, 2))
+    path = folder / "recipe.json"
+    path.write_text(json.dumps(recipe(task, **changes)))
+    return path
+
+
+def finetune(folder: Path, *flags: str, workdir: str = "run") -> int:
+    """``bert-jax finetune`` on a folder of ``write_toy``."""
+    return run(
+        ["finetune", f"--config={folder / 'recipe.json'}", f"--data={folder}", f"--workdir={folder / workdir}", *flags]
+    )
+
+
+def results(folder: Path, workdir: str = "run") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / workdir / "results.json").read_text())
+    return found
+
+
+def predictions(folder: Path, split: str = "dev", workdir: str = "run") -> list[dict[str, Any]]:
+    lines = (folder / workdir / f"predictions_{split}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def evaluations(folder: Path, workdir: str = "run") -> list[dict[str, Any]]:
+    """Records of the run's evaluations."""
+    records = map(json.loads, (folder / workdir / "metrics.jsonl").read_text().splitlines())
+    return [record for record in records if record["split"] == "eval"]
