@@ -24,7 +24,7 @@ from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny
 
 TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "bank", "river", ",", "."))
-CONFIG = tiny(vocab_size=TOKENIZER.size, num_layers=4, hidden_size=16, mlp_dim=16)
+CONFIG = tiny(vocab_size=TOKENIZER.size, num_layers=4, hidden_size=24, mlp_dim=16)
 PARAMS = random_params(CONFIG)
 ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
 TEXTS = ["a bank.", "abc dé, river", "h", "a b c d e f g h a b c d", "bank bank river", "fed cab", "gaga"]
@@ -73,7 +73,7 @@ def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
 
 def test_a_probes_weights_are_taken():
     logits, gamma = np.log([1.0, 1.0, 1.0, 4.0]), 2.0
-    weights = learned_weights({"encoder": {}, "layer_mix": {"weights": logits, "gamma": gamma}})
+    weights = learned_weights({"encoder": {}, "layer_mix": {"weights": logits, "scale": gamma}})
     assert learned_weights({"encoder": {}}) is None
     [one] = Extractor(ENCODER._replace(weights=weights), ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
     h = hidden_states(one.tokens.input_ids)
@@ -174,12 +174,12 @@ def test_a_folder_has_parts(tmp_path: Path, model: str):
     source = lines_file(tmp_path, ["a b c d e f g h a b c d e f"] * 800)
     write_features(Request(source, str(tmp_path / "out"), LAST_ALL_MEAN, init=model, part_mb=1), lambda line: None)
     index = json.loads((tmp_path / "out" / "index.json").read_text())
-    assert len(index["parts"]) == 5  # 800 x 16 tokens x (1 + 5) x 16 x 4 bytes = 4.9 MB
+    assert len(index["parts"]) == 8  # 800 x 16 tokens x (1 + 5) x 24 x 4 bytes = 7.4 MB
     assert sum(part["texts"] for part in index["parts"]) == index["texts"] == 800
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["index.json", *(p["file"] for p in index["parts"])]
     with safetensors.safe_open(tmp_path / "out" / "part-00001.safetensors", framework="numpy") as file:
         texts, tokens = index["parts"][1]["texts"], index["parts"][1]["tokens"]
-        assert file.get_slice("all").get_shape() == [tokens, 5, 16]
+        assert file.get_slice("all").get_shape() == [tokens, 5, 24]
         assert file.get_tensor("token_starts").tolist()[-1] == tokens
         assert len(file.get_tensor("token_starts")) == texts + 1
     assert [one.item.id for one in read_features(tmp_path / "out")] == [str(i) for i in range(2, 802)]

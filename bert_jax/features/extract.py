@@ -62,7 +62,7 @@ def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
         return None
     logits = np.asarray(params["layer_mix"]["weights"], np.float64)
     shares = np.exp(logits - logits.max())
-    return tuple((float(params["layer_mix"]["gamma"]) * shares / shares.sum()).tolist())
+    return tuple((float(params["layer_mix"]["scale"]) * shares / shares.sum()).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
