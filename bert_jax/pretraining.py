@@ -17,7 +17,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
 from bert_jax.inputs import Inputs
-from bert_jax.interchange.initial import load_initial, start_from
+from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.model_choice import choose_model
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
@@ -122,21 +122,10 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     settings = configuration.build(Settings, config, "config")
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
-    experiment = settings.experiment()
-    room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
-    objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
-    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
-    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
-
-    # ---- Whatever can be found wrong before a text is read ---------------------------------------------------------
-    experiment.check()
-    room.batch_specs(objective, kinds, masking)
-    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
-        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
-    initial = load_initial(request.init) if request.init else None
+    experiment, initial = settings.experiment(), load_initial(request.init) if request.init else None
+    make_task = checked(settings, experiment, initial)
     if initial and request.init_optimizer == "kept":
         initial.check_moments()
-    choose_model(settings.model, settings.vocab.size, initial).check_lengths(kinds)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -150,12 +139,13 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             tokenizer = inputs.open_vocabulary(observer.note)
             corpus = inputs.open_corpus(tokenizer, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
-            task = room.Objective(objective, corpus, tokenizer, model, kinds, settings.seed, masking)
+            task = make_task(corpus, tokenizer, model, settings.seed)
             facts = {
                 "model": dataclasses.asdict(model),
                 "lowercase": tokenizer.lowercase,
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": corpus.fingerprint,
+                "head": {"architecture": task.architecture},
             }
             run = runs.settle(workdir, run, facts)
             write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
@@ -167,6 +157,31 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start)
         finish(settings, request, observer.note)
     return result
+
+
+def checked(settings: Settings, experiment: Experiment, initial: Initial | None = None) -> Callable[..., Any]:
+    """Whatever can be found wrong in a recipe before a text is read.
+
+    Returns:
+      (corpus, tokenizer, model, seed) -> the recipe's objective.
+
+    Raises:
+      UserError: settings that do not exist, make no sense, or do not fit each other.
+    """
+    room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
+    objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
+    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
+    experiment.check()
+    room.batch_specs(objective, kinds, masking)
+    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
+        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
+    model = choose_model(settings.model, settings.vocab.size, initial)
+    model.check_lengths(kinds)
+    room.Objective.check_model(model)
+    return lambda corpus, tokenizer, model, seed: room.Objective(
+        objective, corpus, tokenizer, model, kinds, seed, masking
+    )
 
 
 def recorded(
@@ -201,17 +216,17 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
     workdir = files.as_path(request.workdir)
     if settings.examples and not settings.private:  # what a model fills in are words of its text
         trained = load_trained(request.workdir)
-        filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
-        files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
-        note("\n".join(as_table(f) for f in filled))
+        if trained.config.attention == "bidirectional":  # a left-to-right model fills no [MASK]
+            filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
+            files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
+            note("\n".join(as_table(f) for f in filled))
     where = f"report {write_report(request.workdir)}"
     if settings.export:
         where += f", model {export_newest(request.workdir, note)}"
-    example = settings.examples[0] if settings.examples else "The [MASK] of the story."
-    note(
-        f"done: {where}, metrics {workdir / 'metrics.jsonl'}\n"
-        f'next: {program()} fill-mask --workdir={request.workdir} "{example}"'
-    )
+    note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
+    if settings.model.get("attention") != "causal":
+        example = settings.examples[0] if settings.examples else "The [MASK] of the story."
+        note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
 
 def export_newest(workdir: str, note: Note) -> epath.Path:

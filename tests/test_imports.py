@@ -25,6 +25,7 @@ LAYERS = [
     {"inputs", "model_choice"},
     {"pretraining", "prediction", "features"},
     {"finetuning", "neighbours"},
+    {"experiments"},
     {"cli", "__main__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}

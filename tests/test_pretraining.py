@@ -133,7 +133,7 @@ BAD_RECIPES = {
     ),
     "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
     "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
-    "no objective": ({"objective": {"name": "losses"}}, "valid: mlm_nsp"),
+    "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
     "short rows": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
         "config.phases.phase1.max_length is 4; a pair with its special tokens needs at least 5",

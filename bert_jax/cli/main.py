@@ -123,6 +123,7 @@ def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
         hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")
     if getattr(arguments, "config", None) is not None:
+        arguments.recipe, arguments.overrides = arguments.config, overrides  # for verbs that read it several times
         arguments.config = recipes.load(arguments.config, overrides)
     elif overrides:
         raise UserError(f"{overrides[0].partition('=')[0]} needs a --config=RECIPE that it changes")

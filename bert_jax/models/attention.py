@@ -44,6 +44,32 @@ def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float
     return jnp.where(same & (sequence_ids[:, None, None, :] > 0), 0.0, HIDDEN).astype(dtype)
 
 
+def causal_bias(bias: jax.Array) -> jax.Array:
+    """``padding_bias`` or ``packed_bias`` [B, 1, 1 or L, L] -> [B, 1, L, L]: of those keys, the ones not to the right.
+
+    For the padding bias of the mask 1 1 1 0, and for the packed bias of the ids 1 1 2 2::
+
+                 key 0  1  2  3                key 0  1  2  3
+        query 0      0  H  H  H       query 0      0  H  H  H
+              1      0  0  H  H             1      0  0  H  H       H = -10000
+              2      0  0  0  H             2      H  H  0  H
+              3      0  0  0  H             3      H  H  0  0
+
+    Pairs stand in a row one after another, so that a place to the right is a later position of the same pair.
+    """
+    length = bias.shape[-1]
+    places = jnp.arange(length)
+    earlier = places[None, None, None, :] <= places[None, None, :, None]  # [1, 1, L, L]
+    shape = (bias.shape[0], 1, length, length)
+    return jnp.where(jnp.broadcast_to(earlier, shape), jnp.broadcast_to(bias, shape), HIDDEN).astype(bias.dtype)
+
+
+def attention_bias(config: ModelConfig, attention_mask: jax.Array, sequence_ids: jax.Array | None) -> jax.Array:
+    """What a model of ``config`` adds to its scores, [B, 1, 1 or L, L]; ``sequence_ids`` None: a sequence a row."""
+    bias = padding_bias(attention_mask) if sequence_ids is None else packed_bias(sequence_ids)
+    return causal_bias(bias) if config.attention == "causal" else bias
+
+
 class SelfAttention(nn.Module):
     """Scaled dot-product attention (Vaswani et al. 2017, section 3.2) with dropout on the probabilities."""
 

@@ -1,4 +1,4 @@
-"""BERT with its two pretraining heads (Devlin et al. 2019)."""
+"""BERT with its pretraining heads (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -55,14 +55,46 @@ class BertForPreTraining(nn.Module):
         """
         sequence = self.encoder(input_ids, token_type_ids, attention_mask, position_ids, sequence_ids, rng)
         pooled = self.pooler(sequence, cls_positions)
-        features, output_bias = self.mlm_head(sequence, masked_positions)
-        mlm_logits = self.encoder.embeddings.decode(features) + output_bias[None, None, :]
         return {
             "sequence": sequence,
             "pooled": pooled,
-            "mlm_logits": constrain(mlm_logits, "batch", None, "vocab"),
+            "mlm_logits": mlm_logits(self, sequence, masked_positions),
             "nsp_logits": self.nsp_head(pooled),
         }
+
+
+class BertForMaskedLm(nn.Module):
+    """Encoder and language-model head: BERT without the next-sentence task, or, causal, a left-to-right model.
+
+    Parameters: ``encoder`` and ``mlm_head`` of ``BertForPreTraining``, whose whole tree it takes too.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.encoder = BertEncoder(self.config)
+        self.mlm_head = MaskedLmHead(self.config)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        attention_mask: jax.Array,
+        masked_positions: jax.Array,
+        position_ids: jax.Array | None = None,
+        sequence_ids: jax.Array | None = None,
+        rng: RowRng | None = None,
+    ) -> dict[str, jax.Array]:
+        """Ids [B, L], masked_positions [B, P], those to predict -> sequence [B, L, D], mlm_logits [B, P, V] float32."""
+        sequence = self.encoder(input_ids, token_type_ids, attention_mask, position_ids, sequence_ids, rng)
+        return {"sequence": sequence, "mlm_logits": mlm_logits(self, sequence, masked_positions)}
+
+
+def mlm_logits(model: Any, sequence: jax.Array, positions: jax.Array) -> jax.Array:
+    """sequence [B, L, D] of ``model``, positions [B, P] -> scores of all pieces there, [B, P, V] float32."""
+    features, output_bias = model.mlm_head(sequence, positions)
+    logits = model.encoder.embeddings.decode(features) + output_bias[None, None, :]
+    return constrain(logits, "batch", None, "vocab")
 
 
 def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:

@@ -23,6 +23,8 @@ class ModelConfig:
       with "float64", which needs ``jax_enable_x64`` and serves numerical comparison).
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
+    attention: "bidirectional" lets a token see its whole sequence; "causal" itself and what stands left of it, in
+      pretraining and in fine-tuning (the left-to-right model of section 5.1).
     remat: what the backward pass recomputes. "none" nothing, "dots" all but the matrix products with weights, "full"
       everything inside a layer.
     """
@@ -42,6 +44,7 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"
+    attention: Literal["bidirectional", "causal"] = "bidirectional"
 
     def __post_init__(self) -> None:
         problems = [
@@ -108,4 +111,5 @@ CHOICES = {
     "dtype": ("float32", "bfloat16", "float64"),
     "layers": ("unrolled", "scanned"),
     "remat": ("none", "dots", "full"),
+    "attention": ("bidirectional", "causal"),
 }

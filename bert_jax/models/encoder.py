@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.models.attention import SelfAttention, packed_bias, padding_bias
+from bert_jax.models.attention import SelfAttention, attention_bias
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.embeddings import Embeddings
@@ -98,7 +98,7 @@ class BertEncoder(nn.Module):
         Returns:
           [B, L, D] of the last layer, or with "all" [N + 1, B, L, D] from the embeddings up.
         """
-        bias = padding_bias(attention_mask) if sequence_ids is None else packed_bias(sequence_ids)
+        bias = attention_bias(self.config, attention_mask, sequence_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, rng)
         first = x
         if self.config.layers == "unrolled":

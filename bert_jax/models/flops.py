@@ -5,15 +5,16 @@ from __future__ import annotations
 from bert_jax.models.config import ModelConfig
 
 
-def train_flops_per_row(config: ModelConfig, length: int, num_masked: int) -> float:
-    """Forward and backward of one row of ``length`` positions, ``num_masked`` of which are predicted.
+def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_pooled: int = 1) -> float:
+    """Forward and backward of one row of ``length`` positions, ``num_masked`` of which are predicted and
+    ``num_pooled`` classified.
 
     Counts a multiply-add as two, the backward pass as twice the forward pass, and matrix products only (Kaplan et al.
     2020, section 2.1): what the model needs, so padding counts and recomputation does not.
     """
     d = config.hidden_size
     mlm_head = d * d + config.vocab_size * d
-    pooler = d * d + 2 * d
+    pooler = num_pooled * (d * d + 2 * d)
     return encoder_train_flops(config, length) + 6.0 * (num_masked * mlm_head + pooler)
 
 

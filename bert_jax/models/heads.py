@@ -24,6 +24,17 @@ class Pooler(nn.Module):
         )
 
 
+def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
+    """Which vector of a sequence stands for the whole of it, [B, 1], from attention_mask [B, L].
+
+    That at ``[CLS]``, the first; in a causal model, where ``[CLS]`` sees nothing but itself, the last real one.
+    """
+    if config.attention == "causal":
+        length = attention_mask.shape[1]
+        return jnp.max(jnp.where(attention_mask > 0, jnp.arange(length)[None, :], 0), axis=1, keepdims=True)
+    return jnp.zeros((attention_mask.shape[0], 1), jnp.int32)
+
+
 class MaskedLmHead(nn.Module):
     """Dense, activation and layer norm on the masked positions; the word embeddings decode, with a bias of its own."""
 

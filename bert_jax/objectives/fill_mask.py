@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import MASK
 from bert_jax.text.tokenizer import Tokenizer
@@ -30,12 +30,16 @@ def fill_mask(
     """Each text by itself.
 
     Args:
-      params: the parameters of ``BertForPreTraining(config)``.
+      params: the parameters of ``BertForPreTraining(config)``, or of ``BertForMaskedLm``.
       texts: at least one ``[MASK]`` in each.
 
     Raises:
-      UserError: a text without a mask, or longer than the model's positions.
+      UserError: a text without a mask, or longer than the model's positions; a model that sees one side of a mask.
     """
+    if config.attention == "causal":
+        raise UserError(
+            "a left-to-right model predicts what follows a text and fills no [MASK]; leave config.examples out"
+        )
     encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
     for text, ids, mask in zip(texts, encoded, masks, strict=True):
@@ -51,9 +55,8 @@ def fill_mask(
         "token_type_ids": np.zeros_like(input_ids),
         "attention_mask": _pad([np.ones_like(ids) for ids in encoded], 0),
         "masked_positions": _pad(masks, 0),  # [B, P]
-        "cls_positions": np.zeros((len(texts), 1), np.int32),
     }
-    model = BertForPreTraining(config)
+    model = BertForMaskedLm(config)
     logits = jax.jit(model.apply)({"params": params}, **batch)["mlm_logits"]  # [B, P, V]
     probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # the rest is padding of the embeddings
     probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer

@@ -24,10 +24,10 @@ class Tokens(Protocol):
 
 
 class Cloze(NamedTuple):
-    """Masked positions and what stands beside them; each int64 [n]."""
+    """Predicted positions and what stands beside them; each int64 [n]."""
 
     left: np.ndarray  # HIDDEN where it is masked too, or a special token
-    right: np.ndarray
+    right: np.ndarray  # of next tokens: the second one to the left
     label: np.ndarray
 
 
@@ -49,6 +49,25 @@ def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> 
     return Cloze(padded[row, position], padded[row, position + 2], rows["masked_labels"][row, slot].astype(np.int64))
 
 
+def next_tokens_of_rows(rows: dict[str, np.ndarray], cls: int, sep: int) -> Cloze:
+    """All tokens of a batch of rows [B, L] but ``[CLS]``, with the two before them in their pair, ``[CLS]`` as
+    ``[SEP]``: a pair begins as if one had just ended."""
+    ids = rows["input_ids"].astype(np.int64)
+    sequence = rows.get("sequence_ids", rows["attention_mask"])
+    sequence = sequence * (rows["row_weights"][:, None] > 0)
+    before = [np.pad(np.where(ids == cls, sep, ids), ((0, 0), (n, 0)))[:, : ids.shape[1]] for n in (1, 2)]
+    same = [np.pad(sequence, ((0, 0), (n, 0)))[:, : ids.shape[1]] == sequence for n in (1, 2)]
+    predicted = (sequence > 0) & same[0]
+    second = np.where(same[1], before[1], HIDDEN)
+    return Cloze(before[0][predicted], second[predicted], ids[predicted])
+
+
+def stream_of_rows(rows: dict[str, np.ndarray], cls: int) -> np.ndarray:
+    """int64 tokens of rows one after another: the text of pairs, and a ``[SEP]`` after each segment."""
+    ids = rows["input_ids"].astype(np.int64)
+    return ids[(rows["attention_mask"] > 0) & (ids != cls)]
+
+
 def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: int) -> float:
     """Nats a masked token, of a model that knows only how often each piece stands in ``tokens`` (plus one)."""
     return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
@@ -65,11 +84,17 @@ class TrigramCloze:
     seen, are fitted by expectation maximisation on positions of the training text that are not counted.
     """
 
-    def __init__(self, tokens: np.ndarray, vocab_size: int, rounds: int = 15):
-        """``tokens`` int64 [n], at least three."""
+    def __init__(self, tokens: np.ndarray, vocab_size: int, rounds: int = 15, context: tuple[int, int] = (-1, 1)):
+        """
+        Args:
+          tokens: int64 [n], at least three.
+          context: where ``left`` and ``right`` stand; (-1, -2) makes of it a model of the next token.
+        """
         self._size = vocab_size
         self._unigram = _unigram(tokens, vocab_size)
-        all_positions = Cloze(tokens[:-2], tokens[2:], tokens[1:-1])
+        first = -min(context)
+        places = np.arange(first, first + len(tokens) - 2)
+        all_positions = Cloze(tokens[places + context[0]], tokens[places + context[1]], tokens[places])
         fitting = random.integers(random.fold(random.key("cloze"), np.arange(len(tokens) - 2)), _FIT_SHARE) == 0
         counted = Cloze(*(x[~fitting] for x in all_positions))
         self._tables = [_count(keys) for pair in self._keys(counted) for keys in pair]

@@ -19,6 +19,8 @@ BAR_CELLS = 16
 SHOWN = (
     ("mlm_loss", "mlm", 3),
     ("mlm_accuracy", "acc", 3),
+    ("lm_loss", "lm", 3),
+    ("lm_accuracy", "acc", 3),
     ("nsp_loss", "nsp", 3),
     ("nsp_accuracy", "acc", 3),
 )

@@ -26,6 +26,8 @@ MAX_ROWS = 120  # of each split in the table of numbers
 TITLES = {
     "mlm_loss": ("Masked-LM loss, nats", 3),
     "mlm_accuracy": ("Masked-LM accuracy", 3),
+    "lm_loss": ("Next-token loss, nats", 3),
+    "lm_accuracy": ("Next-token accuracy", 3),
     "nsp_loss": ("Next-sentence loss, nats", 3),
     "nsp_accuracy": ("Next-sentence accuracy", 3),
     "learning_rate": ("Learning rate", 6),
@@ -35,12 +37,14 @@ TITLES = {
     "mfu": ("Model FLOPs utilisation", 3),
     "perplexity": ("Perplexity", 1),
 }
+HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy")
 LOG_SCALE = ("gradient_norm",)
 EXACT = ("learning_rate",)  # not measured: no moving average
 NOT_DRAWN = ("perplexity", "phase")
 # Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
 BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
+    "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "nsp_accuracy": (("nsp_majority_rate", "majority rate"),),
 }
 
@@ -128,7 +132,7 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
 def _tiles(records: list[Record], state: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     last = _last(records, "eval") or records[-1]
     kind = "held-out " if last["split"] == "eval" else "train "
-    headline = [name for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy") if is_number(last.get(name))]
+    headline = [name for name in HEADLINE if is_number(last.get(name))]
     headline = headline or [name for name, value in metrics_of(last).items() if is_number(value)][:3]
     tiles = [(kind + n.replace("_", " "), figure(last[n]), *_against(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")

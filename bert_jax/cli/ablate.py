@@ -1,0 +1,36 @@
+"""Pretrain variants of a recipe with several seeds and write the table that compares them. The same command resumes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from bert_jax.cli.main import add_config
+from bert_jax.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--variants",
+        default="bert,no_nsp,ltr_no_nsp",
+        help="arguments of the recipe's get_config(); the others are compared with the first (default: %(default)s)",
+    )
+    parser.add_argument("--seeds", default="0,1,2", help="each trains every variant (default: %(default)s)")
+    parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.training.malloc import keep_freed_memory
+
+    try:
+        seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
+    except ValueError:
+        raise UserError(f"--seeds is {arguments.seeds!r}; give whole numbers, such as 0,1,2") from None
+    keep_freed_memory()  # before jax is imported
+    from bert_jax.experiments.ablation import Ablation, ablate
+
+    command = shlex.join(["bert-jax", *sys.argv[1:]])
+    variants = tuple(name.strip() for name in arguments.variants.split(","))
+    ablate(Ablation(arguments.recipe, arguments.overrides, variants, seeds, arguments.workdir, command))

@@ -1,0 +1,49 @@
+"""Fine-tune over a grid of values and seeds and write the table. The same command resumes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from bert_jax.cli.main import add_config
+from bert_jax.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=V1,V2",
+        help="a key of the config and its values, such as train.learning_rate=2e-5,5e-5 or weights=pretrained,fresh or"
+        " data.train_fraction=0.01,0.1,1; also init=DIR,none; may be given again",
+    )
+    parser.add_argument("--choose", default="", metavar="KEYS", help="of these keys keep the best value in the table")
+    parser.add_argument("--seeds", default="0,1,2", help="each trains every combination (default: %(default)s)")
+    parser.add_argument("--data", default=".", help="the folder that the files of config.data.splits lie in")
+    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, from zero")
+    parser.add_argument("--workdir", required=True, help="a folder for each run, table.md, table.json")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.training.malloc import keep_freed_memory
+
+    vary = {}
+    for text in arguments.vary:
+        key, equals, values = text.partition("=")
+        if not equals:
+            raise UserError(f"--vary={text} has no values; write --vary=KEY=V1,V2")
+        vary[key.removeprefix("config.")] = tuple(values.split(","))
+    try:
+        seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
+    except ValueError:
+        raise UserError(f"--seeds is {arguments.seeds!r}; give whole numbers, such as 0,1,2") from None
+    keep_freed_memory()  # before jax is imported
+    from bert_jax.experiments.sweep import Sweep, sweep
+
+    command = shlex.join(["bert-jax", *sys.argv[1:]])
+    choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
+    common = (arguments.workdir, arguments.data, arguments.init, choose, command)
+    sweep(Sweep(arguments.recipe, arguments.overrides, vary, seeds, *common))

@@ -1,0 +1,1 @@
+"""Runs over named variants and seeds, and the tables that compare them."""

@@ -1,0 +1,175 @@
+"""Variants of a recipe, each pretrained with every seed on the same text, and the tables that compare them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax import configuration, files, recipes
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.errors import UserError
+from bert_jax.experiments import table
+from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells
+from bert_jax.inputs import CORPUS, Inputs
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.objectives import mlm
+from bert_jax.pretraining import Request, Settings, checked, pretrain
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import page
+from bert_jax.training.checkpoints import saved_steps
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.run import only_writer
+
+INPUTS = "inputs"  # vocabulary and corpus of all runs
+PAIRS = tuple(field.name for field in dataclasses.fields(mlm.Config))
+SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # reckoned on the first variant's held-out rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """What the command line says: ``recipe`` without its argument, which is the variant."""
+
+    recipe: str
+    overrides: Sequence[str]
+    variants: tuple[str, ...]  # the first is what the others are compared with
+    seeds: tuple[int, ...]
+    workdir: str
+    command: str = ""
+
+
+def ablate(ablation: Ablation, note: Note = print) -> dict[str, tuple[table.Row, ...]]:
+    """Run what is missing and write ``table.md``, ``table.json`` and ``report.html``: a table for each held-out metric.
+
+    Masked-LM loss and accuracy are reckoned on the first variant's held-out rows, corrupted as there, for every variant
+    that reads both sides; ``own_mlm_loss`` and ``own_mlm_accuracy`` are those on a variant's own.
+
+    Raises:
+      UserError: anything that ``pretrain`` finds in the recipe of a variant, before the first run where it can be.
+    """
+    configs = _configs(ablation)
+    settings = {name: configuration.build(Settings, config, f"{name}: config") for name, config in configs.items()}
+    for name, one in settings.items():
+        try:
+            checked(one, one.experiment())
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+    first = settings[ablation.variants[0]]
+    _check_text(settings)
+    cells = [
+        Cell(f"{name}-seed{seed}", {"variant": name, "seed": seed, "recipe": _plain(settings[name].identity())})
+        for seed in ablation.seeds
+        for name in ablation.variants
+    ]
+    with only_writer(ablation.workdir):
+        tokenizer, corpus, paths = _inputs(ablation, first, cells, note)
+
+        def run(cell: Cell, workdir: str) -> Metrics:
+            config = configs[cell.overrides["variant"]]
+            config = _replaced(config, seed=cell.overrides["seed"], **paths)
+            own = pretrain(config, Request(workdir=workdir, command=ablation.command))
+            return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
+
+        found = run_cells(cells, run, ablation.workdir, _evaluation(first), note)
+    runs = {name: [found[f"{name}-seed{seed}"] for seed in ablation.seeds] for name in ablation.variants}
+    tables = {metric: table.compare(scores) for metric, scores in table.by_metric(runs).items()}
+    note(_write(ablation, tables))
+    return tables
+
+
+def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
+    if ":" in ablation.recipe.replace("://", ""):
+        raise UserError(f"--config={ablation.recipe} names a variant; give the file alone, and --variants")
+    for what, values in (("--variants", ablation.variants), ("--seeds", ablation.seeds)):
+        if not values or len(set(values)) < len(values):
+            raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one, each once")
+    names = ablation.variants
+    return {name: recipes.load(f"{ablation.recipe}:{name}", ablation.overrides).to_dict() for name in names}
+
+
+def _check_text(settings: Mapping[str, Settings]) -> None:
+    name, *others = settings
+    for other in others:
+        for group in ("vocab", "corpus"):
+            mine, theirs = (dataclasses.asdict(getattr(settings[n], group)) for n in (name, other))
+            if differing := configuration.differences(mine, theirs, f"config.{group}"):
+                raise UserError(
+                    f"variants read one text, and {other} has another than {name}: {'; '.join(differing)}; make two"
+                    " ablations of it"
+                )
+
+
+def _inputs(
+    ablation: Ablation, settings: Settings, cells: Sequence[Cell], note: Note
+) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
+    """The text that all runs read, made once, and the paths that a recipe needs for it."""
+    root = files.as_path(ablation.workdir)
+    bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
+    folder = root / INPUTS
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private)
+    inputs.check()
+    tokenizer = inputs.open_vocabulary(note)
+    corpus = inputs.open_corpus(tokenizer, note)
+    place = settings.corpus.path or str(folder / CORPUS)
+    return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
+
+
+def _replaced(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**config, **{k: {**config.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
+
+
+def _on_rows_of(reference: Settings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
+    """Masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``; none of a causal one."""
+    trained, experiment = load_trained(workdir), reference.experiment()
+    if trained.config.attention == "causal":
+        return {}
+    config, phase = _masked_rows(reference), experiment.evaluated_phase
+    task = mlm.Objective(
+        config,
+        corpus,
+        tokenizer,
+        trained.config,
+        {phase.kind: phase.max_length},
+        reference.seed,
+        {phase.kind: phase.masking},
+    )
+    return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
+
+
+def _masked_rows(settings: Settings) -> mlm.Config:
+    fields = {name: settings.objective[name] for name in PAIRS if name in settings.objective}
+    return configuration.build(mlm.Config, fields, "config.objective")
+
+
+def _evaluation(settings: Settings) -> dict[str, Any]:
+    """What the held-out figures depend on beside the run: another choice makes other results."""
+    experiment = settings.experiment()
+    rows = dataclasses.asdict(_masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
+    return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
+
+
+def _metrics(own: Mapping[str, float], same_rows: Mapping[str, float]) -> Metrics:
+    masked = {f"own_{name}": value for name, value in own.items() if name in SAME_ROWS}
+    other = {name: value for name, value in own.items() if not name.startswith(("mlm_", "perplexity"))}
+    return {**{name: same_rows[name] for name in SAME_ROWS if name in same_rows}, **other, **masked}
+
+
+def _plain(content: Any) -> Any:
+    """As JSON reads it back."""
+    return json.loads(json.dumps(content))
+
+
+def _write(ablation: Ablation, tables: Mapping[str, Sequence[table.Row]]) -> str:
+    """Write the tables in three forms; what to show on the terminal."""
+    folder, title = files.as_path(ablation.workdir), f"{', '.join(ablation.variants)}: {len(ablation.seeds)} seeds"
+    text = table.markdown(tables, title)
+    files.write_text(folder / "table.md", text)
+    facts = {"variants": ablation.variants, "seeds": ablation.seeds, "command": ablation.command}
+    files.write_text(folder / "table.json", json.dumps(facts | {"metrics": table.as_data(tables)}, indent=2) + "\n")
+    parts = [page.section(name, page.table(table.HEAD, table.cells(rows))) for name, rows in tables.items()]
+    body = f"<h1>{title}</h1>\n<p>{table.NOTE}</p>\n" + "\n".join(parts)
+    files.write_text(folder / "report.html", page.page(title, body))
+    return f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}, {folder / 'report.html'}"

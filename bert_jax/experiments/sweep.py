@@ -1,0 +1,178 @@
+"""Fine-tuning over a grid of values and seeds: learning rates, epochs, shares of the labels, pretrained or fresh."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax import catalogue, files, recipes
+from bert_jax.errors import UserError
+from bert_jax.experiments import table
+from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells
+from bert_jax.finetuning import Request, finetune
+from bert_jax.training.run import only_writer
+from bert_jax.training.selection import lower_is_better
+
+INIT = "init"  # the one key that is no key of the config: what a run starts from
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What the command line says.
+
+    Attributes:
+      vary: config key (without ``config.``) -> its values as text, in the order of the table; ``init`` too.
+      choose: keys of ``vary`` of which only the best value is kept, for every combination of the others.
+    """
+
+    recipe: str
+    overrides: Sequence[str]
+    vary: Mapping[str, tuple[str, ...]]
+    seeds: tuple[int, ...]
+    workdir: str
+    data: str = "."
+    init: str | None = None
+    choose: tuple[str, ...] = ()
+    command: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One combination of values over all seeds."""
+
+    values: Mapping[str, str]
+    scores: tuple[float, ...]  # of each seed
+    metrics: tuple[Metrics, ...]
+
+    @property
+    def name(self) -> str:
+        return _name(self.values)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.scores)
+
+
+def sweep(request: Sweep, note: Note = print) -> list[Outcome]:
+    """Run what is missing, write ``table.md`` and ``table.json`` and say which values are the best by the dev score.
+
+    Returns:
+      The combinations of the table, best values of ``choose`` only.
+
+    Raises:
+      UserError: unknown keys or values, in whichever combination, before the first run.
+    """
+    combinations = _combinations(request)
+    configs = [_config(request, values) for values in combinations]
+    metric = _metric(configs)
+    cells = [
+        Cell(f"{_name(values)}-seed{seed}" if values else f"seed{seed}", {"seed": seed, "config": config, **values})
+        for seed in request.seeds
+        for values, config in zip(combinations, configs, strict=True)
+    ]
+    files.as_path(request.workdir).mkdir(parents=True, exist_ok=True)
+    with only_writer(request.workdir):
+
+        def run(cell: Cell, workdir: str) -> Metrics:
+            config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
+            init = _init(cell.overrides.get(INIT, request.init))
+            return finetune(config, Request(workdir, request.data, request.command, init))
+
+        found = run_cells(cells, run, request.workdir, [request.data, request.init], note)
+    by_cell = iter(cells)
+    runs: dict[str, list[Metrics]] = {_name(values): [] for values in combinations}
+    for _ in request.seeds:
+        for values in combinations:
+            runs[_name(values)].append(found[next(by_cell).name])
+    outcomes = [
+        Outcome(values, tuple(m[metric] for m in runs[_name(values)]), tuple(runs[_name(values)]))
+        for values in combinations
+    ]
+    kept = best_of(outcomes, request.choose, metric)
+    note(_write(request, outcomes, kept, metric))
+    return kept
+
+
+def best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
+    """Of the combinations that differ in ``choose`` alone, the one with the best median; the first of equal ones."""
+    sign = -1.0 if lower_is_better(metric) else 1.0
+    groups: dict[tuple[str, ...], Outcome] = {}
+    for outcome in outcomes:
+        key = tuple(value for name, value in outcome.values.items() if name not in choose)
+        if key not in groups or sign * outcome.median > sign * groups[key].median:
+            groups[key] = outcome
+    return list(groups.values())
+
+
+def _combinations(request: Sweep) -> list[dict[str, str]]:
+    for what, values in (*request.vary.items(), ("--seeds", request.seeds)):
+        if not values or len(set(values)) < len(values):
+            raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one value, each once")
+    unknown = set(request.choose) - set(request.vary)
+    if unknown:
+        raise UserError(f"--choose names {', '.join(sorted(unknown))}; what varies is {', '.join(request.vary)}")
+    return [dict(zip(request.vary, values, strict=True)) for values in itertools.product(*request.vary.values())]
+
+
+def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
+    changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
+    config: dict[str, Any] = recipes.load(request.recipe, [*request.overrides, *changes]).to_dict()
+    return config
+
+
+def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
+    """What runs are compared by: that of the recipe, or the task's own."""
+    names = set()
+    for config in configs:
+        chosen = (config.get("selection") or {}).get("metric")
+        names.add(chosen or catalogue.find("tasks", config["task"]["name"], having="Task").Task.main_metric)
+    if len(names) > 1:
+        raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")
+    return str(names.pop())
+
+
+def _init(value: str | None) -> str | None:
+    return None if value in (None, "", "none") else value
+
+
+def _name(values: Mapping[str, str]) -> str:
+    """Such as ``learning_rate=2e-5,num_epochs=3``, fit for a folder."""
+    parts = (f"{key.rpartition('.')[2]}={value.rstrip('/').rpartition('/')[2]}" for key, value in values.items())
+    return "+".join(parts) or "run"
+
+
+def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
+    """``table.json``, ``table.md``; the latter, to be shown."""
+    sign = -1.0 if lower_is_better(metric) else 1.0
+    best = max(outcomes, key=lambda outcome: sign * outcome.median)
+    seed = request.seeds[max(range(len(best.scores)), key=lambda i: sign * best.scores[i])]
+    folder = f"{best.name}-seed{seed}" if best.values else f"seed{seed}"
+    head = [*request.vary, "seeds", f"median {metric}", "mean", "spread", "best"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for outcome in kept:
+        spread = f"{statistics.stdev(outcome.scores):.4f}" if len(outcome.scores) > 1 else ""
+        figures = [f"{outcome.median:.4f}", f"{statistics.fmean(outcome.scores):.4f}", spread]
+        top = f"{sign * max(sign * score for score in outcome.scores):.4f}"
+        lines.append(f"| {' | '.join([*outcome.values.values(), str(len(outcome.scores)), *figures, top])} |")
+    compared = table.compare({outcome.name: outcome.scores for outcome in kept})
+    told = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
+    text = "\n".join([f"# {request.recipe}", "", *lines, "", told, ""])
+    if len(kept) > 1:
+        text += "\n" + table.markdown({metric: compared}, "Compared with the first")
+    folder_of_sweep = files.as_path(request.workdir)
+    data = {
+        "metric": metric,
+        "command": request.command,
+        "outcomes": [
+            {"values": dict(o.values), "seeds": list(request.seeds), "scores": list(o.scores), "kept": o in kept}
+            for o in outcomes
+        ],
+        "best": {"values": dict(best.values), "seed": seed, "workdir": folder},
+    }
+    files.write_text(folder_of_sweep / "table.json", json.dumps(data, indent=1) + "\n")
+    files.write_text(folder_of_sweep / "table.md", text)
+    return text

@@ -1,0 +1,103 @@
+"""Scores of variants over seeds, each compared with the first variant: an effect is shown or it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NOTE = (
+    "Spread is the standard deviation over seeds (n - 1). The difference is to the first row, its standard error"
+    " that of two independent means (Welch). A difference of at most two standard errors is not shown, nor one of fewer"
+    " than two seeds."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One variant. What needs two seeds, or a first variant to compare with, is None without."""
+
+    variant: str
+    seeds: int
+    mean: float
+    spread: float | None  # standard deviation over seeds, with n - 1
+    difference: float | None  # of means, from the first variant's
+    standard_error: float | None  # of the difference
+
+    @property
+    def shown(self) -> bool | None:
+        """Whether the difference exceeds two standard errors; None of the first variant."""
+        if self.difference is None:
+            return None
+        if self.standard_error is None:
+            return False
+        return abs(self.difference) > 2 * self.standard_error
+
+
+def compare(scores: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
+    """A row for each variant of {variant: [score of each seed]}, none of which is empty; the first is compared with.
+
+    Seeds are taken as independent, though variants share them: with the same seed the first batches are alike, which
+    makes the true error of a difference smaller, if anything, but for so few seeds hard to estimate.
+    """
+    rows: list[Row] = []
+    for variant, values in scores.items():
+        mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+        first = rows[0] if rows else None
+        error = None
+        if first and first.spread is not None and spread is not None:
+            error = math.sqrt(first.spread**2 / first.seeds + spread**2 / len(values))
+        difference = mean - first.mean if first else None
+        rows.append(Row(variant, len(values), mean, spread, difference, error))
+    return tuple(rows)
+
+
+def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
+    """{variant: [metrics of each seed]} -> {metric: {variant: [scores]}}, without variants that lack the metric."""
+    names = dict.fromkeys(name for runs in results.values() for run in runs for name in run)
+    scores: dict[str, dict[str, list[float]]] = {}
+    for name in names:
+        having = {variant: [run[name] for run in runs if name in run] for variant, runs in results.items()}
+        scores[name] = {variant: values for variant, values in having.items() if values}
+    return scores
+
+
+HEAD = ("variant", "seeds", "mean", "spread", "difference", "standard error", "")
+
+
+def cells(rows: Sequence[Row], digits: int = 4) -> list[tuple[str, ...]]:
+    """The rows as text under ``HEAD``."""
+
+    def number(value: float | None, sign: str = "") -> str:
+        return "" if value is None else f"{value:{sign}.{digits}f}"
+
+    verdicts = {None: "", True: "shown", False: "not shown"}
+    return [
+        (
+            row.variant,
+            str(row.seeds),
+            number(row.mean),
+            number(row.spread),
+            number(row.difference, "+"),
+            number(row.standard_error),
+            verdicts[row.shown],
+        )
+        for row in rows
+    ]
+
+
+def markdown(tables: Mapping[str, Sequence[Row]], title: str) -> str:
+    """A page with one table for each metric."""
+    parts = [f"# {title}", NOTE]
+    for metric, rows in tables.items():
+        lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * (len(HEAD) - 2) + "---|"]
+        lines += [f"| {' | '.join(line)} |" for line in cells(rows)]
+        parts += [f"## {metric}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_data(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
+    """For JSON."""
+    return {metric: [dataclasses.asdict(row) | {"shown": row.shown} for row in rows] for metric, rows in tables.items()}

@@ -1,0 +1,92 @@
+"""A bidirectional LSTM over token vectors: the tagger on frozen features, and "+ BiLSTM" of the ablations.
+
+Devlin et al. 2019, sections 5.1 and 5.3: two layers, randomly initialised, on what the encoder gives.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.models.primitives import named
+
+
+class BiLstm(nn.Module):
+    """Layers of a forward and a backward LSTM each (Hochreiter and Schmidhuber 1997, with forget gates).
+
+    Parameters, those of a layer and direction as ``torch.nn.LSTM`` has them, transposed, with its two biases added up;
+    gates in the order input, forget, cell, output::
+
+        layer_<i>/{forward, backward}/{kernel [D or 2F, 4F], recurrent_kernel [F, 4F], bias [4F]}
+    """
+
+    features: int  # F, of one direction
+    num_layers: int = 1
+
+    @nn.compact
+    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        """x [B, L, D], attention_mask [B, L] (1 real) -> [B, L, 2F]: forward, then backward; 0 where there is padding.
+
+        Padding is stepped over, so the backward direction starts at the last real token.
+        """
+        for i in range(self.num_layers):
+            x = BiLstmLayer(self.features, name=f"layer_{i}")(x, attention_mask)
+        return x
+
+
+class BiLstmLayer(nn.Module):
+    """Both directions of one layer."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        """As ``BiLstm``."""
+        forward = Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
+        backward = Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
+        return jnp.concatenate([forward, backward], axis=-1)
+
+
+class Lstm(nn.Module):
+    """One direction. Parameters and state are float32 or wider."""
+
+    features: int
+    reverse: bool  # from the last token to the first
+
+    @nn.compact
+    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        """x [B, L, D] -> [B, L, F]."""
+        size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
+        initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
+        kernel = self.param("kernel", named(initial, "embed", None), (x.shape[-1], 4 * size), dtype)
+        recurrent = self.param("recurrent_kernel", named(initial, None, None), (size, 4 * size), dtype)
+        bias = self.param("bias", named(initial, None), (4 * size,), dtype)
+        inputs = x.astype(dtype) @ kernel + bias[None, None, :]  # [B, L, 4F], for all places at once
+        real = (attention_mask > 0)[..., None]  # [B, L, 1]
+        zeros = jnp.zeros((x.shape[0], size), dtype)
+
+        def step(state: tuple[jax.Array, jax.Array], here: tuple[jax.Array, jax.Array]) -> Any:
+            hidden, cell = state
+            gates, is_real = here
+            i, f, g, o = jnp.split(gates + hidden @ recurrent, 4, axis=-1)
+            new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+            new_hidden = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+            kept = jnp.where(is_real, new_hidden, hidden), jnp.where(is_real, new_cell, cell)
+            return kept, jnp.where(is_real, new_hidden, 0.0)
+
+        by_place = jnp.swapaxes(inputs, 0, 1), jnp.swapaxes(real, 0, 1)
+        _, outputs = jax.lax.scan(step, (zeros, zeros), by_place, reverse=self.reverse)
+        return jnp.swapaxes(outputs, 0, 1).astype(x.dtype)
+
+
+def uniform(bound: float) -> nn.initializers.Initializer:
+    """Uniform in [-bound, bound)."""
+
+    def initialise(key: Any, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return initialise

@@ -1,0 +1,73 @@
+"""Ablations of the paper (Devlin et al. 2019, section 5.1, tables 5 and 8), small: minutes a run on two CPU cores.
+
+    bert-jax ablate --config=ablation --variants=bert,no_nsp,ltr_no_nsp --seeds=0,1,2 --workdir=runs/ablation
+    bert-jax pretrain --config=configs/pretrain/ablation.py:no_nsp --workdir=runs/no_nsp
+
+The model, the text and the rows are those of the quickstart, with fewer steps. The paper's own scale is
+``configs/pretrain/bert_base.py`` with the same keys: ``config.objective`` and ``config.model.attention``.
+"""
+
+from ml_collections import ConfigDict
+
+# What each variant changes.
+VARIANTS = {
+    "bert": {},
+    "no_nsp": {"name": "mlm"},
+    "ltr_no_nsp": {"name": "ltr"},
+    # Share of the tokens that are predicted.
+    "mask_15": {"masking": {"rate": 0.15}},
+    "mask_20": {"masking": {"rate": 0.20}},
+    "mask_30": {"masking": {"rate": 0.30}},
+    "mask_40": {"masking": {"rate": 0.40}},
+    # Table 8: of the predicted tokens, in per cent, [MASK], kept, random.
+    "mix_80_10_10": {"masking": {"mask_share": 0.8, "random_share": 0.1}},
+    "mix_100_0_0": {"masking": {"mask_share": 1.0, "random_share": 0.0}},
+    "mix_80_0_20": {"masking": {"mask_share": 0.8, "random_share": 0.2}},
+    "mix_80_20_0": {"masking": {"mask_share": 0.8, "random_share": 0.0}},
+    "mix_0_20_80": {"masking": {"mask_share": 0.0, "random_share": 0.8}},
+    "mix_0_0_100": {"masking": {"mask_share": 0.0, "random_share": 1.0}},
+}
+
+
+def get_config(variant: str = "bert") -> ConfigDict:
+    if variant not in VARIANTS:
+        raise ValueError(f"unknown variant {variant!r}; choose one of: {', '.join(VARIANTS)}")
+    config = ConfigDict()
+    config.seed = 0
+
+    # Text
+    config.vocab = ConfigDict({"path": "", "size": 4096, "lowercase": True})
+    config.corpus = ConfigDict({"path": "", "source": "docstrings", "options": {}, "heldout_fraction": 0.05})
+
+    # Objective and model
+    config.objective = ConfigDict({"name": "mlm_nsp", "packing": "packed", **VARIANTS[variant]})
+    config.model = ConfigDict(
+        {
+            "size": "tiny",
+            "max_length": 64,
+            "dropout_rate": 0.0,
+            "attention_dropout_rate": 0.0,
+            "initializer_range": 0.08,
+            "attention": "causal" if variant == "ltr_no_nsp" else "bidirectional",
+        }
+    )
+
+    # Optimization
+    config.phases = ConfigDict(
+        {
+            "phase1": {"num_steps": 1200, "batch_size": 64, "max_length": 32},
+            "phase2": {"num_steps": 600, "batch_size": 32, "max_length": 64},
+        }
+    )
+    config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
+    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 150})
+
+    # Layout and cadence: free to change on a restart
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
+    config.training = ConfigDict({"log_every_steps": 50, "eval_every_steps": 600, "eval_rows": 2048})
+    config.checkpoints = ConfigDict({"every_steps": 600, "keep": 1})
+    config.export = False  # a table is wanted, not models
+    config.private = False
+    config.examples = ()
+    return config
