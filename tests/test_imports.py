@@ -23,8 +23,8 @@ LAYERS = [
     {"training"},
     {"planning", "interchange", "inspection"},
     {"inputs", "model_choice"},
-    {"pretraining", "prediction"},
-    {"finetuning"},
+    {"pretraining", "prediction", "features"},
+    {"finetuning", "neighbours"},
     {"experiments"},
     {"cli", "__main__"},
 ]

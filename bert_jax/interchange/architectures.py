@@ -33,7 +33,9 @@ TASKS: dict[str, tuple[str, ProblemType | None]] = {
     "span_qa": ("BertForQuestionAnswering", None),
     "multiple_choice": ("BertForMultipleChoice", None),
     "sentence_embeddings": ("BertModel", None),
+    "feature_tagging": ("BertModel", None),  # what its probe stands on
 }
+NAMELESS = ("sentence_embeddings", "feature_tagging")  # no class of transformers says them
 PIPELINES = {
     "BertModel": "feature-extraction",
     "BertForPreTraining": "fill-mask",
@@ -71,7 +73,7 @@ class Head:
     @property
     def task(self) -> str | None:
         """The task of ours that trains and evaluates such a model."""
-        kinds = {kind: task for task, kind in TASKS.items() if task != "sentence_embeddings"}
+        kinds = {kind: task for task, kind in TASKS.items() if task not in NAMELESS}
         return kinds.get((self.architecture, self.problem_type))
 
 

@@ -34,7 +34,7 @@ class Classifier(nn.Module):
     def __call__(self, x: jax.Array, rng: RowRng | None) -> jax.Array:
         """x [B, ..., D] -> [B, ..., K] float32."""
         x = dropout(x, self.dropout_rate, rng, "classifier")
-        embed, outputs = (("embed", self.config.hidden_size),), ((None, self.num_outputs),)
+        embed, outputs = (("embed", x.shape[-1]),), ((None, self.num_outputs),)
         return Dense(self.config, embed, outputs, name="dense")(x).astype(self.config.param_dtype)
 
 

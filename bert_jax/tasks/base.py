@@ -61,6 +61,8 @@ class ExampleTask(abc.ABC):
       answer: the role that a model has to find.
       main_metric: what the best checkpoint is chosen by.
       gathered_outputs: see ``bert_jax.task.Task``.
+      model_inputs: what of a batch its module is called with.
+      exported: whether transformers has a class for its model.
     """
 
     roles: Roles
@@ -69,6 +71,8 @@ class ExampleTask(abc.ABC):
     gathered_outputs: tuple[str, ...] = ("logits",)
     row_order: Literal["shuffled", "stream"] = "shuffled"
     num_choices: int | None = None
+    model_inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
+    exported = True
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
@@ -179,7 +183,7 @@ class ExampleTask(abc.ABC):
     def init(self, rng: Any) -> Variables:
         spec = self.batch_specs[KIND]
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
-        params = self.model.init(rng, **_model_inputs(batch))["params"]
+        params = self.model.init(rng, **self._model_inputs(batch))["params"]
         unknown = set(self.setting.frozen) - set(params)
         if unknown:
             raise UserError(f"config.frozen names {', '.join(sorted(unknown))}; parts are {', '.join(params)}")
@@ -201,7 +205,7 @@ class ExampleTask(abc.ABC):
     def outputs(self, variables: Variables, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         del carry
         params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
-        return self.model.apply({"params": params}, **_model_inputs(batch), rng=rng)  # type: ignore[return-value]
+        return self.model.apply({"params": params}, **self._model_inputs(batch), rng=rng)  # type: ignore[return-value]
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
@@ -214,6 +218,9 @@ class ExampleTask(abc.ABC):
     def answered(self, split: str) -> bool:
         """Whether every example of a split has its answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
+
+    def _model_inputs(self, batch: Batch) -> dict[str, Any]:
+        return {name: batch[name] for name in self.model_inputs}
 
     # ---- For the files of tasks ------------------------------------------------------------------------------------
 
@@ -233,10 +240,6 @@ class ExampleTask(abc.ABC):
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
         """``pair_sequences`` at the task's length; what was cut is noted."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
-
-
-def _model_inputs(batch: Batch) -> dict[str, Any]:
-    return {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
 
 
 def pair_sequences(
