@@ -122,6 +122,11 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
     task_config = configuration.build(room.Config, own, "config.task")
+    if room.Task.whole_batches and settings.micro_batches > 1:
+        raise UserError(
+            f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
+            "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
+        )
     initial = load_initial(request.init) if request.init else None
     if initial is None and settings.weights == "pretrained" and settings.frozen:
         raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")

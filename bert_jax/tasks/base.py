@@ -63,6 +63,7 @@ class ExampleTask(abc.ABC):
       gathered_outputs: see ``bert_jax.task.Task``.
       model_inputs: what of a batch its module is called with.
       exported: whether transformers has a class for its model.
+      whole_batches: the loss of a row depends on the other rows of its batch, which micro-batches would part.
     """
 
     roles: Roles
@@ -73,6 +74,7 @@ class ExampleTask(abc.ABC):
     num_choices: int | None = None
     model_inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
     exported = True
+    whole_batches: bool = False
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
