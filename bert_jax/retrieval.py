@@ -61,7 +61,11 @@ class TextEncoder:
         with meshes.activations(self._mesh):
             params = {"encoder": trained.params["encoder"]}
             self._params = jax.device_put(params, meshes.replicated(self._mesh))
-        self._encode = jax.jit(lambda params, batch: model.apply({"params": params}, **batch)["embeddings"])  # type: ignore[index]
+
+        def encode(params: Any, batch: Any) -> jax.Array:
+            return model.apply({"params": params}, **batch)["embeddings"]  # type: ignore[index,call-overload,no-any-return]
+
+        self._encode = jax.jit(encode)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """[N, D] float32, in the order of ``texts``."""
@@ -120,7 +124,7 @@ def retrieve(collection: Collection, request: Request, baseline: Literal["bm25",
         check_bm25()
     trained = load_trained(request.workdir, request.step)
     task = trained.facts.get("task") or {}
-    trained_pooling = task["pooling"] if task.get("name") == "sentence_embeddings" else "mean"
+    trained_pooling: Pooling = task["pooling"] if task.get("name") == "sentence_embeddings" else "mean"
     pooling: Pooling = request.pooling or trained_pooling
     max_length = request.max_length or trained.facts.get("max_length") or trained.config.max_length
     encoder = TextEncoder(trained, pooling, max_length, request.batch_size)

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import encoder_train_flops
+from bert_jax.models.primitives import Module
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
@@ -152,7 +152,7 @@ class ExampleTask(abc.ABC):
         """What a batch has beside the ids, ``row_weights`` and ``example_ids``."""
 
     @abc.abstractmethod
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         """Encoder and head; called with ``input_ids``, ``token_type_ids``, ``attention_mask`` and ``rng``."""
 
     @abc.abstractmethod

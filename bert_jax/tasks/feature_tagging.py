@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from flax import linen as nn
-
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.primitives import Module
 from bert_jax.models.probe import NEEDED, FeatureTagger, Layers
 from bert_jax.tasks import tagging
 from bert_jax.tasks.base import Setting
@@ -58,7 +57,7 @@ class Task(tagging.Task):
             )
         super().__init__(config, setting)
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         config = self.config
         rate = model.dropout_rate if config.dropout_rate is None else config.dropout_rate
         return FeatureTagger(

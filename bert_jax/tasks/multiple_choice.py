@@ -13,12 +13,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForMultipleChoice
+from bert_jax.models.primitives import Module
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
@@ -87,7 +87,7 @@ class Task(ExampleTask):
         weights = Feature((self.num_choices or 1,), "float32")
         return {"choice_weights": weights, "labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
         return BertForMultipleChoice(model, rate, self.setting.bilstm_layers)
 

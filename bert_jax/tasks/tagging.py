@@ -13,13 +13,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax import configuration
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForTokenClassification
+from bert_jax.models.primitives import Module
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
@@ -119,7 +119,7 @@ class Task(ExampleTask):
     def features(self, length: int) -> BatchSpec:
         return {name: Feature((length,), "int32") for name in FEATURES[1:]}
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
         return BertForTokenClassification(model, len(self.setting.labels), rate, self.setting.bilstm_layers)
 
