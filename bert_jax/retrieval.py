@@ -63,7 +63,8 @@ class TextEncoder:
             self._params = jax.device_put(params, meshes.replicated(self._mesh))
 
         def encode(params: Any, batch: Any) -> jax.Array:
-            return model.apply({"params": params}, **batch)["embeddings"]  # type: ignore[index,call-overload,no-any-return]
+            outputs: Any = model.apply({"params": params}, **batch)
+            return outputs["embeddings"]  # type: ignore[no-any-return]
 
         self._encode = jax.jit(encode)
 
