@@ -53,7 +53,9 @@ class Task(tagging.Task):
             )
         needed, there = NEEDED.get(config.layers, 1), setting.model.num_layers
         if there < needed:
-            raise UserError(f"config.task.layers is {config.layers!r}, which needs {needed} layers; the model has {there}")
+            raise UserError(
+                f"config.task.layers is {config.layers!r}, which needs {needed} layers; the model has {there}"
+            )
         super().__init__(config, setting)
 
     def module(self, model: ModelConfig) -> nn.Module:
