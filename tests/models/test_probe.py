@@ -1,5 +1,6 @@
 """The probe: which layers it reads, from which tokens, and what of it learns."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,10 @@ def test_the_whole_command(tmp_path: Path):
     model = {"num_layers": 2, "hidden_size": 24, "num_heads": 2, "mlp_dim": 32}
     toy_tasks.write_toy(tmp_path, "tagging", 96, 32, model=model)
     assert toy_tasks.finetune(tmp_path, workdir="tagger") == 0
-    changes = {
-        "task": {"name": "feature_tagging", "layers": "weighted_sum_all", "lstm_size": 16},
-        "model": {"dropout_rate": 0.0, "attention_dropout_rate": 0.0},
-        "train": {"learning_rate": 3e-2},
-        "export": True,
-    }
-    toy_tasks.write_toy(tmp_path, "tagging", 96, 32, frozen=("encoder",), **changes)
+    recipe = toy_tasks.recipe("tagging", train={"learning_rate": 3e-2, "num_epochs": 6}, export=True)
+    recipe["task"] = {"name": "feature_tagging", "layers": "weighted_sum_all", "lstm_size": 16}
+    recipe["model"] = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"frozen": ("encoder",)}))
     assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'tagger'}", workdir="probe") == 0
     losses = [record["loss"] for record in toy_tasks.evaluations(tmp_path, "probe")]
     assert losses[-1] < 0.7 * losses[0]
