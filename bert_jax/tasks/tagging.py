@@ -93,10 +93,11 @@ class Task(ExampleTask):
             per_word |= {"label_weights": [int(bool(tags))] * len(pieces), "word_ids": [*range(1, len(pieces) + 1)]}
             ids, firsts = np.concatenate(pieces), np.cumsum([0, *map(len, pieces[:-1])])
             long += len(ids) > room
-            for begin, scored in windows(len(ids), firsts, room, self.config.overlap):
-                if begin and self.config.overflow == "cut":
-                    cut += len(scored)
-                    continue
+            places = windows(len(ids), firsts, room, self.config.overlap)
+            if self.config.overflow == "cut":
+                places = [(0, np.flatnonzero(firsts < room))]
+                cut += int((firsts >= room).sum())
+            for begin, scored in places:
                 part = ids[begin : begin + room]
                 sequences["input_ids"].append(np.concatenate([[tokenizer.cls_id], part, [tokenizer.sep_id]]))
                 for name, values in per_word.items():
