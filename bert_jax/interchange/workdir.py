@@ -42,7 +42,7 @@ class TrainedModel:
     @property
     def head(self) -> Head:
         """What stands on the encoder, by the class of transformers."""
-        return of_facts(self.facts)
+        return of_facts(self.facts, self.params)
 
     def filling_params(self) -> Any:
         """The parameters for ``fill_mask``: pooler and next-sentence head, which it does not read, may be fresh.
