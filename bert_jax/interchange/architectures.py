@@ -83,9 +83,9 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     Raises:
       UserError: a task whose model transformers has no class for.
     """
-    if facts.get("head"):  # an import, as it was
+    if facts.get("head"):  # an import as it was, or what a pretraining task says
         known = dict(facts["head"])
-        return Head(**known | {"labels": tuple(known["labels"])})
+        return Head(**known | {"labels": tuple(known.get("labels", ()))})
     task = facts.get("task")
     if not task:
         return Head("BertForMaskedLM" if parts is not None and "nsp_head" not in parts else "BertForPreTraining")

@@ -354,6 +354,7 @@ def test_facts_of_an_unknown_task_are_named() -> None:
     with pytest.raises(UserError, match="unknown task 'taging'; did you mean 'tagging'"):
         of_facts({"task": {"name": "taging"}})
     assert of_facts({}) == Head("BertForPreTraining")
+    assert of_facts({"head": {"architecture": "BertForMaskedLM"}}) == Head("BertForMaskedLM")
     assert set(ARCHITECTURES) == {head.architecture for head in HEADS.values()}
 
 
