@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoder import BertEncoder
-from bert_jax.models.heads import Pooler
+from bert_jax.models.heads import Pooler, summary_positions
 from bert_jax.models.primitives import Dense
 
 
@@ -61,7 +60,7 @@ class BertForSequenceClassification(nn.Module):
     ) -> dict[str, jax.Array]:
         """Ids [B, L] -> sequence [B, L, D], pooled [B, D], logits [B, K]."""
         sequence = read(self, input_ids, token_type_ids, attention_mask, rng)
-        pooled = self.pooler(sequence, pooled_positions(self.config, attention_mask))[:, 0]
+        pooled = self.pooler(sequence, summary_positions(self.config, attention_mask))[:, 0]
         return {"sequence": sequence, "pooled": pooled, "logits": self.classifier(pooled, rng)}
 
 
@@ -140,7 +139,7 @@ class BertForMultipleChoice(nn.Module):
             rng = rng.repeated(num_choices)
         ids, types, mask = (x.reshape(-1, length) for x in (input_ids, token_type_ids, attention_mask))
         sequence = read(self, ids, types, mask, rng)
-        pooled = self.pooler(sequence, pooled_positions(self.config, mask))[:, 0]
+        pooled = self.pooler(sequence, summary_positions(self.config, mask))[:, 0]
         return {"logits": self.classifier(pooled, rng).reshape(num_rows, num_choices)}
 
 
@@ -157,10 +156,3 @@ def read(
     if module.bilstm is None:
         return sequence  # type: ignore[no-any-return]
     return module.bilstm(sequence, attention_mask).astype(sequence.dtype)  # type: ignore[no-any-return]
-
-
-def pooled_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
-    """[B, 1]: ``[CLS]``; where attention is causal, and ``[CLS]`` sees nothing, the last ``[SEP]``."""
-    if config.attention == "causal":
-        return jnp.maximum(jnp.sum(attention_mask, axis=1, keepdims=True) - 1, 0).astype(jnp.int32)
-    return jnp.zeros((attention_mask.shape[0], 1), jnp.int32)
