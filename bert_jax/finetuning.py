@@ -331,7 +331,8 @@ def finish(
             results["metrics"][name] = metrics
     files.write_text(workdir / "results.json", json.dumps(results, indent=1))
     where = f"report {write_report(request.workdir)}"
-    if settings.export and predictor.task.exported and not settings.bilstm_layers:
+    plain = predictor.task.exported and not settings.bilstm_layers
+    if settings.export and plain and predictor.trained.config.attention == "bidirectional":
         where += f", model {export_newest(request.workdir, observer.note)}"
     observer.note(
         f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"

@@ -37,6 +37,7 @@ def get_config() -> ConfigDict:
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": False})
     config.weights = "pretrained"
     config.frozen = ()
+    config.bilstm_layers = 0
 
     # Optimization
     config.train = ConfigDict(

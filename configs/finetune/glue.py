@@ -71,6 +71,7 @@ def get_config(name: str = "sst2") -> ConfigDict:
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"
     config.frozen = ()
+    config.bilstm_layers = 0
 
     # Optimization
     config.train = ConfigDict(

@@ -66,6 +66,7 @@ def get_config(name: str = "v1") -> ConfigDict:
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"
     config.frozen = ()
+    config.bilstm_layers = 0
 
     # Optimization
     epochs, batch_size = (2.0, 48) if name == "v2" else (3.0, 32)
