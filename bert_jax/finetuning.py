@@ -13,6 +13,7 @@ from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
+from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.model_choice import choose_model
 from bert_jax.models.config import ModelConfig
@@ -166,7 +167,10 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             run = runs.settle(workdir, run, facts)
             files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
             given = initial if settings.weights == "pretrained" else None
-            start = start_from(given, model, tokenizer, "fresh", observer.note) if given and not saved else None
+            head = of_facts(facts) if room.Task.exported else None
+            start = None
+            if given and not saved:
+                start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
         return finish(settings, request, splits, observer)
