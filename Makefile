@@ -72,6 +72,9 @@ test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, 
 bench: .venv-bench/base.stamp  ## measure speed, beside other libraries, in .venv-bench
 	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
 
+bench-parity: .venv-parity/base.stamp  ## measure a fine-tuning step beside PyTorch, in .venv-parity
+	.venv-parity/bin/python -m pytest -s tests/benchmarks/bench_finetune.py
+
 # Everything is resolved once, all extras together (Beam holds back protobuf, numpy and pyarrow), and each lock is cut
 # from that, so the locks agree and go into one environment. Universal: each holds for every platform and Python.
 COMPILE = .venv-lock/bin/uv pip compile --quiet setup.cfg --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
@@ -93,4 +96,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
 
-.PHONY: env pretrain test lint format test-heavy test-parity bench lock clean help
+.PHONY: env pretrain test lint format test-heavy test-parity bench bench-parity lock clean help
