@@ -35,6 +35,7 @@ OTHERS = ["The embankment is high.", "Banks are closed on Sunday.", "Nothing to 
 TOKENIZER = WordPiece((*learn_wordpiece(RIVER + MONEY + OTHERS, 150, min_frequency=1),))
 CONFIG = tiny(vocab_size=TOKENIZER.size, hidden_size=24, mlp_dim=16)
 PARAMS = random_params(CONFIG)
+APPLY = jax.jit(BertEncoder(CONFIG).apply)
 ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
 
 
@@ -53,7 +54,7 @@ def plain_vector(text: str, word: str) -> np.ndarray:
     encoded = TOKENIZER.encode(text)
     row, length = np.pad(encoded.input_ids, (0, 32 - len(encoded.input_ids)))[None], len(encoded.input_ids)
     mask = (np.arange(32) < length)[None]
-    sequence = jax.jit(BertEncoder(CONFIG).apply)({"params": ENCODER.params}, row, np.zeros_like(row), mask)
+    sequence = APPLY({"params": ENCODER.params}, row, np.zeros_like(row), mask)
     [match] = re.finditer(rf"\b{word}\b", text, re.IGNORECASE)
     places = [i for i, (a, b) in enumerate(encoded.offsets) if b > a and match.start() <= a and b <= match.end()]
     vector = np.asarray(sequence)[0, places].mean(axis=0)

@@ -78,4 +78,5 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path, model: str, output:
         line = ["features", f"--init={model}", f"--input={text}", f"--output={target}", "--layers=all", "--part_mb=16"]
         done = subprocess.run([sys.executable, "-c", PEAK, *line], capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
+    print(f"\n{output}: {peaks[0]:,} and {peaks[1]:,} kB")
     assert peaks[1] - peaks[0] < 150_000, peaks
