@@ -13,7 +13,8 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11);
 	"$$p" -c '$(FITS)' >/dev/null 2>&1 && { command -v "$$p"; exit; }; done; \
 	echo "error: no Python 3.11, 3.12 or 3.13 with venv runs as $(or $(PYTHON),python3); install one (on Debian: python3 python3-venv), or give PYTHON=/path/to/python3.12" >&2; exit 2
 
-# $(call new_env,FOLDER): an empty environment with the build backend, for the few packages that come as source.
+# $(call new_env,FOLDER): an empty environment with the build backend and its plug-in, for the few packages that come as
+# source.
 define new_env
 	@python=$$($(FIND_PYTHON)) && echo "$(1): $$("$$python" --version)" && rm -rf $(1) && "$$python" -m venv $(1)
 	@$(call install,$(1),requirements/build.txt)
@@ -86,7 +87,7 @@ lock:  ## resolve the newest dependencies into requirements.txt and requirements
 	for extra in test tpu gpu bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
 	$(CUT) --extra parity --output-file requirements/parity.txt \
 	  $$(sed -nE 's/^((torch|triton|cuda-|nvidia-)[a-z0-9-]*)==.*/--no-emit-package \1/p' .venv-lock/everything.txt | sort -u)
-	echo setuptools | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
+	printf 'setuptools\nsetuptools-scm\n' | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
 	rm -rf .venv-lock
 
 clean:  ## remove environments, builds and caches; runs/ stays
