@@ -60,16 +60,8 @@ class Predictor:
         """``config.data`` of the run."""
         return self.trained.facts["data"]  # type: ignore[no-any-return]
 
-    def predict(
-        self, examples: Sequence[Example], name: str = "predict"
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """(metrics, one record an example, in order); no metrics where an answer is not known.
-
-        Raises:
-          UserError: no examples, or labels that the model does not know.
-        """
-        if not examples:
-            raise UserError("there are no examples to predict; check the input")
+    def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
+        """The task on ``examples``, encoded as the split ``name``."""
         facts = self.trained.facts
         setting = Setting(
             {name: tuple(examples)},
@@ -80,7 +72,19 @@ class Predictor:
             self.batch_size,
             buckets="none",
         )
-        task = self.task(self.config, setting)
+        return self.task(self.config, setting)
+
+    def predict(
+        self, examples: Sequence[Example], name: str = "predict"
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """(metrics, one record an example, in order); no metrics where an answer is not known.
+
+        Raises:
+          UserError: no examples, or labels that the model does not know.
+        """
+        if not examples:
+            raise UserError("there are no examples to predict; check the input")
+        task = self.make_task(examples, name)
         mesh = meshes.make_mesh(MeshConfig())
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)

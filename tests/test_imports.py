@@ -23,7 +23,7 @@ LAYERS = [
     {"training"},
     {"planning", "interchange", "inspection"},
     {"inputs", "model_choice"},
-    {"pretraining", "prediction"},
+    {"pretraining", "prediction", "attention_maps", "details"},
     {"finetuning"},
     {"experiments"},
     {"cli", "__main__"},
