@@ -1,4 +1,4 @@
-"""``details.json``: what the page of a fine-tuned run shows beside its curves, errors and attention with their texts."""
+"""``details.json``: what the page of a fine-tuned run shows beside its curves: errors and attention, with texts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ AROUND = 120  # characters of a context shown on either side of an answer
 
 
 def kind_of(record: Record) -> str:
-    """``tags``, ``answers``, ``classes``, ``choices``, ``numbers``, ``pairs``, or ``vectors``, of which nothing is said."""
+    """``tags``, ``answers``, ``classes``, ``choices``, ``numbers``, ``pairs``, or ``vectors``: nothing to say."""
     shares, prediction = record.get("probabilities"), record.get("prediction")
     if "words" in record:
         return "tags"
