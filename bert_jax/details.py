@@ -16,7 +16,8 @@ from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, surene
 from bert_jax.training.report import DETAILS
 
 Records = Sequence[Mapping[str, Any]]
-MAX_TOKENS = 32  # of an attention picture
+MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # of an attention picture; where there are many heads to draw
+MANY_HEADS = 8
 NUM_WRONG, NUM_PICTURES = 2, 3
 CANDIDATES = 40  # of each sort, among which the short ones are taken
 
@@ -63,8 +64,9 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
     """Attention of the last layer for some wrong and some right examples.
 
     Returns:
-      For each ``id``, ``right`` (None where that is no question), ``prediction``, ``label``, ``tokens`` (32 at most),
-      ``num_tokens`` (all of them), ``layer`` (from 1) and ``weights`` [H][L][L] among the shown tokens.
+      For each ``id``, ``right`` (None where that is no question), ``prediction``, ``label``, ``tokens`` (of many those
+      that [CLS] looks at most, in their order), ``num_tokens`` (all of them), ``layer`` (from 1) and ``weights``
+      [H][L][L] among the shown tokens.
     """
     trained = predictor.trained
     if "encoder" not in trained.params:
@@ -122,12 +124,17 @@ def _picture(
         for name in ("prediction", "label")
         if isinstance(value := record.get(name), str | int | float)
     }
+    looked_at = maps[0, :, 0].mean(axis=0)  # [L]
+    looked_at[0] = np.inf  # [CLS] itself is always shown
+    most = MAX_TOKENS if maps.shape[1] <= MANY_HEADS else MAX_TOKENS_OF_MANY
+    shown = np.sort(np.argsort(-looked_at, kind="stable")[:most])
+    weights = maps[0][:, shown][:, :, shown].astype(np.float64)
     return {
         "id": record["id"],
         "right": None if wrong is None else not wrong,
         **told,
-        "tokens": [predictor.trained.tokenizer.vocab[i] for i in ids[:MAX_TOKENS]],
+        "tokens": [predictor.trained.tokenizer.vocab[i] for i in ids[shown]],
         "num_tokens": len(ids),
         "layer": predictor.trained.config.num_layers,
-        "weights": np.round(maps[0, :, :MAX_TOKENS, :MAX_TOKENS].astype(np.float64), 3).tolist(),
+        "weights": np.round(weights, 4).tolist(),
     }

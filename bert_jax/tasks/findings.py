@@ -19,7 +19,7 @@ Pair = tuple[Example, Record]
 MAX_WRONG = 30
 MAX_CONFUSION = 30  # labels; of more, the pairs that are most often confused
 MAX_POINTS = 500
-MAX_CHARACTERS = 600  # of a shown text
+MAX_CHARACTERS = 480  # of a shown text
 MAX_WORDS = 120
 AROUND = 120  # characters of a context shown on either side of an answer
 
@@ -106,8 +106,8 @@ def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def clipped(text: Any, length: int = MAX_CHARACTERS) -> str:
-    """The beginning of a long text."""
-    text = str(text)
+    """The beginning of a long text, without empty lines."""
+    text = "\n".join(line for line in str(text).splitlines() if line.strip())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 

@@ -90,12 +90,13 @@ TASK_STYLE = """
 .heat th, .heat td { border: 0; padding: 5px 8px; } .heat th { font-weight: 500; white-space: nowrap; min-width: 0; }
 .heat thead th { text-align: center; vertical-align: bottom; } .heat thead th span { display: inline-block; }
 .heat.many thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
-.heat tbody th { text-align: right; color: var(--soft); position: sticky; left: 0; background: var(--card); }
-.heat td { text-align: center; border-radius: 5px; min-width: 46px; line-height: 1.25;
+.heat tbody th { text-align: right; vertical-align: middle; color: var(--soft); position: sticky;
+  left: 0; background: var(--card); }
+.heat td { text-align: center; vertical-align: middle; border-radius: 5px; min-width: 46px; line-height: 1.25;
   background: color-mix(in srgb, var(--h, transparent) var(--s, 0%), var(--card)); }
 .heat td small { display: block; color: var(--soft); font-size: .72rem; } .heat td.none { color: var(--soft); }
 .heat.many td { min-width: 30px; padding: 3px 5px; } .heat.many td small { display: none; }
-.wrong p { overflow-wrap: anywhere; } .wrong .verdict { margin: 10px 0 0; padding-top: 8px;
+.wrong p { overflow-wrap: anywhere; white-space: pre-line; } .wrong .verdict { margin: 10px 0 0; padding-top: 8px;
   border-top: 1px solid var(--rule); font-size: .9rem; }
 .wrong .second { border-left: 3px solid var(--rule); padding-left: 10px; }
 .wrong ul { list-style: none; margin: 0; padding: 0; } .wrong li { padding: 4px 0 4px 10px; margin: 2px 0;
@@ -114,6 +115,7 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(300px, 100%), 1fr)); gap: 16px; }
 .heads figcaption, .scatter figcaption { font-size: .85rem; color: var(--soft); }
 .heads svg text { font-size: 10px; fill: var(--text); } .heads svg rect { fill: var(--train); }
+.heads svg rect:not(.frame) { width: var(--edge); height: var(--edge); }
 .heads svg rect:hover { stroke: var(--text); stroke-width: 1.5; } .heads svg .frame { fill: none; stroke: var(--rule); }
 .heads svg .frame:hover { stroke: var(--rule); }
 .scatter { max-width: 520px; } .scatter svg circle { fill: var(--train); opacity: .55; }

@@ -10,8 +10,8 @@ from bert_jax.training.charts import tick_labels, ticks
 
 MANY_LABELS = 8  # of more, the names of the columns stand upright
 FULLEST = 48  # percent of colour in a cell that holds its whole row: text stays readable on it
-CELL, MARGIN = 12, 74  # of an attention picture, in units of its view box
-FAINTEST = 0.01  # weights below are not drawn: a page of a large model would be megabytes of white
+CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # of an attention picture, in units of its view box
+FAINTEST = 0.04  # of the largest: lesser weights are not drawn, or a page of a large model would be megabytes of white
 MAX_TOKEN = 10  # characters of a token at the side
 SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 12.0  # of a scatter plot
 
@@ -77,21 +77,24 @@ def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> 
     return f'<svg viewBox="0 0 {SIDE:g} {SIDE:g}" role="img" aria-label="{described}">\n{inside}\n</svg>'
 
 
-def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]]) -> str:
-    """One head: rows the tokens that look, columns those looked at; the darker, the more."""
-    size = MARGIN + CELL * len(tokens)
+def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest: float) -> str:
+    """One head: rows the tokens that look, columns those looked at; ``largest`` is the weight of a full square."""
+    edge = CELL if len(tokens) > FEW_TOKENS else WIDE_CELL
+    size = MARGIN + edge * len(tokens)
     parts = [f'<rect class="frame" x="{MARGIN}" y="{MARGIN}" width="{size - MARGIN}" height="{size - MARGIN}"/>']
     for i, token in enumerate(tokens):
         short = escape(token if len(token) <= MAX_TOKEN else token[: MAX_TOKEN - 1] + "…")
-        middle = MARGIN + CELL * i + CELL / 2
+        middle = MARGIN + edge * i + edge / 2
         parts.append(f'<text x="{MARGIN - 4}" y="{middle + 3.5:g}" text-anchor="end">{short}</text>')
         parts.append(f'<text transform="translate({middle + 3.5:g} {MARGIN - 4}) rotate(-90)">{short}</text>')
     for i, row in enumerate(weights):
         for j, weight in enumerate(row):
-            if weight >= FAINTEST:
-                place = f'x="{MARGIN + CELL * j}" y="{MARGIN + CELL * i}" width="{CELL}" height="{CELL}"'
-                title = escape(f"{tokens[i]} → {tokens[j]} {weight:.2f}")
+            if weight >= FAINTEST * largest and weight > 0:
+                place = f'x="{MARGIN + edge * j}" y="{MARGIN + edge * i}"'
+                title = escape(f"{tokens[i]} → {tokens[j]} {weight:.3f}")
                 # The square root again: most weights are small.
-                parts.append(f'<rect {place} opacity="{math.sqrt(weight):.2f}"><title>{title}</title></rect>')
+                parts.append(f'<rect {place} opacity="{math.sqrt(weight / largest):.2f}"><title>{title}</title></rect>')
     inside = "\n".join(parts)
-    return f'<svg viewBox="0 0 {size} {size}" role="img" aria-label="attention of one head">\n{inside}\n</svg>'
+    style = f"max-width:{1.15 * size:.0f}px;--edge:{edge}px"
+    described = f'viewBox="0 0 {size} {size}" role="img" aria-label="attention of one head"'
+    return f'<svg style="{style}" {described}>\n{inside}\n</svg>'

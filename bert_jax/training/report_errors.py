@@ -10,7 +10,7 @@ from bert_jax.training.formats import figure, is_number
 from bert_jax.training.page import folded, section, table
 from bert_jax.training.pictures import heat_table, scatter
 
-FIRST_SHOWN = 8  # wrong examples that are seen at once
+FIRST_SHOWN = 6  # wrong examples that are seen at once
 MAX_LABEL_ROWS = 30  # of a table that is not folded
 TAG_COLOURS = "abcdefg"
 

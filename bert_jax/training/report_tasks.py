@@ -11,10 +11,11 @@ from bert_jax.training.formats import MISSING, is_number
 from bert_jax.training.loggers.base import Record, metrics_of
 from bert_jax.training.measures import cell, title, to_beat
 from bert_jax.training.page import folded, table
-from bert_jax.training.pictures import FAINTEST, attention
+from bert_jax.training.pictures import attention
 
 Details = Mapping[str, Any]
 IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both sets of rows, side by side
+MAX_OTHERS = 4  # held-out figures of a row; all of them are under the curves
 
 
 def of_fine_tuning(run: Mapping[str, Any]) -> bool:
@@ -43,7 +44,7 @@ def scores(details: Details, baselines: Mapping[str, Any]) -> str:
     ]
     heads = [f"{name} ({found['num_examples']:,})" for name, found in splits.items()]
     step = f"Step {details['best_step']:,}" if is_number(details.get("best_step")) else "The chosen step"
-    note = f"{step}, chosen by held-out {title(str(main)).lower()}; predictions of it are in predictions_*.jsonl."
+    note = f"{step}, chosen by the held-out {_in_a_line(str(main))}; its predictions are in predictions_*.jsonl."
     return (
         f'<p class="small soft">{escape(note)}</p><div class="card">{table(["measure", *heads, "to beat"], rows)}</div>'
     )
@@ -56,7 +57,7 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
         return ""
     measured = dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v) and "/" not in k)
     paired = [name for name in IN_TRAIN_TOO if name in measured]
-    others = [name for name in measured if name not in paired]
+    others = [name for name in measured if name not in paired][:MAX_OTHERS]
     per_epoch = _steps_per_epoch(run, total)
     rows, before = [], 0
     for record in evaluations:
@@ -69,7 +70,7 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
         rows.append([label + (" · chosen" if step == best_step else ""), *cells])
         before = step
     heads = [f"{side} {name}" for name in paired for side in ("train", "held-out")]
-    heads += [f"held-out {name.replace('_', ' ')}" for name in others]
+    heads += [f"held-out {_in_a_line(name)}" for name in others]
     note = "Train figures are means over the steps since the row before, with dropout, while the model was learning."
     body = table(["epoch" if per_epoch else "evaluation", "step", *heads], rows)
     return f'<div class="card">{body}<p class="small soft">{note}</p></div>'
@@ -87,6 +88,11 @@ def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> 
     return total / weight if weight else None
 
 
+def _in_a_line(metric: str) -> str:
+    text = metric.replace("_", " ")
+    return text.replace("f1", "F1")
+
+
 def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
     train = (run.get("config") or {}).get("train") or {}
     num_epochs = train.get("num_epochs", 3.0) if isinstance(train, Mapping) else None
@@ -101,8 +107,9 @@ def attention_pictures(details: Details) -> str:
     pictures = details.get("attention") or []
     parts = []
     for i, one in enumerate(pictures):
+        largest = max((weight for head in one["weights"] for row in head for weight in row), default=0.0)
         heads = "\n".join(
-            f"<figure><figcaption>head {head}</figcaption>{attention(one['tokens'], weights)}</figure>"
+            f"<figure><figcaption>head {head}</figcaption>{attention(one['tokens'], weights, largest)}</figure>"
             for head, weights in enumerate(one["weights"], start=1)
         )
         body = f'<div class="heads">\n{heads}\n</div>'
@@ -114,9 +121,9 @@ def attention_pictures(details: Details) -> str:
     if not parts:
         return ""
     note = (
-        f"Layer {pictures[0]['layer']}, the last. A row is a token that looks, a column one that is looked at; "
-        f"a row sums to 1, weights below {FAINTEST} are left white. Point at a square for its pair and weight. What is "
-        "looked at is not always what decides."
+        f"Layer {pictures[0]['layer']}, the last. A row is a token that looks, a column one that is looked at. The "
+        "fullest square is the largest weight of its example. Of a long text those tokens are shown that [CLS] looks "
+        "at most. Point at a square for its pair and weight. What is looked at is not always what decides."
     )
     return f'<p class="small soft">{escape(note)}</p>\n' + "\n".join(parts)
 
@@ -130,7 +137,7 @@ def _picture_title(one: Mapping[str, Any]) -> str:
     if one.get("label") not in (None, "") and one.get("right") is not True:
         parts.append(f"true {_short(one['label'])}")
     if one["num_tokens"] > len(one["tokens"]):
-        parts.append(f"the first {len(one['tokens'])} of {one['num_tokens']} tokens")
+        parts.append(f"{len(one['tokens'])} of {one['num_tokens']} tokens")
     return " · ".join(parts)
 
 
