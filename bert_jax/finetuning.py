@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import VocabularyConfig
+from bert_jax.details import write_details
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
@@ -173,7 +174,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
-        return finish(settings, request, splits, observer)
+        return finish(settings, request, splits, observer, experiment.selection.metric)
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
@@ -322,18 +323,19 @@ def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experim
 
 
 def finish(
-    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer
+    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer, metric: str
 ) -> dict[str, float]:
-    """Predictions of the best checkpoint, report and export."""
+    """Predictions of the best checkpoint, which ``metric`` has chosen, report and export."""
     workdir = files.as_path(request.workdir)
     predictor = Predictor.load(request.workdir)
-    results: dict[str, Any] = {"best_step": predictor.step, "metrics": {}}
+    results: dict[str, Any] = {"best_step": predictor.step, "metric": metric, "metrics": {}}
+    predictions: dict[str, Any] = {}
     for name, examples in splits.items():
         if not name.startswith("train"):
-            metrics, records = predictor.predict(examples, name)
-            write_predictions(workdir / f"predictions_{name}.jsonl", records)
-            results["metrics"][name] = metrics
+            results["metrics"][name], predictions[name] = predictor.predict(examples, name)
+            write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
     files.write_text(workdir / "results.json", json.dumps(results, indent=1))
+    write_details(request.workdir, predictor, splits, predictions, results)
     where = f"report {write_report(request.workdir)}"
     plain = predictor.task.exported and not settings.bilstm_layers
     if settings.export and plain and predictor.trained.config.attention == "bidirectional":

@@ -60,16 +60,8 @@ class Predictor:
         """``config.data`` of the run; of an imported model, that of a plain table."""
         return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
-    def predict(
-        self, examples: Sequence[Example], name: str = "predict"
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """(metrics, one record an example, in order); no metrics where an answer is not known.
-
-        Raises:
-          UserError: no examples, or labels that the model does not know.
-        """
-        if not examples:
-            raise UserError("there are no examples to predict; check the input")
+    def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
+        """The task on ``examples``, encoded as the split ``name``."""
         facts = self.trained.facts
         setting = Setting(
             {name: tuple(examples)},
@@ -81,7 +73,19 @@ class Predictor:
             buckets="none",
             bilstm_layers=facts.get("bilstm_layers", 0),
         )
-        task = self.task(self.config, setting)
+        return self.task(self.config, setting)
+
+    def predict(
+        self, examples: Sequence[Example], name: str = "predict"
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """(metrics, one record an example, in order); no metrics where an answer is not known.
+
+        Raises:
+          UserError: no examples, or labels that the model does not know.
+        """
+        if not examples:
+            raise UserError("there are no examples to predict; check the input")
+        task = self.make_task(examples, name)
         mesh = meshes.make_mesh(MeshConfig())
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)

@@ -23,7 +23,7 @@ LAYERS = [
     {"training"},
     {"planning", "interchange", "inspection"},
     {"inputs", "model_choice", "probe"},
-    {"pretraining", "prediction", "features", "retrieval"},
+    {"pretraining", "prediction", "features", "retrieval", "attention_maps", "details"},
     {"finetuning", "neighbours"},
     {"experiments"},
     {"cli", "__main__"},
