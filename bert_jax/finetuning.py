@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import VocabularyConfig
+from bert_jax.details import write_details
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
+from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.model_choice import choose_model
 from bert_jax.models.config import ModelConfig
@@ -80,13 +82,14 @@ class Settings:
     vocab: VocabularyConfig = VocabularyConfig()  # where it starts from zero
     weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: architecture and vocabulary of --init alone
     frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
+    bilstm_layers: int = 0  # of a BiLSTM between encoder and head, as in the paper's ablation
     optimizer: OptimizerConfig = OptimizerConfig()
     selection: SelectionConfig = SelectionConfig()  # metric "": the task's own
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
     micro_batches: int = 1
     loggers: tuple[str, ...] = ("tensorboard",)
-    export: bool = True  # write a Hugging Face directory at the end
+    export: bool = True  # write a Hugging Face directory at the end; a model with a BiLSTM has no class there
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. The rest is free."""
@@ -159,15 +162,19 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "task": {"name": settings.task["name"], **dataclasses.asdict(task_config)},
                 "labels": list(labels),
                 "max_length": settings.train.max_length,
+                "bilstm_layers": settings.bilstm_layers,
                 "data": dataclasses.asdict(settings.data),
             }
             run = runs.settle(workdir, run, facts)
             files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
             given = initial if settings.weights == "pretrained" else None
-            start = start_from(given, model, tokenizer, "fresh", observer.note) if given and not saved else None
+            head = of_facts(facts) if room.Task.exported else None
+            start = None
+            if given and not saved:
+                start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
-        return finish(settings, request, splits, observer)
+        return finish(settings, request, splits, observer, experiment.selection.metric)
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
@@ -208,6 +215,7 @@ def setting(
         settings.seed,
         train.buckets,
         settings.frozen,
+        settings.bilstm_layers,
     )
 
 
@@ -315,20 +323,22 @@ def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experim
 
 
 def finish(
-    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer
+    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer, metric: str
 ) -> dict[str, float]:
-    """Predictions of the best checkpoint, report and export."""
+    """Predictions of the best checkpoint, which ``metric`` has chosen, report and export."""
     workdir = files.as_path(request.workdir)
     predictor = Predictor.load(request.workdir)
-    results: dict[str, Any] = {"best_step": predictor.step, "metrics": {}}
+    results: dict[str, Any] = {"best_step": predictor.step, "metric": metric, "metrics": {}}
+    predictions: dict[str, Any] = {}
     for name, examples in splits.items():
         if not name.startswith("train"):
-            metrics, records = predictor.predict(examples, name)
-            write_predictions(workdir / f"predictions_{name}.jsonl", records)
-            results["metrics"][name] = metrics
+            results["metrics"][name], predictions[name] = predictor.predict(examples, name)
+            write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
     files.write_text(workdir / "results.json", json.dumps(results, indent=1))
+    write_details(request.workdir, predictor, splits, predictions, results)
     where = f"report {write_report(request.workdir)}"
-    if settings.export:
+    plain = predictor.task.exported and not settings.bilstm_layers
+    if settings.export and plain and predictor.trained.config.attention == "bidirectional":
         where += f", model {export_newest(request.workdir, observer.note)}"
     observer.note(
         f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"

@@ -57,8 +57,23 @@ class Predictor:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """``config.data`` of the run."""
-        return self.trained.facts["data"]  # type: ignore[no-any-return]
+        """``config.data`` of the run; of an imported model, that of a plain table."""
+        return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
+
+    def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
+        """The task on ``examples``, encoded as the split ``name``."""
+        facts = self.trained.facts
+        setting = Setting(
+            {name: tuple(examples)},
+            self.trained.tokenizer,
+            self.trained.config,
+            tuple(facts.get("labels") or ()),
+            facts.get("max_length", self.trained.config.max_length),
+            self.batch_size,
+            buckets="none",
+            bilstm_layers=facts.get("bilstm_layers", 0),
+        )
+        return self.task(self.config, setting)
 
     def predict(
         self, examples: Sequence[Example], name: str = "predict"
@@ -70,17 +85,7 @@ class Predictor:
         """
         if not examples:
             raise UserError("there are no examples to predict; check the input")
-        facts = self.trained.facts
-        setting = Setting(
-            {name: tuple(examples)},
-            self.trained.tokenizer,
-            self.trained.config,
-            tuple(facts["labels"]),
-            facts["max_length"],
-            self.batch_size,
-            buckets="none",
-        )
-        task = self.task(self.config, setting)
+        task = self.make_task(examples, name)
         mesh = meshes.make_mesh(MeshConfig())
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)

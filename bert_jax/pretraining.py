@@ -227,7 +227,7 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
             files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
             note("\n".join(as_table(f) for f in filled))
     where = f"report {write_report(request.workdir)}"
-    if settings.export:
+    if settings.export and settings.model.get("attention") != "causal":  # transformers has no class of BERT for it
         where += f", model {export_newest(request.workdir, note)}"
     note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
     if settings.model.get("attention") != "causal":

@@ -23,8 +23,8 @@ LAYERS = [
     {"training"},
     {"planning", "interchange", "inspection"},
     {"inputs", "model_choice", "probe"},
-    {"pretraining", "prediction", "retrieval"},
-    {"finetuning"},
+    {"pretraining", "prediction", "features", "retrieval", "attention_maps", "details"},
+    {"finetuning", "neighbours"},
     {"experiments"},
     {"cli", "__main__"},
 ]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bert_jax.interchange.architectures import PIPELINES, Head
 from bert_jax.interchange.pooling import Pooling
 from bert_jax.training.formats import is_number
-from bert_jax.training.report import BASELINES
+from bert_jax.training.measures import BASELINES
 
 # What an export of every class was loaded with (make test-parity).
 TRIED = {

@@ -71,7 +71,11 @@ def attention_bias(config: ModelConfig, attention_mask: jax.Array, sequence_ids:
 
 
 class SelfAttention(nn.Module):
-    """Scaled dot-product attention (Vaswani et al. 2017, section 3.2) with dropout on the probabilities."""
+    """Scaled dot-product attention (Vaswani et al. 2017, section 3.2) with dropout on the probabilities.
+
+    Who applies a model with the collection ``intermediates`` mutable finds them there, before dropout; others pay
+    nothing for it.
+    """
 
     config: ModelConfig
 
@@ -88,6 +92,7 @@ class SelfAttention(nn.Module):
         scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(config.head_dim), key)  # [B, H, L, L]
         scores = scores.astype(config.param_dtype)
         probabilities = jax.nn.softmax(scores + jnp.broadcast_to(bias, scores.shape))
+        self.sow("intermediates", "probabilities", probabilities)
         probabilities = dropout(probabilities, config.attention_dropout_rate, rng, "attention_probabilities")
         mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities.astype(config.compute_dtype), value)
         return Dense(config, heads, embed, name="output")(mixed)

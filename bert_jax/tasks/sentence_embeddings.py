@@ -13,12 +13,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.primitives import Module
 from bert_jax.models.sentence import BertForSentenceEmbedding
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
@@ -97,7 +97,7 @@ class Task(ExampleTask):
             "text_ids": Feature(shape, "int32"),
         }
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         return BertForSentenceEmbedding(model, self.config.pooling)
 
     def count(self, batch: Batch) -> jax.Array:

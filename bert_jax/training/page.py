@@ -84,6 +84,43 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
   .examples { grid-template-columns: minmax(0, 1fr); } }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
 """
+# Of what the page of a fine-tuned model has beside the curves.
+TASK_STYLE = """
+.heat { border-collapse: separate; border-spacing: 2px; width: auto; font-size: .85rem; }
+.heat th, .heat td { border: 0; padding: 5px 8px; } .heat th { font-weight: 500; white-space: nowrap; min-width: 0; }
+.heat thead th { text-align: center; vertical-align: bottom; } .heat thead th span { display: inline-block; }
+.heat.many thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+.heat tbody th { text-align: right; vertical-align: middle; color: var(--soft); position: sticky;
+  left: 0; background: var(--card); }
+.heat td { text-align: center; vertical-align: middle; border-radius: 5px; min-width: 46px; line-height: 1.25;
+  background: color-mix(in srgb, var(--h, transparent) var(--s, 0%), var(--card)); }
+.heat td small { display: block; color: var(--soft); font-size: .72rem; } .heat td.none { color: var(--soft); }
+.heat.many td { min-width: 30px; padding: 3px 5px; } .heat.many td small { display: none; }
+.wrong p { overflow-wrap: anywhere; white-space: pre-line; } .wrong .verdict { margin: 10px 0 0; padding-top: 8px;
+  border-top: 1px solid var(--rule); font-size: .9rem; }
+.wrong .second { border-left: 3px solid var(--rule); padding-left: 10px; }
+.wrong ul { list-style: none; margin: 0; padding: 0; } .wrong li { padding: 4px 0 4px 10px; margin: 2px 0;
+  border-left: 3px solid var(--rule); font-size: .92rem; overflow-wrap: anywhere; }
+.wrong li.right { border-color: var(--good); } .wrong li.chosen { border-color: var(--bad); }
+.right-word { color: var(--good); font-weight: 600; } .bad-word { color: var(--bad); font-weight: 600; }
+mark.right { background: color-mix(in srgb, var(--good) 30%, transparent); }
+mark.predicted { background: color-mix(in srgb, var(--bad) 26%, transparent); }
+mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
+.words { line-height: 2; } .words b { font-weight: 500; border-radius: 4px; padding: 1px 5px;
+  background: color-mix(in srgb, var(--h) 26%, transparent); }
+.words b small { color: var(--soft); font-size: .68rem; margin-left: 4px; }
+.words u { text-decoration: underline wavy var(--bad) 1.5px; text-underline-offset: 4px; }
+.words + .words { margin-top: 4px; } .words i { font-style: normal; color: var(--soft); font-size: .8rem;
+  display: inline-block; min-width: 5.5em; }
+.heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(300px, 100%), 1fr)); gap: 16px; }
+.heads figcaption, .scatter figcaption { font-size: .85rem; color: var(--soft); }
+.heads svg text { font-size: 10px; fill: var(--text); } .heads svg rect { fill: var(--train); }
+.heads svg rect:not(.frame) { width: var(--edge); height: var(--edge); }
+.heads svg rect:hover { stroke: var(--text); stroke-width: 1.5; } .heads svg .frame { fill: none; stroke: var(--rule); }
+.heads svg .frame:hover { stroke: var(--rule); }
+.scatter { max-width: 520px; } .scatter svg circle { fill: var(--train); opacity: .55; }
+.scatter svg circle:hover { opacity: 1; } .scatter svg .even { stroke: var(--reference); stroke-dasharray: 5 4; }
+"""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser loads nothing for this page, whatever it says
 
 
@@ -96,7 +133,7 @@ def page(title: str, body: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>{STYLE}{TASK_STYLE}</style>
 </head>
 <body>
 <main>

@@ -16,42 +16,32 @@ from bert_jax.training import run_log, status
 from bert_jax.training.charts import Chart, Series, svg
 from bert_jax.training.formats import MISSING, count, duration, figure, is_number, phase_label
 from bert_jax.training.loggers.base import Record, flatten, metrics_of
+from bert_jax.training.measures import (
+    BASELINES,
+    EXACT,
+    HEADLINE,
+    LOG_SCALE,
+    NOT_DRAWN,
+    TITLES,
+    cell,
+    digits,
+    title,
+    to_beat,
+)
 from bert_jax.training.page import folded, page, section, table
+from bert_jax.training.report_errors import errors
+from bert_jax.training.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores
+from bert_jax.training.selection import lower_is_better
 
 FILE = "report.html"
+DETAILS = "details.json"  # what a fine-tuned run adds: its errors, and what it looks at
 SPLITS = {"train": "train", "eval": "held-out"}
 MAX_ROWS = 120  # of each split in the table of numbers
-
-# Metric -> title, decimals. A metric that is not named here is drawn too, under its own name.
-TITLES = {
-    "mlm_loss": ("Masked-LM loss, nats", 3),
-    "mlm_accuracy": ("Masked-LM accuracy", 3),
-    "lm_loss": ("Next-token loss, nats", 3),
-    "lm_accuracy": ("Next-token accuracy", 3),
-    "nsp_loss": ("Next-sentence loss, nats", 3),
-    "nsp_accuracy": ("Next-sentence accuracy", 3),
-    "learning_rate": ("Learning rate", 6),
-    "gradient_norm": ("Gradient norm", 3),
-    "tokens_per_second": ("Tokens a second", 0),
-    "input_wait_seconds": ("Waiting for input, seconds", 3),
-    "mfu": ("Model FLOPs utilisation", 3),
-    "perplexity": ("Perplexity", 1),
-}
-HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy")
-LOG_SCALE = ("gradient_norm",)
-EXACT = ("learning_rate",)  # not measured: no moving average
-NOT_DRAWN = ("perplexity", "phase")
-# Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
-BASELINES = {
-    "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
-    "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
-    "nsp_accuracy": (("nsp_majority_rate", "majority rate"),),
-}
 
 
 def write_report(workdir: str | os.PathLike[str]) -> str:
     """Write ``workdir/report.html`` from metrics.jsonl and, where they are there, run.json, status.json,
-    baselines.json and examples.json; return its path.
+    baselines.json, examples.json and details.json; return its path.
 
     Raises:
       UserError: no record of a run in ``workdir``, or the disk is full.
@@ -69,18 +59,29 @@ def write_report(workdir: str | os.PathLike[str]) -> str:
         state = {}
     baselines = _read(folder / "baselines.json", {})
     examples = _read(folder / "examples.json", [])
-    body = "\n".join(
-        (
-            _header(run, state, records, os.fspath(workdir)),
-            _tiles(records, state, baselines),
-            section("Held-out results", _evaluations(records, baselines)),
-            section("Curves", _charts(records, run, baselines)),
-            section("Filling in the blanks", _examples(examples)),
-            section("Where the time went", _goodput(state.get("goodput") or {})),
-            section("What it was made from", _lineage(run, records)),
-            section("Try next", _commands(os.fspath(workdir), run, state)),
-        )
-    )
+    details = _read(folder / DETAILS, {})
+    tuned = of_fine_tuning(run)
+    best = details.get("best_step")
+    shown = next((r for r in records if r["split"] == "eval" and r["step"] == best), None) or _last(records, "eval")
+    parts = [_header(run, state, records, os.fspath(workdir)), _tiles(records, shown, state, baselines, details)]
+    if tuned:
+        total = state.get("num_train_steps")
+        parts += [
+            section("Scores", scores(details, baselines)),
+            section("Epoch by epoch", epochs(records, run, total, best)),
+        ]
+    if not (tuned and details):
+        parts.append(section("Held-out results", _evaluations(records, baselines)))
+    parts += [
+        errors(details),
+        section("What it looks at", attention_pictures(details)),
+        section("Curves", _charts(records, run, baselines)),
+        section("Filling in the blanks", _examples(examples)),
+        section("Where the time went", _goodput(state.get("goodput") or {})),
+        section("What it was made from", _lineage(run, records)),
+        section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None)),
+    ]
+    body = "\n".join(part for part in parts if part)
     path = folder / FILE
     files.write_text(path, page(f"{_name(run, workdir)} · bert_jax", body))
     return os.fspath(path)
@@ -97,14 +98,6 @@ def _read(path: Any, absent: Any) -> Any:
 
 def _name(run: Mapping[str, Any], workdir: str | os.PathLike[str]) -> str:
     return str(run.get("name") or os.path.basename(os.fspath(workdir).rstrip("/")) or "run")
-
-
-def _title(metric: str) -> str:
-    return TITLES.get(metric, (metric.replace("_", " "), 3))[0]
-
-
-def _digits(metric: str) -> int:
-    return TITLES.get(metric, ("", 3))[1]
 
 
 def _moment(seconds: float) -> str:
@@ -129,11 +122,18 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
     )
 
 
-def _tiles(records: list[Record], state: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
-    last = _last(records, "eval") or records[-1]
+def _tiles(
+    records: list[Record],
+    shown: Record | None,
+    state: Mapping[str, Any],
+    baselines: Mapping[str, Any],
+    details: Mapping[str, Any],
+) -> str:
+    last = shown or records[-1]
     kind = "held-out " if last["split"] == "eval" else "train "
-    headline = [name for name in HEADLINE if is_number(last.get(name))]
-    headline = headline or [name for name, value in metrics_of(last).items() if is_number(value)][:3]
+    known = [name for name, value in metrics_of(last).items() if is_number(value)]
+    headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
+    headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
     tiles = [(kind + n.replace("_", " "), figure(last[n]), *_against(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
@@ -183,10 +183,10 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
         )
         lines = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
         log_y, noisy = metric in LOG_SCALE, metric not in EXACT
-        drawing = svg(Chart(_title(metric), series, tuple(lines), marks, log_y, _digits(metric), noisy))
+        drawing = svg(Chart(title(metric), series, tuple(lines), marks, log_y, digits(metric), noisy))
         keys = "".join(f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in series)
         scale = " (log scale)" if metric in LOG_SCALE else ""
-        caption = f'<h3>{escape(_title(metric) + scale)}</h3><span class="legend">{keys}</span>'
+        caption = f'<h3>{escape(title(metric) + scale)}</h3><span class="legend">{keys}</span>'
         charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{drawing}</figure>')
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
@@ -249,16 +249,12 @@ def _numbers(records: list[Record]) -> str:
         of_split = [record for record in records if record["split"] == split]
         kept = of_split[:: -(-len(of_split) // MAX_ROWS) or 1]
         left_out += len(of_split) - len(kept)
-        rows += [(r["step"], label, [_cell(r.get(name), name) for name in names]) for r in kept]
+        rows += [(r["step"], label, [cell(r.get(name), name) for name in names]) for r in kept]
     rows.sort(key=lambda row: row[0])
     lines = ([f"{step:,}", label, *cells] for step, label, cells in rows)
     body = table(["step", "rows", *names], lines, numbers_from=2)
     more = f'<p class="small soft">{left_out:,} more lines are in metrics.jsonl.</p>' if left_out else ""
     return folded("The numbers behind the curves", f'<div class="small">{body}</div>{more}')
-
-
-def _cell(value: Any, metric: str) -> str:
-    return figure(value, _digits(metric)) if is_number(value) else MISSING if value is None else str(value)
 
 
 # ---- Tables ------------------------------------------------------------------------------------------------------
@@ -269,13 +265,16 @@ def _evaluations(records: list[Record], baselines: Mapping[str, Any]) -> str:
     rows = []
     for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
         known = [record for record in evaluations if is_number(record.get(metric))]
-        lower = metric.endswith("loss") or metric == "perplexity"
-        best = (min if lower else max)(known, key=lambda record: record[metric])
+        best = (min if lower_is_better(metric) else max)(known, key=lambda record: record[metric])
         first, last = known[0], known[-1]
-        lines = [f"{n} {figure(baselines[k])}" for k, n in BASELINES.get(metric, ()) if is_number(baselines.get(k))]
-        at_best = f"{_cell(best[metric], metric)} at step {best['step']:,}"
-        values = [_cell(first[metric], metric), _cell(last[metric], metric), at_best, ", ".join(lines) or MISSING]
-        rows.append([_title(metric), *values])
+        at_best = f"{cell(best[metric], metric)} at step {best['step']:,}"
+        values = [
+            cell(first[metric], metric),
+            cell(last[metric], metric),
+            at_best,
+            to_beat(metric, baselines) or MISSING,
+        ]
+        rows.append([title(metric), *values])
     return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
 
 
@@ -332,15 +331,18 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any], details: Mapping[str, Any] | None) -> str:
+    """``details``: None of a pretraining run."""
     where = f"--workdir={shlex.quote(workdir)}"
-    commands = [
+    listed = [
         ("Fill in a blank", f"bert-jax fill-mask {where} 'The function returns the [MASK] of the array.'"),
         ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
         ("See how the run stands", f"bert-jax status {where}"),
         ("Write this page again", f"bert-jax report {where}"),
     ]
+    if details is not None:
+        listed = commands(workdir, details)
     if run.get("command") and state.get("state") != "finished" and state.get("resumable", True):
-        commands.insert(0, ("Go on where it stopped", str(run["command"])))
-    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escape(what)}</pre></div>" for why, what in commands)
+        listed.insert(0, ("Go on where it stopped", str(run["command"])))
+    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escape(what)}</pre></div>" for why, what in listed)
     return f'<div class="card commands">{"".join(lines)}</div>'

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.training.formats import duration, is_number
+from bert_jax.training.formats import decimal, duration, is_number
 from bert_jax.training.formats import warn as warn_on_stderr
 
 FILE = "status.json"
@@ -39,6 +39,7 @@ NUMBERS = (
     "pid",
 )
 HEARTBEAT_SECONDS = 15.0
+MAX_SCORES = 4  # of a split, in a line
 SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
 
 
@@ -175,7 +176,20 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 def describe(workdir: str | os.PathLike[str]) -> str:
     """The status as lines for a person."""
     status, now = read(workdir), time.time()
-    return "\n".join(f"{label:<9}{text}" for label, text in _lines(status, now) if text)
+    lines = [*_lines(status, now), *_scores(_load(files.as_path(workdir) / "results.json") or {})]
+    return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
+
+
+def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the chosen step of a fine-tuned model reaches on each split, the figure that chose it first."""
+    if not is_number(results.get("best_step")):
+        return
+    yield "chosen", f"step {results['best_step']:,}"
+    splits = results.get("metrics")
+    for name, metrics in splits.items() if isinstance(splits, dict) else ():
+        known = [(k, v) for k, v in metrics.items() if is_number(v)] if isinstance(metrics, dict) else []
+        known.sort(key=lambda item: item[0] != results.get("metric"))
+        yield name, ", ".join(f"{k.replace('_', ' ')} {decimal(v)}" for k, v in known[:MAX_SCORES])
 
 
 def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,59 @@
+"""What the heads of a trained model look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoder import BertEncoder
+
+
+def attention_maps(
+    trained: TrainedModel,
+    input_ids: Sequence[Sequence[int] | np.ndarray],
+    token_type_ids: Sequence[Sequence[int] | np.ndarray],
+    layers: Sequence[int] | None = None,
+) -> list[np.ndarray]:
+    """Attention probabilities, without dropout, of sequences of any lengths L.
+
+    Args:
+      layers: which, from 0, negative ones from the top; None: all.
+
+    Returns:
+      [N, H, L, L] float32 of each sequence, N of ``layers``; row q says how position q spreads over all, and sums to 1.
+
+    Raises:
+      UserError: a layer that the model has not.
+    """
+    total = trained.config.num_layers
+    chosen = tuple(range(total)) if layers is None else tuple(layers)
+    wrong = [layer for layer in chosen if not -total <= layer < total]
+    if wrong:
+        raise UserError(f"there is no layer {wrong[0]}; the model has {total}, numbered from 0, or from -1 at the top")
+    lengths = [len(ids) for ids in input_ids]
+    ids, types, mask = (np.zeros((len(lengths), max(lengths)), np.int32) for _ in range(3))
+    for row, length in enumerate(lengths):
+        ids[row, :length], types[row, :length], mask[row, :length] = input_ids[row], token_type_ids[row], 1
+    # Unrolled, each layer keeps its own; to rematerialise saves nothing where there is no backward pass.
+    config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
+    maps = np.asarray(_probabilities(config, chosen, trained.params["encoder"], ids, types, mask))
+    return [maps[:, row, :, :length, :length] for row, length in enumerate(lengths)]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _probabilities(
+    config: ModelConfig, layers: tuple[int, ...], encoder: Any, ids: Any, types: Any, mask: Any
+) -> jax.Array:
+    """[N, B, H, L, L] float32."""
+    _, kept = BertEncoder(config).apply({"params": encoder}, ids, types, mask, mutable=["intermediates"])
+    found = [kept["intermediates"][f"layer_{i % config.num_layers}"]["attention"]["probabilities"][0] for i in layers]
+    return jnp.stack(found).astype(jnp.float32)
