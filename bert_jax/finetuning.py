@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 from bert_jax import catalogue, configuration, files
@@ -175,6 +176,14 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
         return finish(settings, request, splits, observer, experiment.selection.metric)
+
+
+def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
+    """(settings, file of the task, its config) of a recipe. Raises ``UserError`` for a key or a value that is none."""
+    settings = configuration.build(Settings, config, "config")
+    room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
+    own = {name: value for name, value in settings.task.items() if name != "name"}
+    return settings, room, configuration.build(room.Config, own, "config.task")
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:

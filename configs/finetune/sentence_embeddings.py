@@ -53,11 +53,15 @@ def get_config(data: str = "squad") -> ConfigDict:
         config.task.min_similarity = 0.0
         config.train.learning_rate = 3e-5
         config.train.num_epochs = 1.0
-    config.model = ConfigDict({})
+    config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
     config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01})
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
+    config.micro_batches = 1
     config.loggers = ("tensorboard",)
     config.export = True
     return config

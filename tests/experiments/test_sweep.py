@@ -76,7 +76,7 @@ def test_slips_are_found_before_a_run(tmp_path, capsys, flag, said):
 
 
 def test_one_table_needs_one_score(tmp_path):
-    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8, selection={"metric": "accuracy"})
     vary = {"selection.metric": ("accuracy", "loss")}
     request = Sweep(str(tmp_path / "recipe.json"), (), vary, (0,), str(tmp_path / "sweep"), str(tmp_path))
     with pytest.raises(UserError, match="several scores"):
