@@ -58,6 +58,10 @@ def get_config(data: str = "squad") -> ConfigDict:
     config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01})
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
+    config.micro_batches = 1
     config.loggers = ("tensorboard",)
     config.export = True
     return config
