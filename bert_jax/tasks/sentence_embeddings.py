@@ -61,6 +61,8 @@ class Task(ExampleTask):
     whole_batches = True
 
     def __init__(self, config: Config, setting: Setting):
+        if setting.bilstm_layers:
+            raise UserError("config.bilstm_layers is for tasks with a head; set it to 0 for sentence_embeddings")
         splits = {
             name: to_train_on(config, part, name) if name.startswith("train") else part
             for name, part in setting.splits.items()
