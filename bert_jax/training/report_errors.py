@@ -17,7 +17,7 @@ TAG_COLOURS = "abcdefg"
 
 def errors(details: Mapping[str, Any]) -> str:
     """Sections of each split with answers: confusions, labels, wrong examples."""
-    splits = {name: found for name, found in (details.get("splits") or {}).items() if found.get("kind")}
+    splits = {name: found for name, found in details["splits"].items() if found.get("kind") in CARDS}
     parts = []
     for name, found in splits.items():
         of_split = f", {name}" if len(splits) > 1 else ""
