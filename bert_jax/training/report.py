@@ -142,7 +142,7 @@ def _tiles(
     speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
     tiles.append(("time", duration(spent), speed, ""))
     cells = (
-        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP"))}</dt>'
+        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP").replace("f1", "F1"))}</dt>'
         f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
         for name, value, note, colour in tiles
     )

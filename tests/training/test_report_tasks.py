@@ -112,7 +112,7 @@ def test_classes_with_confusions_scores_and_the_wrong_example(tmp_path):
     for expected in (
         "Which labels are mixed up",
         "Label by label",
-        "1 of 2 are wrong",
+        "1 of 2 is wrong",
         "first plain",
         "90.0%",
         "10.0%",
