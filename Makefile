@@ -13,7 +13,8 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11);
 	"$$p" -c '$(FITS)' >/dev/null 2>&1 && { command -v "$$p"; exit; }; done; \
 	echo "error: no Python 3.11, 3.12 or 3.13 with venv runs as $(or $(PYTHON),python3); install one (on Debian: python3 python3-venv), or give PYTHON=/path/to/python3.12" >&2; exit 2
 
-# $(call new_env,FOLDER): an empty environment with the build backend, for the few packages that come as source.
+# $(call new_env,FOLDER): an empty environment with the build backend and its plug-in, for the few packages that come as
+# source.
 define new_env
 	@python=$$($(FIND_PYTHON)) && echo "$(1): $$("$$python" --version)" && rm -rf $(1) && "$$python" -m venv $(1)
 	@$(call install,$(1),requirements/build.txt)
@@ -72,6 +73,9 @@ test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, 
 bench: .venv-bench/base.stamp  ## measure speed, beside other libraries, in .venv-bench
 	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
 
+bench-parity: .venv-parity/base.stamp  ## measure a fine-tuning step beside PyTorch, in .venv-parity
+	.venv-parity/bin/python -m pytest -s tests/benchmarks/bench_finetune.py
+
 # Everything is resolved once, all extras together (Beam holds back protobuf, numpy and pyarrow), and each lock is cut
 # from that, so the locks agree and go into one environment. Universal: each holds for every platform and Python.
 COMPILE = .venv-lock/bin/uv pip compile --quiet setup.cfg --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
@@ -83,7 +87,7 @@ lock:  ## resolve the newest dependencies into requirements.txt and requirements
 	for extra in test tpu gpu bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
 	$(CUT) --extra parity --output-file requirements/parity.txt \
 	  $$(sed -nE 's/^((torch|triton|cuda-|nvidia-)[a-z0-9-]*)==.*/--no-emit-package \1/p' .venv-lock/everything.txt | sort -u)
-	echo setuptools | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
+	printf 'setuptools\nsetuptools-scm\n' | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
 	rm -rf .venv-lock
 
 clean:  ## remove environments, builds and caches; runs/ stays
@@ -93,4 +97,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
 
-.PHONY: env pretrain test lint format test-heavy test-parity bench lock clean help
+.PHONY: env pretrain test lint format test-heavy test-parity bench bench-parity lock clean help

@@ -107,6 +107,36 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a local path to write to, alone in its folder; the file becomes ``path`` if the block ends well.
+
+    Raises:
+      UserError: ``path`` exists, cannot be written, or the disk is full.
+    """
+    target = as_path(path)
+    if target.exists():
+        raise UserError(f"{target} exists already; choose another place or remove it")
+    with explained(target):
+        if is_remote(target):
+            folder = Path(tempfile.mkdtemp(prefix="bert_jax-"))
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(target)
+            folder = _temporary(target)
+            folder.mkdir()
+    try:
+        with explained(target, only=DISK_TROUBLE):
+            yield folder / target.name
+        with explained(target):
+            if is_remote(target):
+                copy(epath.Path(folder / target.name), target)  # one object is put whole or not at all
+            else:
+                os.replace(folder / target.name, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def check_new(path: str | os.PathLike[str]) -> None:
     """Raise ``UserError`` if there is something at ``path``; an empty folder does not count, nor one never finished."""
     target = as_path(path)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 from bert_jax import catalogue, configuration, files
@@ -14,6 +15,7 @@ from bert_jax.details import write_details
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
+from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.model_choice import choose_model
 from bert_jax.models.config import ModelConfig
@@ -81,13 +83,14 @@ class Settings:
     vocab: VocabularyConfig = VocabularyConfig()  # where it starts from zero
     weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: architecture and vocabulary of --init alone
     frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
+    bilstm_layers: int = 0  # of a BiLSTM between encoder and head, as in the paper's ablation
     optimizer: OptimizerConfig = OptimizerConfig()
     selection: SelectionConfig = SelectionConfig()  # metric "": the task's own
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
     micro_batches: int = 1
     loggers: tuple[str, ...] = ("tensorboard",)
-    export: bool = True  # write a Hugging Face directory at the end
+    export: bool = True  # write a Hugging Face directory at the end; a model with a BiLSTM has no class there
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. The rest is free."""
@@ -122,6 +125,11 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
     task_config = configuration.build(room.Config, own, "config.task")
+    if room.Task.whole_batches and settings.micro_batches > 1:
+        raise UserError(
+            f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
+            "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
+        )
     initial = load_initial(request.init) if request.init else None
     if initial is None and settings.weights == "pretrained" and settings.frozen:
         raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
@@ -155,15 +163,27 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "task": {"name": settings.task["name"], **dataclasses.asdict(task_config)},
                 "labels": list(labels),
                 "max_length": settings.train.max_length,
+                "bilstm_layers": settings.bilstm_layers,
                 "data": dataclasses.asdict(settings.data),
             }
             run = runs.settle(workdir, run, facts)
             files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
             given = initial if settings.weights == "pretrained" else None
-            start = start_from(given, model, tokenizer, "fresh", observer.note) if given and not saved else None
+            head = of_facts(facts) if room.Task.exported else None
+            start = None
+            if given and not saved:
+                start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
         return finish(settings, request, splits, observer, experiment.selection.metric)
+
+
+def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
+    """(settings, file of the task, its config) of a recipe. Raises ``UserError`` for a key or a value that is none."""
+    settings = configuration.build(Settings, config, "config")
+    room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
+    own = {name: value for name, value in settings.task.items() if name != "name"}
+    return settings, room, configuration.build(room.Config, own, "config.task")
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
@@ -204,6 +224,7 @@ def setting(
         settings.seed,
         train.buckets,
         settings.frozen,
+        settings.bilstm_layers,
     )
 
 
@@ -325,7 +346,8 @@ def finish(
     files.write_text(workdir / "results.json", json.dumps(results, indent=1))
     write_details(request.workdir, predictor, splits, predictions, results)
     where = f"report {write_report(request.workdir)}"
-    if settings.export:
+    plain = predictor.task.exported and not settings.bilstm_layers
+    if settings.export and plain and predictor.trained.config.attention == "bidirectional":
         where += f", model {export_newest(request.workdir, observer.note)}"
     observer.note(
         f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"

@@ -57,8 +57,8 @@ class Predictor:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """``config.data`` of the run."""
-        return self.trained.facts["data"]  # type: ignore[no-any-return]
+        """``config.data`` of the run; of an imported model, that of a plain table."""
+        return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
     def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
         """The task on ``examples``, encoded as the split ``name``."""
@@ -67,10 +67,11 @@ class Predictor:
             {name: tuple(examples)},
             self.trained.tokenizer,
             self.trained.config,
-            tuple(facts["labels"]),
-            facts["max_length"],
+            tuple(facts.get("labels") or ()),
+            facts.get("max_length", self.trained.config.max_length),
             self.batch_size,
             buckets="none",
+            bilstm_layers=facts.get("bilstm_layers", 0),
         )
         return self.task(self.config, setting)
 

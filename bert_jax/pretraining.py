@@ -21,6 +21,7 @@ from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.model_choice import choose_model
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
+from bert_jax.probe import ProbeConfig, prepare
 from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -58,6 +59,7 @@ class Settings:
     training: TrainingConfig = TrainingConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     loader: LoaderConfig = LoaderConfig()
+    probe: ProbeConfig = ProbeConfig()
     examples: tuple[str, ...] = ()  # texts with [MASK] that the finished model fills
     private: bool = False  # say nothing of the text and where it came from (corpora.privacy)
     export: bool = True  # write a Hugging Face directory at the end
@@ -126,6 +128,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     make_task = checked(settings, experiment, initial)
     if initial and request.init_optimizer == "kept":
         initial.check_moments()
+    prepared = prepare(settings.probe, experiment)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -139,6 +142,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             tokenizer = inputs.open_vocabulary(observer.note)
             corpus = inputs.open_corpus(tokenizer, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
+            probe = prepared.make(tokenizer, model) if prepared else None
             task = make_task(corpus, tokenizer, model, settings.seed)
             facts = {
                 "model": dataclasses.asdict(model),
@@ -149,12 +153,14 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             }
             run = runs.settle(workdir, run, facts)
             write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
+            for line in probe.notes if probe else ():
+                observer.note(line)
             start = (
                 start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
                 if initial and not saved
                 else None
             )
-            result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start)
+            result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
         finish(settings, request, observer.note)
     return result
 
@@ -221,7 +227,7 @@ def finish(settings: Settings, request: Request, note: Note) -> None:
             files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
             note("\n".join(as_table(f) for f in filled))
     where = f"report {write_report(request.workdir)}"
-    if settings.export:
+    if settings.export and settings.model.get("attention") != "causal":  # transformers has no class of BERT for it
         where += f", model {export_newest(request.workdir, note)}"
     note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
     if settings.model.get("attention") != "causal":

@@ -22,9 +22,9 @@ LAYERS = [
     {"objectives", "tasks"},
     {"training"},
     {"planning", "interchange", "inspection"},
-    {"inputs", "model_choice"},
-    {"pretraining", "prediction", "attention_maps", "details"},
-    {"finetuning"},
+    {"inputs", "model_choice", "probe"},
+    {"pretraining", "prediction", "features", "retrieval", "attention_maps", "details"},
+    {"finetuning", "neighbours"},
     {"experiments"},
     {"cli", "__main__"},
 ]

@@ -36,19 +36,81 @@ def fails(*arguments):
     return str(caught.value)
 
 
+def settings(name):
+    from bert_jax import finetuning, pretraining
+
+    return (finetuning if name.startswith("finetune/") else pretraining).Settings
+
+
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_loads_by_both_names_and_names_every_group(name):
-    from bert_jax.pretraining import Settings
-
     config = recipes.load(name)
     assert recipes.load(name.rpartition("/")[2]) == config
     json.dumps(config.to_dict())  # it travels with every checkpoint
     # Overrides may add keys within a group, but no group, so a recipe has to name them all.
-    assert set(config) == {field.name for field in dataclasses.fields(Settings)}
+    assert set(config) == {field.name for field in dataclasses.fields(settings(name))}
 
 
 def test_the_recipes_of_the_issue_are_there():
     assert {"pretrain/quickstart", "pretrain/bert_base", "pretrain/bert_large"} <= set(recipes.names())
+    wanted = ("glue", "conll2003", "swag", "chnsenticorp", "zh_ner")
+    assert {f"finetune/{name}" for name in wanted} <= set(recipes.names())
+
+
+ARGUMENTS = {
+    "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
+    "swag": ("swag", "hellaswag", "dream", "csqa"),
+    "zh_ner": ("peopledaily", "weibo", "cluener"),
+}
+
+
+@pytest.mark.parametrize("name", [f"{name}:{argument}" for name, found in ARGUMENTS.items() for argument in found])
+def test_finetune_recipes_are_sound(name):
+    """Every key is one of its component; the reader and the task are there."""
+    from bert_jax import catalogue, configuration, finetuning
+    from bert_jax.examples.columns import check_roles
+    from bert_jax.examples.load import make_reader
+
+    config = configuration.build(finetuning.Settings, recipes.load(name).to_dict(), "config")
+    task = catalogue.find("tasks", config.task["name"], having="Task")
+    configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
+    make_reader(config.data)
+    check_roles(config.data.columns, task.Task.roles)
+
+
+def test_a_finetune_recipe_lists_its_arguments():
+    assert "no task 'sst-2'; there are sst2, mrpc" in fails("glue:sst-2")
+
+
+# Recipe -> folder of public data, examples of each split.
+PUBLIC = {
+    "glue:mrpc": ("glue", (3668, 408)),
+    "glue:cola": ("glue", (8551, 1043)),
+    "glue:rte": ("glue", (2490, 277)),
+    "glue:stsb": ("glue", (5749, 1500)),
+    "glue:wnli": ("glue", (635, 71)),
+    "conll2003": ("conll2003_ner", (14041, 3250, 3453)),
+    "swag:hellaswag": ("multiple_choice_en", (8033, 2009)),
+    "swag:dream": ("multiple_choice_en", (6116, 2040, 2041)),
+    "swag:csqa": ("multiple_choice_en", (976, 245)),
+    "zh_ner:weibo": ("zh_ner", (1350, 270, 270)),
+    "zh_ner:cluener": ("zh_ner", (10748, 1343, 1345)),
+    "chnsenticorp": ("zh_chnsenticorp", (9600, 1200, 1200)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_finetune_recipes_read_public_data(name, shared_data):
+    from bert_jax import catalogue, configuration, finetuning
+    from bert_jax.examples.load import load
+
+    folder, sizes = PUBLIC[name]
+    config = configuration.build(finetuning.Settings, recipes.load(name).to_dict(), "config")
+    task = catalogue.find("tasks", config.task["name"], having="Task")
+    found = load(config.data, shared_data(folder), task.Task.roles, [].append)
+    assert tuple(len(found[name]) for name in ("train", "dev", "test") if name in found) == sizes
+    own = configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
+    task.Task.labels(own, found["train"])  # raises for labels that the recipe's metrics do not fit
 
 
 def test_a_file_with_an_argument(recipe):

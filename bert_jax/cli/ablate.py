@@ -17,6 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="bert,no_nsp,ltr_no_nsp",
         help="arguments of the recipe's get_config(); the others are compared with the first (default: %(default)s)",
     )
+    parser.add_argument(
+        "--finetune",
+        action="append",
+        default=[],
+        metavar="RECIPE",
+        help="then fine-tune every model with this recipe, such as glue:sst2; may be given again; with it a variant may"
+        " end in +bilstm",
+    )
+    parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")
     parser.add_argument("--seeds", default="0,1,2", help="each trains every variant (default: %(default)s)")
     parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
 
@@ -33,4 +42,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
     variants = tuple(name.strip() for name in arguments.variants.split(","))
-    ablate(Ablation(arguments.recipe, arguments.overrides, variants, seeds, arguments.workdir, command))
+    tasks = (tuple(arguments.finetune), arguments.data)
+    ablate(Ablation(arguments.recipe, arguments.overrides, variants, seeds, arguments.workdir, command, *tasks))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax import configuration, files, recipes
+from bert_jax import configuration, files, finetuning, recipes
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
@@ -24,6 +25,7 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.run import only_writer
 
 INPUTS = "inputs"  # vocabulary and corpus of all runs
+BILSTM = "+bilstm"  # of a variant: fine-tuned under a BiLSTM of two layers (section 5.1 of the paper)
 PAIRS = tuple(field.name for field in dataclasses.fields(mlm.Config))
 SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # reckoned on the first variant's held-out rows
 
@@ -38,6 +40,13 @@ class Ablation:
     seeds: tuple[int, ...]
     workdir: str
     command: str = ""
+    finetune: tuple[str, ...] = ()  # recipes that every pretrained model is fine-tuned with
+    data: str = "."  # the folder of their files
+
+    @property
+    def pretrained(self) -> tuple[str, ...]:
+        """Variants without those that differ in fine-tuning alone (``ltr_no_nsp+bilstm``)."""
+        return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
 def ablate(ablation: Ablation, note: Note = print) -> dict[str, tuple[table.Row, ...]]:
@@ -56,12 +65,13 @@ def ablate(ablation: Ablation, note: Note = print) -> dict[str, tuple[table.Row,
             checked(one, one.experiment())
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
-    first = settings[ablation.variants[0]]
+    first = settings[ablation.pretrained[0]]
     _check_text(settings)
+    recipes_of_tasks = _finetunings(ablation)
     cells = [
         Cell(f"{name}-seed{seed}", {"variant": name, "seed": seed, "recipe": _plain(settings[name].identity())})
         for seed in ablation.seeds
-        for name in ablation.variants
+        for name in ablation.pretrained
     ]
     with only_writer(ablation.workdir):
         tokenizer, corpus, paths = _inputs(ablation, first, cells, note)
@@ -73,7 +83,11 @@ def ablate(ablation: Ablation, note: Note = print) -> dict[str, tuple[table.Row,
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
         found = run_cells(cells, run, ablation.workdir, _evaluation(first), note)
-    runs = {name: [found[f"{name}-seed{seed}"] for seed in ablation.seeds] for name in ablation.variants}
+        tuned = _finetune_all(ablation, recipes_of_tasks, cells, note)
+    runs = {
+        name: [found.get(f"{name}-seed{seed}", {}) | tuned.get((name, seed), {}) for seed in ablation.seeds]
+        for name in ablation.variants
+    }
     tables = {metric: table.compare(scores) for metric, scores in table.by_metric(runs).items()}
     note(_write(ablation, tables))
     return tables
@@ -85,8 +99,48 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
     for what, values in (("--variants", ablation.variants), ("--seeds", ablation.seeds)):
         if not values or len(set(values)) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one, each once")
-    names = ablation.variants
+    if not ablation.finetune and ablation.pretrained != ablation.variants:
+        raise UserError(f"--variants with {BILSTM} differ in fine-tuning alone; give --finetune=RECIPE")
+    names = ablation.pretrained
     return {name: recipes.load(f"{ablation.recipe}:{name}", ablation.overrides).to_dict() for name in names}
+
+
+def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
+    """Short name -> config of each recipe to fine-tune with."""
+    configs = {}
+    for recipe in ablation.finetune:
+        config = recipes.load(recipe).to_dict()
+        configuration.build(finetuning.Settings, config, f"{recipe}: config")
+        configs[re.sub(r"\.py$|\.json$", "", re.split(r"[/:]", recipe)[-1])] = config
+    return configs
+
+
+def _finetune_all(
+    ablation: Ablation, configs: Mapping[str, dict[str, Any]], pretrained: Sequence[Cell], note: Note
+) -> dict[tuple[str, int], Metrics]:
+    """The scores of every variant and seed on every task, named ``<task>/<metric>``."""
+    origins = {cell.name: dict(cell.overrides) for cell in pretrained}
+    cells = []
+    for task, config in configs.items():
+        for seed in ablation.seeds:
+            for name in ablation.variants:
+                origin = f"{name.removesuffix(BILSTM)}-seed{seed}"
+                layers = 2 if name.endswith(BILSTM) else 0
+                own = {**config, "seed": seed, "bilstm_layers": layers, "export": False}
+                facts = {"task": task, "variant": name, "seed": seed, "config": own, "origin": origins[origin]}
+                cells.append(Cell(f"{task}-{name}-seed{seed}", facts))
+
+    def run(cell: Cell, workdir: str) -> Metrics:
+        variant, seed = cell.overrides["variant"], cell.overrides["seed"]
+        init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(BILSTM)}-seed{seed}")
+        request = finetuning.Request(workdir, ablation.data, ablation.command, init)
+        return finetuning.finetune(cell.overrides["config"], request)
+
+    scores: dict[tuple[str, int], Metrics] = {}
+    for cell, metrics in zip(cells, run_cells(cells, run, ablation.workdir, None, note).values(), strict=True):
+        named = {f"{cell.overrides['task']}/{name}": value for name, value in metrics.items()}
+        scores.setdefault((cell.overrides["variant"], cell.overrides["seed"]), {}).update(named)
+    return scores
 
 
 def _check_text(settings: Mapping[str, Settings]) -> None:

@@ -9,11 +9,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax import catalogue, files, recipes
+from bert_jax import files, recipes
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
 from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells
-from bert_jax.finetuning import Request, finetune
+from bert_jax.finetuning import Request, checked, finetune
 from bert_jax.training.run import only_writer
 from bert_jax.training.selection import lower_is_better
 
@@ -128,8 +128,8 @@ def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     """What runs are compared by: that of the recipe, or the task's own."""
     names = set()
     for config in configs:
-        chosen = (config.get("selection") or {}).get("metric")
-        names.add(chosen or catalogue.find("tasks", config["task"]["name"], having="Task").Task.main_metric)
+        settings, room, _ = checked(config)
+        names.add(settings.selection.metric or room.Task.main_metric)
     if len(names) > 1:
         raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")
     return str(names.pop())

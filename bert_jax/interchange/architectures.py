@@ -33,7 +33,9 @@ TASKS: dict[str, tuple[str, ProblemType | None]] = {
     "span_qa": ("BertForQuestionAnswering", None),
     "multiple_choice": ("BertForMultipleChoice", None),
     "sentence_embeddings": ("BertModel", None),
+    "feature_tagging": ("BertModel", None),  # what its probe stands on
 }
+NAMELESS = ("sentence_embeddings", "feature_tagging")  # no class of transformers says them
 PIPELINES = {
     "BertModel": "feature-extraction",
     "BertForPreTraining": "fill-mask",
@@ -71,21 +73,25 @@ class Head:
     @property
     def task(self) -> str | None:
         """The task of ours that trains and evaluates such a model."""
-        kinds = {kind: task for task, kind in TASKS.items() if task != "sentence_embeddings"}
+        kinds = {kind: task for task, kind in TASKS.items() if task not in NAMELESS}
         return kinds.get((self.architecture, self.problem_type))
 
 
-def of_facts(facts: Mapping[str, Any]) -> Head:
-    """The head of a checkpoint of ours, from the facts saved with it. Raises ``UserError`` for an unknown task."""
-    if facts.get("head"):  # an import, as it was
+def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> Head:
+    """The head of a checkpoint of ours, from the facts saved with it, and where they name no task from its parts.
+
+    Raises:
+      UserError: a task whose model transformers has no class for.
+    """
+    if facts.get("head"):  # an import as it was, or what a pretraining task says
         known = dict(facts["head"])
-        return Head(**known | {"labels": tuple(known["labels"])})
+        return Head(**known | {"labels": tuple(known.get("labels", ()))})
     task = facts.get("task")
     if not task:
-        return Head()
+        return Head("BertForMaskedLM" if parts is not None and "nsp_head" not in parts else "BertForPreTraining")
     architecture, problem_type = choose("task", task["name"], TASKS)
     named = architecture in LABELLED and problem_type != "regression"
-    dropout = task.get("classifier_dropout_rate") if "classifier" in ARCHITECTURES[architecture] else None
+    dropout = task.get("dropout_rate") if "classifier" in ARCHITECTURES[architecture] else None
     return Head(architecture, tuple(map(str, facts.get("labels") or ())) if named else (), problem_type, dropout)
 
 

@@ -42,7 +42,7 @@ class TrainedModel:
     @property
     def head(self) -> Head:
         """What stands on the encoder, by the class of transformers."""
-        return of_facts(self.facts)
+        return of_facts(self.facts, self.params)
 
     def filling_params(self) -> Any:
         """The parameters for ``fill_mask``: pooler and next-sentence head, which it does not read, may be fresh.
@@ -104,6 +104,9 @@ def export_workdir(
       UserError: as ``load_trained`` and ``export_model``; a class that transformers or the model has not.
     """
     trained = load_trained(workdir, step)
+    if trained.config.attention == "causal" or "bilstm" in trained.params:
+        found = "reads from left to right" if trained.config.attention == "causal" else "has a BiLSTM"
+        raise UserError(f"the model of {workdir} {found}, and no class of BERT in transformers does; it stays here")
     head = trained.head
     if architecture and architecture != head.architecture:
         head = Head(architecture)

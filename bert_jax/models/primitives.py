@@ -12,6 +12,8 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 
+Module = nn.Module  # what a task hands its model out as
+
 
 def normal(config: ModelConfig) -> nn.initializers.Initializer:
     """A normal of deviation ``initializer_range``, cut at two of it (google-research/bert, modeling.py)."""

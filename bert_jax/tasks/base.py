@@ -10,12 +10,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import encoder_train_flops
+from bert_jax.models.primitives import Module
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
@@ -34,6 +34,7 @@ class Setting:
       labels: names of the classes, in the order of the logits; () where a task has none.
       buckets: "lengths" makes batches of rows of about one length, each padded to its own.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
+      bilstm_layers: of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: none.
     """
 
     splits: Mapping[str, tuple[Example, ...]]
@@ -45,6 +46,7 @@ class Setting:
     seed: int = 0
     buckets: Literal["none", "lengths"] = "lengths"
     frozen: tuple[str, ...] = ()
+    bilstm_layers: int = 0
 
     def part(self, prefix: str) -> tuple[str, ...]:
         """Names of the splits that begin with ``prefix``."""
@@ -59,6 +61,9 @@ class ExampleTask(abc.ABC):
       answer: the role that a model has to find.
       main_metric: what the best checkpoint is chosen by.
       gathered_outputs: see ``bert_jax.task.Task``.
+      model_inputs: what of a batch its module is called with.
+      exported: whether transformers has a class for its model.
+      whole_batches: the loss of a row depends on the other rows of its batch, which micro-batches would part.
     """
 
     roles: Roles
@@ -67,6 +72,9 @@ class ExampleTask(abc.ABC):
     gathered_outputs: tuple[str, ...] = ("logits",)
     row_order: Literal["shuffled", "stream"] = "shuffled"
     num_choices: int | None = None
+    model_inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
+    exported = True
+    whole_batches: bool = False
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
@@ -144,7 +152,7 @@ class ExampleTask(abc.ABC):
         """What a batch has beside the ids, ``row_weights`` and ``example_ids``."""
 
     @abc.abstractmethod
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         """Encoder and head; called with ``input_ids``, ``token_type_ids``, ``attention_mask`` and ``rng``."""
 
     @abc.abstractmethod
@@ -177,7 +185,7 @@ class ExampleTask(abc.ABC):
     def init(self, rng: Any) -> Variables:
         spec = self.batch_specs[KIND]
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
-        params = self.model.init(rng, **_model_inputs(batch))["params"]
+        params = self.model.init(rng, **self._model_inputs(batch))["params"]
         unknown = set(self.setting.frozen) - set(params)
         if unknown:
             raise UserError(f"config.frozen names {', '.join(sorted(unknown))}; parts are {', '.join(params)}")
@@ -199,7 +207,7 @@ class ExampleTask(abc.ABC):
     def outputs(self, variables: Variables, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         del carry
         params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
-        return self.model.apply({"params": params}, **_model_inputs(batch), rng=rng)  # type: ignore[return-value]
+        return self.model.apply({"params": params}, **self._model_inputs(batch), rng=rng)  # type: ignore[return-value]
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
@@ -212,6 +220,9 @@ class ExampleTask(abc.ABC):
     def answered(self, split: str) -> bool:
         """Whether every example of a split has its answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
+
+    def _model_inputs(self, batch: Batch) -> dict[str, Any]:
+        return {name: batch[name] for name in self.model_inputs}
 
     # ---- For the files of tasks ------------------------------------------------------------------------------------
 
@@ -231,10 +242,6 @@ class ExampleTask(abc.ABC):
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
         """``pair_sequences`` at the task's length; what was cut is noted."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
-
-
-def _model_inputs(batch: Batch) -> dict[str, Any]:
-    return {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
 
 
 def pair_sequences(

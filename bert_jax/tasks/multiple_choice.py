@@ -1,7 +1,7 @@
 """The right one of two or more choices (Devlin et al. 2019, section 4.4: SWAG).
 
 A row has a sequence ``[CLS] context [SEP] question choice [SEP]`` for each choice (C of them), and one vector that all
-share gives each its score. Where there is a question alone it is the context.
+share gives each its score. A question without a context is the context: name its column for both roles.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForMultipleChoice
+from bert_jax.models.primitives import Module
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
@@ -69,7 +69,7 @@ class Task(ExampleTask):
         contexts, continuations = [], []
         weights = np.zeros((len(examples), self.num_choices or 1), np.float32)
         for i, example in enumerate(examples):
-            choices = [joined(example.get("question"), choice) for choice in example["choices"]]
+            choices = [joined(example, choice) for choice in example["choices"]]
             weights[i, : len(choices)] = 1
             absent = len(weights[i]) - len(choices)  # as short as can be: [CLS] [SEP] [SEP]
             contexts += [example["context"]] * len(choices) + [""] * absent
@@ -87,9 +87,9 @@ class Task(ExampleTask):
         weights = Feature((self.num_choices or 1,), "float32")
         return {"choice_weights": weights, "labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForMultipleChoice(model, rate)
+        return BertForMultipleChoice(model, rate, self.setting.bilstm_layers)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])
@@ -131,9 +131,10 @@ class Task(ExampleTask):
         return {"chance_rate": float(np.mean(chances))}
 
 
-def joined(question: str | None, choice: str) -> str:
+def joined(example: Example, choice: str) -> str:
     """What follows the context: the question (or the beginning of the sentence), and a choice."""
-    return f"{question} {choice}" if question else choice
+    question = example.get("question")
+    return f"{question} {choice}" if question and question != example["context"] else choice
 
 
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForSequenceClassification
+from bert_jax.models.primitives import Module
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
@@ -66,9 +66,9 @@ class Task(ExampleTask):
         del length
         return {"labels": Feature((), "float32"), "label_weights": Feature((), "float32")}
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForSequenceClassification(model, 1, rate)
+        return BertForSequenceClassification(model, 1, rate, self.setting.bilstm_layers)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForQuestionAnswering
+from bert_jax.models.primitives import Module
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
@@ -153,8 +153,8 @@ class Task(ExampleTask):
 
     # ---- The device side -------------------------------------------------------------------------------------------
 
-    def module(self, model: ModelConfig) -> nn.Module:
-        return BertForQuestionAnswering(model)
+    def module(self, model: ModelConfig) -> Module:
+        return BertForQuestionAnswering(model, self.setting.bilstm_layers)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

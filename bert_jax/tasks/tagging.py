@@ -13,13 +13,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax import configuration
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForTokenClassification
+from bert_jax.models.primitives import Module
 from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
@@ -68,10 +68,11 @@ class Task(ExampleTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        """``O`` first, where it is there."""
-        names = config.labels or label_names(examples, "tags")
-        if config.metrics == "entities":  # says now what is wrong with the tags
-            entity_metrics([names], [names], config.mode, config.scheme)
+        """``O`` first; where there are entities it is always there."""
+        names = set(config.labels or label_names(examples, "tags"))
+        if config.metrics == "entities":
+            names.add(OUTSIDE)
+            entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # says now what is wrong with the tags
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
 
     def answer_names(self, example: Example) -> Sequence[str]:
@@ -92,10 +93,11 @@ class Task(ExampleTask):
             per_word |= {"label_weights": [int(bool(tags))] * len(pieces), "word_ids": [*range(1, len(pieces) + 1)]}
             ids, firsts = np.concatenate(pieces), np.cumsum([0, *map(len, pieces[:-1])])
             long += len(ids) > room
-            for begin, scored in windows(len(ids), firsts, room, self.config.overlap):
-                if begin and self.config.overflow == "cut":
-                    cut += len(scored)
-                    continue
+            places = windows(len(ids), firsts, room, self.config.overlap)
+            if self.config.overflow == "cut":
+                places = [(0, np.flatnonzero(firsts < room))]
+                cut += int((firsts >= room).sum())
+            for begin, scored in places:
                 part = ids[begin : begin + room]
                 sequences["input_ids"].append(np.concatenate([[tokenizer.cls_id], part, [tokenizer.sep_id]]))
                 for name, values in per_word.items():
@@ -118,9 +120,9 @@ class Task(ExampleTask):
     def features(self, length: int) -> BatchSpec:
         return {name: Feature((length,), "int32") for name in FEATURES[1:]}
 
-    def module(self, model: ModelConfig) -> nn.Module:
+    def module(self, model: ModelConfig) -> Module:
         rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForTokenClassification(model, len(self.setting.labels), rate)
+        return BertForTokenClassification(model, len(self.setting.labels), rate, self.setting.bilstm_layers)
 
     def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         """Also the number and the probability of the likeliest label of every position [B, L]."""

@@ -97,6 +97,7 @@ def train_and_evaluate(
     facts: Mapping[str, Any],
     start: Callable[[TrainState], TrainState] | None = None,
     given_frozen: Callable[[Any], Any] | None = None,
+    probe: Callable[[int, Any], dict[str, float]] | None = None,
 ) -> dict[str, float]:
     """Train ``task`` from the newest checkpoint in ``workdir``, or from ``start(fresh state)``, to the last step.
 
@@ -104,6 +105,7 @@ def train_and_evaluate(
       facts: saved with every checkpoint (resolved config, fingerprints, versions).
       start: replaces parameters of a fresh state, to go on from another model. Not called on a resume.
       given_frozen: replaces the frozen variables, which no checkpoint holds; at a resume too.
+      probe: (step, params) -> more metrics of an evaluation. It changes neither.
 
     Returns:
       The last evaluation's metrics. With a selection, the parameters of the best one lie in ``workdir/best``.
@@ -146,6 +148,9 @@ def train_and_evaluate(
             jax.block_until_ready(state)
             with observer.during("evaluating"):
                 metrics = evaluation.run(state.params, frozen)
+            if probe is not None:
+                with observer.during("probing"):
+                    metrics |= probe(step, state.params)
             observer.evaluation(step, metrics)
             if selection.see(step, metrics):
                 with observer.during("saving"):

@@ -282,7 +282,7 @@ def _goodput(goodput: Mapping[str, Any]) -> str:
     parts = sorted(((k, v) for k, v in goodput.items() if is_number(v) and v > 0), key=lambda part: -part[1])
     total = sum(seconds for _, seconds in parts)
     bars, keys = [], []
-    for (name, seconds), colour in zip(parts, "abcdefg", strict=False):
+    for (name, seconds), colour in zip(parts, "abcdefgh", strict=False):
         share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
         bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
         keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')

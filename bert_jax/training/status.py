@@ -17,7 +17,7 @@ from bert_jax.training.formats import decimal, duration, is_number
 from bert_jax.training.formats import warn as warn_on_stderr
 
 FILE = "status.json"
-RUNNING = ("starting", "compiling", "training", "evaluating", "saving")
+RUNNING = ("starting", "compiling", "training", "evaluating", "probing", "saving")
 ENDED = ("finished", "failed", "interrupted")
 # State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
 ACCOUNTS = {
@@ -25,6 +25,7 @@ ACCOUNTS = {
     "compiling": "compile",
     "training": "train",
     "evaluating": "evaluation",
+    "probing": "probe",
     "saving": "save",
 }
 NUMBERS = (
@@ -48,7 +49,8 @@ class StatusFile:
     Only process 0 of a job has one. What changes is written within ``every_seconds``, the heartbeat every 15 s.
 
     ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, compile, train,
-    input_wait, evaluation, save, and lost (done again after a kill). Nothing here raises on a full or broken disk.
+    input_wait, evaluation, probe, save, and lost (done again after a kill). Nothing here raises on a full or broken
+    disk.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):

@@ -41,6 +41,7 @@ def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"
     config.frozen = ()
+    config.bilstm_layers = 0
 
     # Optimization. Articles have 500 tokens on average; the beginning of the longer ones is enough to tell the class.
     config.train = ConfigDict(

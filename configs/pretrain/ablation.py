@@ -67,6 +67,7 @@ def get_config(variant: str = "bert") -> ConfigDict:
     config.loader = ConfigDict({"num_workers": 0})
     config.training = ConfigDict({"log_every_steps": 50, "eval_every_steps": 600, "eval_rows": 2048})
     config.checkpoints = ConfigDict({"every_steps": 600, "keep": 1})
+    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
     config.export = False  # a table is wanted, not models
     config.private = False
     config.examples = ()

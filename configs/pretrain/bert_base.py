@@ -48,6 +48,7 @@ def get_config(size: str = "base") -> ConfigDict:
         }
     )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
+    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
     config.export = True
     config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")

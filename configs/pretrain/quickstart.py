@@ -47,6 +47,7 @@ def get_config() -> ConfigDict:
     # with theirs only from then on (training.eval_phase chooses another phase's rows).
     config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 700})
+    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
 
     config.export = True
     config.private = False

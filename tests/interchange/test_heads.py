@@ -149,6 +149,16 @@ def test_a_part_that_is_not_there_cannot_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_transformers_has_no_class_for_is_refused(tmp_path: Path) -> None:
+    params = params_of(HEADS["masked_lm"], CONFIG)
+    for config, tree, what in (
+        (dataclasses.replace(CONFIG, attention="causal"), params, "causal attention"),
+        (CONFIG, params | {"bilstm": {}}, "a BiLSTM on its encoder"),
+    ):
+        with pytest.raises(UserError, match=f"a model with {what} cannot be exported"):
+            export_model(tree, config, TOKENIZER, tmp_path / "x", "card", HEADS["masked_lm"])
+
+
 def test_published_masked_lms_keep_pooler_and_next_sentence_head(copy_of: Any) -> None:
     folder = copy_of("pretraining")
     edit_config(folder, architectures=["BertForMaskedLM"])
@@ -269,13 +279,14 @@ def write_workdir(folder: Path, head: str, task: Any, labels: Any = (), seed: in
 @pytest.mark.parametrize(
     ("task", "name"),
     [
-        ({"name": "classification", "classifier_dropout_rate": 0.25}, "classification"),
+        ({"name": "classification", "dropout_rate": 0.25}, "classification"),
         ({"name": "regression"}, "regression"),
         ({"name": "tagging"}, "tagging"),
         ({"name": "span_qa"}, "span_qa"),
         ({"name": "multiple_choice"}, "multiple_choice"),
         ({"name": "sentence_embeddings", "pooling": "cls"}, "encoder"),
         (None, "pretraining"),
+        (None, "masked_lm"),
     ],
 )
 def test_a_run_is_exported_by_its_task(tmp_path: Path, task: Any, name: str) -> None:
@@ -343,6 +354,7 @@ def test_facts_of_an_unknown_task_are_named() -> None:
     with pytest.raises(UserError, match="unknown task 'taging'; did you mean 'tagging'"):
         of_facts({"task": {"name": "taging"}})
     assert of_facts({}) == Head("BertForPreTraining")
+    assert of_facts({"head": {"architecture": "BertForMaskedLM"}}) == Head("BertForMaskedLM")
     assert set(ARCHITECTURES) == {head.architecture for head in HEADS.values()}
 
 

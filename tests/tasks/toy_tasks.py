@@ -1,4 +1,4 @@
-"""A toy of every task that a 2 x 32 model learns in seconds, and the real command on it."""
+"""A toy of every task that a 1 x 32 model learns in seconds, and the real command on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bert_jax import catalogue
 from bert_jax.cli.main import run
+from bert_jax.models.config import ModelConfig
+from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.wordpiece import WordPiece
 
 FILLERS = ["the", "film", "was", "seen", "by", "many", "people", "in", "a", "small", "town", "today"]
 GOOD, BAD = ["great", "lovely", "bright"], ["awful", "dull", "boring"]
@@ -61,6 +66,26 @@ def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [{"id": f"{seed}-{i}", **MAKERS[task](rng)} for i in range(count)]
 
 
+def make_tokenizer() -> WordPiece:
+    """Of all words but the surnames, which are several pieces."""
+    texts = [text for group in (FILLERS, GOOD, BAD, PEOPLE, PLACES) for text in group]
+    return WordPiece(learn_wordpiece(texts, 120, min_frequency=1))
+
+
+def make_task(
+    name: str, splits: dict[str, list[dict[str, Any]]], max_length: int = 32, config: Any = None, **model: Any
+) -> ExampleTask:
+    """The task on examples, without a run. ``config``: keys of config.task."""
+    module = catalogue.find("tasks", name, having="Task")
+    own = module.Config(**(config or {}))
+    tokenizer = make_tokenizer()
+    shape = ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, **model)
+    found = {split: tuple(examples) for split, examples in splits.items()}
+    labels = module.Task.labels(own, found["train"])
+    task: ExampleTask = module.Task(own, Setting(found, tokenizer, shape, labels, max_length, 16))
+    return task
+
+
 def write_examples(path: Path, found: list[dict[str, Any]]) -> Path:
     """As JSON Lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +101,7 @@ def recipe(task: str, **changes: Any) -> dict[str, Any]:
         "vocab": {"size": 160, "min_frequency": 1},
         "model": {
             "hidden_size": 32,
-            "num_layers": 2,
+            "num_layers": 1,
             "num_heads": 2,
             "mlp_dim": 64,
             "max_length": 32,
@@ -94,12 +119,14 @@ def recipe(task: str, **changes: Any) -> dict[str, Any]:
     return config
 
 
-def write_toy(folder: Path, task: str, train: int = 192, dev: int = 48, **changes: Any) -> Path:
+def write_toy(
+    folder: Path, task: str, train: int = 192, dev: int = 48, train_config: Any = None, **changes: Any
+) -> Path:
     """Data and recipe of ``task`` in ``folder``; the recipe."""
     write_examples(folder / "train.jsonl", examples(task, train, 1))
     write_examples(folder / "dev.jsonl", examples(task, dev, 2))
     path = folder / "recipe.json"
-    path.write_text(json.dumps(recipe(task, **changes)))
+    path.write_text(json.dumps(recipe(task, **changes, train=train_config or {})))
     return path
 
 

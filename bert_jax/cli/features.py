@@ -1,0 +1,76 @@
+"""Write the vectors of texts: token features of any layers, and sentence vectors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from bert_jax.errors import UserError
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Which encoder reads."""
+    parser.add_argument("--workdir", help="folder of a run, pretrained or fine-tuned")
+    parser.add_argument("--step", type=int, help="a saved step of --workdir (default: the best, else the newest)")
+    parser.add_argument("--init", help="in place of --workdir: a Hugging Face directory, or WORKDIR[@step]")
+    parser.add_argument("--max_length", type=int, help="tokens of a text; the rest is cut (default: the model's)")
+    parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """Which texts are read."""
+    parser.add_argument("--input", required=True, help="a .txt file, one text a line, or a file of labelled data")
+    parser.add_argument("--format", default="", help="lines, or a reader, such as conll (default: by the ending)")
+    parser.add_argument("--column", default="text", help="that has the text, or a list of words (default: text)")
+    parser.add_argument("--pair_column", default="", help="that has the second text of a pair")
+    parser.add_argument("--id_column", default="", help="that has the ids (default: number of the line or row)")
+    parser.add_argument("--options", default="{}", help='of the reader, as JSON, such as {"header": false}')
+    parser.add_argument("--bad_examples", default="error", choices=("error", "skip"), help="texts that are none")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    add_input(parser)
+    parser.add_argument("--output", required=True, help="FILE.safetensors, FILE.parquet, or a folder of parts")
+    parser.add_argument(
+        "--layers",
+        default="last",
+        help="embeddings, second_to_last, last, sum_last_four, concat_last_four, weighted_sum_last_four, "
+        "weighted_sum_all, all; mean and cls are vectors of a text (default: last)",
+    )
+    parser.add_argument("--weights", help="of weighted sums, lowest layer first (default: a probe's, else equal)")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
+    parser.add_argument("--part_mb", type=int, default=512, help="size of a part in a folder (default: 512)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.features.run import Request, write_features
+
+    layers = tuple(name for name in arguments.layers.split(",") if name)
+    keys = ("output", "workdir", "init", "step", "max_length", "batch_size", "dtype", "part_mb")
+    given = {name: getattr(arguments, name) for name in keys}
+    request = Request(source(arguments), layers=layers, weights=_numbers(arguments.weights), **given)
+    write_features(request, lambda line: print(line, file=sys.stderr))
+
+
+def source(arguments: argparse.Namespace) -> Any:
+    """The ``Input`` that ``add_input`` asked for."""
+    from bert_jax.features.inputs import Input
+
+    try:
+        options = json.loads(arguments.options)
+    except ValueError as error:
+        raise UserError(f'--options={arguments.options} is not JSON ({error}); write {{"header": false}}') from error
+    if not isinstance(options, dict):
+        raise UserError(f'--options={arguments.options} is no JSON object; write {{"header": false}}')
+    keys = ("format", "column", "pair_column", "id_column", "bad_examples")
+    return Input(arguments.input, options=options, **{name: getattr(arguments, name) for name in keys})
+
+
+def _numbers(text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--weights={text} is no list of numbers; write --weights=0.1,0.2,0.3,0.4") from error

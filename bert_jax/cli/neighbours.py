@@ -1,0 +1,36 @@
+"""The nearest contexts of a word in a text file, by its contextual vector."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from bert_jax.cli.features import add_input, add_model, source
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help='with the word, such as "He sat on the bank."')
+    parser.add_argument("--word", required=True, help="the word to compare, such as bank")
+    add_model(parser)
+    add_input(parser)
+    parser.add_argument("--layer", default="last", help="as of `features` (default: last)")
+    parser.add_argument("--best", type=int, default=10, help="how many neighbours (default: 10)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a text")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.features.extract import Extractor, load_encoder
+    from bert_jax.features.inputs import check
+    from bert_jax.neighbours import as_record, as_table, check_layer, find_neighbours, summary
+
+    check_layer(arguments.layer)
+    corpus = source(arguments)
+    check(corpus)
+    encoder = load_encoder(arguments.workdir, arguments.init, arguments.step)
+    extractor = Extractor(encoder, [arguments.layer], arguments.max_length, arguments.batch_size)
+    lowercase = encoder.tokenizer.lowercase
+    found, counts = find_neighbours(extractor, arguments.word, arguments.texts, corpus, arguments.best, lowercase)
+    for one in found:
+        print(json.dumps(as_record(one), ensure_ascii=False) if arguments.json else as_table(one))
+    print(summary(arguments.word, counts), file=sys.stderr)

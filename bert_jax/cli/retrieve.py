@@ -1,0 +1,56 @@
+"""Search texts by meaning; with relevances, score the search beside BM25."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", required=True, help="folder of a run, fine-tuned on sentence_embeddings or not")
+    parser.add_argument("--corpus", help="documents: JSON Lines with _id, title and text")
+    parser.add_argument("--queries", help="queries: JSON Lines with _id and text")
+    parser.add_argument("--qrels", help="relevances: TSV with query-id, corpus-id and score")
+    parser.add_argument("--squad", help="in place of these a file in SQuAD's format: find each question's paragraph")
+    parser.add_argument("--top", type=int, default=10, help="documents of a query (default: 10)")
+    parser.add_argument("--output", help="write the documents of every query here, one JSON object a line")
+    parser.add_argument("--baseline", choices=["bm25", "none"], default="bm25", help="what is scored beside the model")
+    parser.add_argument("--pooling", choices=["mean", "cls"], help="of the vectors (default: as trained, or mean)")
+    parser.add_argument("--max_length", type=int, help="tokens of a text (default: as trained)")
+    parser.add_argument("--batch_size", type=int, default=64, help="texts encoded together")
+    parser.add_argument("--step", type=int, help="a saved step (default: the best evaluation's)")
+    parser.add_argument("--json", action="store_true", help="the scores as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.errors import UserError
+    from bert_jax.examples.collection import read_collection, read_squad
+    from bert_jax.prediction import write_predictions
+    from bert_jax.retrieval import Request, as_records, retrieve
+
+    given = arguments
+    request = Request(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
+    if bool(given.squad) == bool(given.corpus or given.queries or given.qrels):
+        raise UserError("give --corpus and --queries, with --qrels to score the search; or --squad alone")
+    if not given.squad and not (given.corpus and given.queries):
+        raise UserError("--corpus and --queries are needed together")
+    collection = read_squad(given.squad) if given.squad else read_collection(given.corpus, given.queries, given.qrels)
+    found = retrieve(collection, request, given.baseline)
+    records = as_records(collection, found.rankings)
+    if given.output:
+        write_predictions(given.output, records)
+    if not found.metrics:
+        if not given.output:
+            for record in records:
+                print(json.dumps(record, ensure_ascii=False))
+        return
+    if given.json:
+        print(json.dumps(found.metrics))
+        return
+    print(
+        f"{len(collection.documents):,} documents, {len(collection.queries):,} queries; step {found.step:,}, "
+        f"{found.pooling} pooling, at most {found.max_length} tokens"
+    )
+    print("  ".join([f"{'':<8}", *(f"{name:>10}" for name in found.metrics["model"])]))
+    for name, metrics in found.metrics.items():
+        print("  ".join([f"{name:<8}", *(f"{value:>10.4f}" for value in metrics.values())]))

@@ -1,0 +1,129 @@
+"""What retrieval is scored on: documents, queries, and which documents answer which query."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+
+from bert_jax.errors import UserError
+from bert_jax.examples import delimited, jsonl, squad_json
+from bert_jax.examples.reading import Bad, Record, need
+from bert_jax.examples.values import is_unicode
+
+SHOWN = 3
+QRELS = ("query-id", "corpus-id", "score")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """``relevances`` is empty where nothing is known: query -> document -> grade, above 0 for a relevant one."""
+
+    documents: Mapping[str, str]  # id -> text
+    queries: Mapping[str, str]
+    relevances: Mapping[str, Mapping[str, int]]
+
+
+def read_collection(
+    corpus: str | os.PathLike[str], queries: str | os.PathLike[str], qrels: str | os.PathLike[str] | None = None
+) -> Collection:
+    """As BEIR writes them (Thakur et al. 2021): ``corpus.jsonl`` with ``_id``, ``title`` and ``text``;
+    ``queries.jsonl`` with ``_id`` and ``text``; ``qrels.tsv`` with query-id, corpus-id and score. Compressed ones too.
+
+    With qrels, queries that have none are left out.
+
+    Raises:
+      UserError: a file that is missing or not of the format; texts without an id or with that of another; queries
+        without text; qrels of texts that are not there.
+    """
+    documents, asked = _texts(os.fspath(corpus)), _texts(os.fspath(queries))
+    empty = [name for name, text in asked.items() if not text]
+    if empty:
+        raise UserError(
+            f"{os.fspath(queries)} has {len(empty):,} queries without text, such as {empty[0]!r}; mend them"
+        )
+    relevances = _qrels(os.fspath(qrels), documents, asked) if qrels else {}
+    if qrels:
+        asked = {name: text for name, text in asked.items() if name in relevances}
+    return Collection(documents, asked, relevances)
+
+
+def read_squad(path: str | os.PathLike[str]) -> Collection:
+    """The paragraphs of a file in SQuAD's format as documents, its questions as queries, each with its own paragraph.
+
+    Equal paragraphs are one document, equal questions one query with several. Questions that have no answer there are
+    left out.
+    """
+    documents: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    relevances: dict[str, dict[str, int]] = {}
+    number: dict[str, str] = {}
+    asked: dict[str, str] = {}
+    for row, record in enumerate(_sound(squad_json.Reader().read(need(os.fspath(path))))):
+        context, question = record["context"], record["question"]
+        if not isinstance(context, str) or not isinstance(question, str) or not question.strip():
+            raise UserError(f"{record.where} has no question or no context; mend it")
+        name = number.setdefault(context, f"paragraph-{len(number)}")
+        documents[name] = context
+        if not record["is_impossible"]:
+            query = asked.setdefault(question, f"question-{row}")
+            queries[query] = question
+            relevances.setdefault(query, {})[name] = 1
+    if not queries:
+        raise UserError(f"{os.fspath(path)} has no question with an answer")
+    return Collection(documents, queries, relevances)
+
+
+def _texts(path: str) -> dict[str, str]:
+    """id -> title and text, with a space between."""
+    texts: dict[str, str] = {}
+    wrong: list[str] = []
+    for record in _sound(jsonl.Reader().read(need(path))):
+        name, text, title = (record.get(key) for key in ("_id", "text", "title"))
+        if not isinstance(name, str | int) or not isinstance(text, str) or not isinstance(title, str | None):
+            wrong.append(f"{record.where} has no _id and text ({', '.join(record)})")
+        elif str(name) in texts:
+            wrong.append(f"{record.where} has the _id {name!r} of another")
+        elif not (is_unicode(text) and is_unicode(title)):
+            wrong.append(f"{record.where} is not UTF-8")
+        else:
+            texts[str(name)] = " ".join(part for part in (title, text) if part).strip()
+    _raise(wrong)
+    if not texts:
+        raise UserError(f"{path} has no text; JSON objects with _id and text are needed, one a line")
+    return texts
+
+
+def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    relevances: dict[str, dict[str, int]] = {}
+    wrong: list[str] = []
+    for record in _sound(delimited.Reader().read(need(path))):
+        missing = [name for name in QRELS if name not in record]
+        if missing:
+            raise UserError(f"{path} has no column {', '.join(missing)}; its first line names {', '.join(record)}")
+        query, document, score = (record[name] for name in QRELS)
+        if query not in queries:
+            wrong.append(f"{record.where} has the query {query!r}, which is not there")
+        elif document not in documents:
+            wrong.append(f"{record.where} has the document {document!r}, which is not there")
+        elif not score.lstrip("-").isdecimal():
+            wrong.append(f"{record.where} has the score {score!r}, which is no whole number")
+        else:
+            relevances.setdefault(query, {})[document] = int(score)
+    _raise(wrong)
+    if not relevances:
+        raise UserError(f"{path} has no line after its first; leave --qrels out to search without a score")
+    return relevances
+
+
+def _sound(items: Iterator[Record | Bad]) -> Iterator[Record]:
+    for item in items:
+        if isinstance(item, Bad):
+            raise UserError(f"{item.where} {item.reason}; mend it")
+        yield item
+
+
+def _raise(wrong: list[str]) -> None:
+    if wrong:
+        more = f"; and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
+        raise UserError("; ".join(wrong[:SHOWN]) + more)

@@ -1,0 +1,153 @@
+"""The texts to read: a file with one a line, or the columns of any reader of examples. Streamed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from bert_jax import catalogue
+from bert_jax.configuration import build, nearest
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import MISSING, select
+from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
+from bert_jax.examples.values import is_blank, is_unicode, text, words
+
+LINES = "lines"  # the format that is no reader: one text a line
+FORMATS = {
+    ".txt": LINES,
+    ".tsv": "delimited",
+    ".csv": "delimited",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".conll": "conll",
+}
+SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One text, or a pair of texts, or a text that is cut into ``words`` already."""
+
+    id: str
+    text: str
+    pair: str | None = None
+    words: tuple[str, ...] | None = None  # ``text`` is these with spaces between
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A file of texts.
+
+    Attributes:
+      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are no texts); "" goes by the file's ending.
+      column: that has the text, or a list of words.
+      id_column: "" takes the number of the line or row, from 1.
+    """
+
+    path: str
+    format: str = ""
+    column: str = "text"
+    pair_column: str = ""
+    id_column: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the reader
+    bad_examples: Literal["error", "skip"] = "error"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What a first pass found."""
+
+    num_texts: int
+    bad: tuple[Bad, ...]  # the first few
+    num_bad: int
+
+
+def check(source: Input) -> Checked:
+    """Read everything once, before anything slow.
+
+    Raises:
+      UserError: no such file, no text, an unknown format, option or column, a text that is none.
+    """
+    num_texts, num_bad = 0, 0
+    bad: list[Bad] = []
+    for item in _items(source):
+        if isinstance(item, Item):
+            num_texts += 1
+            continue
+        num_bad += 1
+        bad += [item] if len(bad) < SHOWN else []
+    if num_bad and source.bad_examples == "error":
+        raise UserError(f"{listed(Checked(num_texts, tuple(bad), num_bad))}; mend them, or give --bad_examples=skip")
+    if not num_texts:
+        raise UserError(f"{source.path} has no text; check --input, --format and --column")
+    return Checked(num_texts, tuple(bad), num_bad)
+
+
+def listed(found: Checked) -> str:
+    """What is bad, in a line."""
+    more = f"; and {found.num_bad - len(found.bad):,} more" if found.num_bad > len(found.bad) else ""
+    examples = "; ".join(f"{item.where} {item.reason}" for item in found.bad)
+    return f"{found.num_bad:,} of {found.num_texts + found.num_bad:,} texts are bad: {examples}{more}"
+
+
+def items(source: Input) -> Iterator[Item]:
+    """The texts in order, without what is bad."""
+    return (item for item in _items(source) if isinstance(item, Item))
+
+
+def _items(source: Input) -> Iterator[Item | Bad]:
+    kind = source.format or FORMATS.get(_ending(source.path), "")
+    if not kind:
+        raise UserError(f"{source.path} does not say how it is written; give --format, one of {', '.join(_formats())}")
+    if kind == LINES:
+        return _lines(need(source.path))
+    if kind not in _formats():
+        raise UserError(f"unknown --format {kind!r}; {nearest(kind, _formats())}")
+    module = catalogue.find("examples", kind, having="Reader")
+    reader = module.Reader(build(module.Options, source.options, "--options"))
+    path = source.path if reader.named_splits else need(source.path)
+    return _examples(source, reader.read(path))
+
+
+def _formats() -> list[str]:
+    return [LINES, *catalogue.parts("examples", having="Reader")]
+
+
+def _ending(path: str) -> str:
+    name = plain_name(path).lower()
+    return name[name.rfind(".") :] if "." in name else ""
+
+
+def _lines(path: str) -> Iterator[Item | Bad]:
+    for number, line in text_lines(path):
+        if not is_unicode(line):
+            yield Bad(f"{path}:{number}", "is not UTF-8")
+        elif line.strip():
+            yield Item(str(number), line)
+
+
+def _examples(source: Input, records: Iterator[Record | Bad]) -> Iterator[Item | Bad]:
+    for number, record in enumerate(records, 1):
+        yield record if isinstance(record, Bad) else _example(source, record, str(number))
+
+
+def _example(source: Input, record: Record, number: str) -> Item | Bad:
+    values = {}
+    for name in filter(None, (source.column, source.pair_column, source.id_column)):
+        value = select(record, name)
+        if value is MISSING:
+            return Bad(record.where, f"has no column {name!r} ({nearest(name, map(str, record))})")
+        if is_blank(value, "text"):
+            return Bad(record.where, f"has an empty {name}")
+        if not is_unicode(value):
+            return Bad(record.where, f"has a {name} that is not UTF-8")
+        values[name] = value
+    try:
+        found = values[source.column]
+        cut = tuple(words(found)) if isinstance(found, list | tuple) else None
+        pair = text(values[source.pair_column]) if source.pair_column else None
+        own_id = text(values[source.id_column]) if source.id_column else number
+        return Item(own_id, " ".join(cut) if cut is not None else text(found), pair, cut)
+    except ValueError as error:
+        return Bad(record.where, f"has {error}")

@@ -1,0 +1,97 @@
+"""What can be taken out of an encoder's hidden states, by the names of Devlin et al. 2019, table 7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.configuration import choose
+from bert_jax.errors import UserError
+
+LAST_FOUR = 4
+
+
+class Layer(NamedTuple):
+    """One kind of vector.
+
+    Attributes:
+      of: (hidden states [N + 1, B, L, D] float32, attention_mask [B, L], weights) -> [B, L, ...] or [B, D].
+      needs: how many Transformer layers the model must have.
+      is_sentence: a vector for each text and not for each token.
+      weighted: how many of the last layers are weighted; 0 is all of them, None is none.
+    """
+
+    of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    needs: int = 1
+    is_sentence: bool = False
+    weighted: int | None = None
+
+
+def weighted_sum(hidden: jax.Array, weights: jax.Array) -> jax.Array:
+    """hidden [N + 1, ...] from the embeddings up, weights [n] for the last n of them -> [...]."""
+    return jnp.tensordot(weights, hidden[-weights.shape[0] :], axes=1)
+
+
+def concatenated(hidden: jax.Array) -> jax.Array:
+    """The last four [4, ..., D] -> [..., 4D], the lowest first."""
+    return jnp.concatenate(list(hidden[-LAST_FOUR:]), axis=-1)
+
+
+def mean(sequence: jax.Array, attention_mask: jax.Array) -> jax.Array:
+    """sequence [B, L, D] -> [B, D] over the real tokens, [CLS] and [SEP] among them, as sentence-transformers does."""
+    mask = attention_mask[..., None].astype(sequence.dtype)
+    return jnp.sum(sequence * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
+
+
+LAYERS: dict[str, Layer] = {
+    "embeddings": Layer(lambda hidden, mask, weights: hidden[0]),
+    "second_to_last": Layer(lambda hidden, mask, weights: hidden[-2]),
+    "last": Layer(lambda hidden, mask, weights: hidden[-1]),
+    "sum_last_four": Layer(lambda hidden, mask, weights: jnp.sum(hidden[-LAST_FOUR:], axis=0), LAST_FOUR),
+    "concat_last_four": Layer(lambda hidden, mask, weights: concatenated(hidden), LAST_FOUR),
+    "weighted_sum_last_four": Layer(lambda hidden, mask, weights: weighted_sum(hidden, weights), LAST_FOUR, False, 4),
+    "weighted_sum_all": Layer(lambda hidden, mask, weights: weighted_sum(hidden, weights), 1, False, 0),
+    "all": Layer(lambda hidden, mask, weights: jnp.moveaxis(hidden, 0, 2)),
+    "mean": Layer(lambda hidden, mask, weights: mean(hidden[-1], mask), is_sentence=True),
+    "cls": Layer(lambda hidden, mask, weights: hidden[-1][:, 0], is_sentence=True),
+}
+TOP_ONLY = ("last", "mean", "cls")  # need no other layer than the last
+
+
+def check_layers(names: Sequence[str]) -> None:
+    """Raise ``UserError`` for a name that is none, one given twice, or none at all."""
+    for name in names:
+        choose("layer", name, LAYERS)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        raise UserError(
+            f"layers names {', '.join(twice) or 'none'}{' twice' * bool(twice)}; allowed: {', '.join(LAYERS)}"
+        )
+
+
+def check_depth(names: Sequence[str], num_layers: int) -> None:
+    """Raise ``UserError`` for layers that a model of ``num_layers`` has not."""
+    lacking = [name for name in names if LAYERS[name].needs > num_layers]
+    if lacking:
+        there = [name for name, layer in LAYERS.items() if layer.needs <= num_layers]
+        raise UserError(
+            f"the model has {num_layers} layers, too few for {', '.join(lacking)}; allowed: {', '.join(there)}"
+        )
+
+
+def layer_weights(name: str, num_layers: int, given: Sequence[float] | None) -> tuple[float, ...]:
+    """The weights of layer ``name``, which are equal where none are ``given``; () for one without weights.
+
+    Raises:
+      UserError: another number of them than layers are weighted.
+    """
+    weighted = LAYERS[name].weighted
+    if weighted is None:
+        return ()
+    count = weighted or num_layers
+    if given is not None and len(given) != count:
+        raise UserError(f"{name} needs {count} weights, the lowest layer first; {len(given)} are given")
+    return tuple(given) if given is not None else (1.0 / count,) * count

@@ -1,0 +1,180 @@
+"""The contexts in which a word means most nearly the same: by the cosine of its contextual vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.features.extract import Extractor, TextFeatures
+from bert_jax.features.inputs import Input, Item, items
+from bert_jax.features.layers import LAYERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbour:
+    """An occurrence of the word in the corpus."""
+
+    score: float  # cosine
+    id: str  # of the text
+    text: str
+    start: int  # the word is text[start:stop]
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The nearest contexts of one occurrence, the nearest first."""
+
+    text: str
+    start: int
+    stop: int
+    neighbours: tuple[Neighbour, ...]
+
+
+@dataclasses.dataclass
+class Counts:
+    texts: int = 0  # of the corpus
+    occurrences: int = 0
+    beyond: int = 0  # of them, after the length that the model reads
+
+
+def check_layer(name: str) -> None:
+    """Raise ``UserError`` unless ``name`` is a layer of vectors of tokens."""
+    allowed = [layer for layer, kind in LAYERS.items() if not kind.is_sentence and layer != "all"]
+    if name not in allowed:
+        raise UserError(f"--layer={name} has no vector of a word; allowed: {', '.join(allowed)}")
+
+
+def find_neighbours(
+    extractor: Extractor, word: str, texts: Sequence[str], corpus: Input, best: int = 10, ignore_case: bool = True
+) -> tuple[list[Found], Counts]:
+    """The ``best`` contexts of ``word`` in ``corpus``, which is streamed, for each of ``texts`` (at its first
+    occurrence). An occurrence in one of the ``texts`` themselves is left out, and a text counts once.
+
+    Args:
+      extractor: of one layer of vectors of tokens.
+
+    Raises:
+      UserError: a text without the word, or none in the corpus that has it.
+    """
+    pattern = whole_word(word, ignore_case)
+    without = [text for text in texts if not pattern.search(text)]
+    if without or not texts:
+        raise UserError(f"{without[0]!r} does not have the word {word!r}" if without else "no text with the word")
+    counts = Counts()
+    queries = list(
+        _vectors(extractor, [Item(str(i), text) for i, text in enumerate(texts)], pattern, counts, first=True)
+    )
+    if len(queries) < len(texts):
+        raise UserError(f"{word!r} stands after the {extractor.max_length} tokens that are read; shorten the text")
+    counts = Counts()
+    # A heap a query, its worst at [0]; the order of the corpus decides between equals.
+    heaps: list[list[tuple[float, int, Neighbour]]] = [[] for _ in texts]
+    asked = set(texts)
+    occurrences = _vectors(extractor, _having(pattern, items(corpus), asked, counts), pattern, counts)
+    directions = np.stack([unit(vector) for _, _, _, vector in queries])
+    for number, (item, start, stop, vector) in enumerate(occurrences):
+        for heap, score in zip(heaps, (directions @ unit(vector)).tolist(), strict=True):
+            entry = (score, -number, Neighbour(score, item.id, item.text, start, stop))
+            if len(heap) < best:
+                heapq.heappush(heap, entry)
+            else:
+                heapq.heappushpop(heap, entry)
+    if not counts.occurrences:
+        raise UserError(
+            f"none of the {counts.texts:,} texts of {corpus.path} has the word {word!r} beside those asked for"
+        )
+    found = [
+        Found(item.text, start, stop, tuple(neighbour for _, _, neighbour in sorted(heap, reverse=True)))
+        for (item, start, stop, _), heap in zip(queries, heaps, strict=True)
+    ]
+    return found, counts
+
+
+def whole_word(word: str, ignore_case: bool) -> re.Pattern[str]:
+    """Finds ``word`` where no letter or digit goes on with it; ideographs stand next to each other in any case."""
+    if not word.strip():
+        raise UserError("--word is empty; give the word to compare")
+    before, after = ("" if _is_ideograph(edge) or not edge.isalnum() else r"\w" for edge in (word[0], word[-1]))
+    left, right = f"(?<!{before})" if before else "", f"(?!{after})" if after else ""
+    return re.compile(left + re.escape(word) + right, re.IGNORECASE if ignore_case else 0)
+
+
+def _is_ideograph(character: str) -> bool:
+    return unicodedata.name(character, "").startswith("CJK ")
+
+
+def _having(pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], counts: Counts) -> Iterator[Item]:
+    """Each text once; what has not the word is not even encoded."""
+    seen: set[int] = set()
+    for item in found:
+        counts.texts += 1
+        if not pattern.search(item.text) or item.text in asked or hash(item.text) in seen:
+            continue
+        seen.add(hash(item.text))
+        yield Item(item.id, item.text)
+
+
+def _vectors(
+    extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: Counts, first: bool = False
+) -> Iterator[tuple[Item, int, int, np.ndarray]]:
+    """(text, start, stop, vector) of every occurrence, or of the ``first`` of each text."""
+    for features in extractor.run(texts):
+        for match in pattern.finditer(features.item.text):
+            vector = word_vector(features, *match.span())
+            counts.occurrences += vector is not None
+            counts.beyond += vector is None
+            if vector is not None:
+                yield features.item, *match.span(), vector
+            if first:
+                break
+
+
+def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | None:
+    """[D] float32, the mean over the tokens that share characters with text[start:stop]; None where there is none."""
+    begins, ends = features.tokens.offsets.T
+    of_word = (begins < stop) & (ends > start)
+    if not of_word.any():
+        return None
+    [vectors] = features.vectors.values()
+    return vectors[of_word].astype(np.float32).mean(axis=0)
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    """``vector`` at length 1."""
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
+def as_record(found: Found) -> dict[str, Any]:
+    """For JSON."""
+    return dataclasses.asdict(found)
+
+
+def as_table(found: Found) -> str:
+    """The text asked for, then a line for each neighbour, the word in brackets."""
+    lines = [marked(found.text, found.start, found.stop)]
+    lines += [f"  {n.score:.3f}  {marked(n.text, n.start, n.stop)}  ({n.id})" for n in found.neighbours]
+    return "\n".join(lines)
+
+
+def marked(text: str, start: int, stop: int, around: int = 60) -> str:
+    """The word in brackets with ``around`` characters on both sides."""
+    left, right = text[max(0, start - around) : start], text[stop : stop + around]
+    left = f"...{left}" if start > around else left
+    right = f"{right}..." if len(text) > stop + around else right
+    return f"{left}[{text[start:stop]}]{right}"
+
+
+def summary(word: str, counts: Counts) -> str:
+    """What was searched."""
+    line = f"{counts.occurrences:,} other occurrences of {word!r} in {counts.texts:,} texts"
+    if counts.beyond:
+        line += f"; {counts.beyond:,} more stand after the length that is read: cut the texts to sentences"
+    return line

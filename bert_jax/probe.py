@@ -1,0 +1,297 @@
+"""What an encoder is worth while it is being pretrained: a small labelled task, learned anew from its parameters.
+
+A probe reads parameters and leaves a run as it is. Its score depends on (parameters, config.probe, examples) alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bert_jax import catalogue, configuration
+from bert_jax.errors import UserError
+from bert_jax.examples.load import DataConfig, load
+from bert_jax.examples.splits import keep
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.sentence import pooled
+from bert_jax.records import Batch, Example
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.tasks.base import KIND, ExampleTask, Setting
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import mesh as meshes
+from bert_jax.training.evaluation import Evaluation, local_part
+from bert_jax.training.loop import Experiment
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.state import initialise
+from bert_jax.training.step import make_train_step, metric_names
+
+FROZEN_TASKS = ("classification", "regression")  # a head on one vector
+BODY = ("encoder", "pooler")  # what a task shares with pretraining
+PENALTY = 1e-3  # of half the squared weights of a frozen probe's head, whose inputs have variance 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeConfig:
+    """``config.probe``. None of it changes what the run learns.
+
+    Attributes:
+      task: a file of ``bert_jax.tasks``; "" probes nothing.
+      kind: "frozen" learns a linear head on the vectors of the encoder as it stands; "finetune" trains all of a copy.
+      every_steps: of the evaluations those at its multiples, and the last; 0: every one.
+      folder: that the paths of ``data.splits`` are below.
+      data, options: keys of ``config.data`` and ``config.task`` of a fine-tuning.
+      features: the vector of a frozen probe: mean of the last layer, the last layer at [CLS], or the pooler's.
+      num_steps: updates of the head (over all examples) or of the copy (over batches).
+      max_examples: of each split.
+      learning_rate: None: 0.02 of a frozen probe's Adam, 1e-4 of a fine-tuning.
+    """
+
+    task: str = ""
+    kind: Literal["frozen", "finetune"] = "frozen"
+    every_steps: int = 0
+    folder: str = ""
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    features: Literal["mean", "cls", "pooled"] = "mean"
+    num_steps: int = 200
+    max_examples: int = 1000
+    max_length: int = 128
+    batch_size: int = 32
+    learning_rate: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole = ("num_steps", "max_examples", "max_length", "batch_size")
+        configuration.check_fields(self, "config.probe", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
+        counts = ("every_steps", "seed")
+        configuration.check_fields(self, "config.probe", "at least 0 is needed", *counts, sound=lambda v: v >= 0)
+        if self.learning_rate is not None and self.learning_rate <= 0:
+            raise UserError(f"config.probe.learning_rate is {self.learning_rate}; more than 0 is needed, or None")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A probe as far as it is known before there is a vocabulary."""
+
+    config: ProbeConfig
+    task: type[ExampleTask]
+    task_config: Any
+    splits: Mapping[str, tuple[Example, ...]]
+    labels: tuple[str, ...]
+    experiment: Experiment
+    notes: tuple[str, ...]
+
+    def make(self, tokenizer: Tokenizer, model: ModelConfig) -> Probe:
+        """The probe of a run with this vocabulary and this model."""
+        return Probe(self, tokenizer, model)
+
+
+def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
+    """Read the examples and check all that can be checked before a text is read; None where nothing is probed.
+
+    Raises:
+      UserError: an unknown task, one that a frozen probe cannot learn, examples that cannot be read, a cadence that
+        meets no evaluation.
+    """
+    if not config.task:
+        return None
+    room = catalogue.find("tasks", config.task, having="Task")
+    if config.kind == "frozen" and config.task not in FROZEN_TASKS:
+        raise UserError(
+            f"config.probe.task is {config.task!r}; a frozen probe takes {' and '.join(FROZEN_TASKS)}, "
+            "config.probe.kind='finetune' every task"
+        )
+    every = experiment.training.eval_every_steps
+    if config.every_steps % every:
+        raise UserError(
+            f"config.probe.every_steps is {config.every_steps}; a probe runs at evaluations: a multiple of "
+            f"config.training.eval_every_steps, {every}, is needed, or 0 for all"
+        )
+    task_config = configuration.build(room.Config, config.options, "config.probe.options")
+    data = configuration.build(DataConfig, config.data, "config.probe.data")
+    notes: list[str] = []
+    found = load(data, config.folder, room.Task.roles, notes.append)
+    splits = {name: limited(examples, config) for name, examples in found.items() if not name.startswith("test")}
+    train = [name for name in splits if name.startswith("train")]
+    if len(train) != 1 or len(train) == len(splits):
+        raise UserError(
+            f"config.probe.data has the splits {', '.join(found)}; needed are one train split, and one dev split or "
+            "config.probe.data.dev_fraction"
+        )
+    labels = room.Task.labels(task_config, found[train[0]])
+    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
+    notes.append(f"probe: {config.task}, {config.kind}; {sizes} examples")
+    return Prepared(config, room.Task, task_config, splits, labels, experiment, tuple(notes))
+
+
+def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
+    """At most ``max_examples``, of each label its share."""
+    if len(examples) <= config.max_examples:
+        return examples
+    return keep(examples, config.max_examples / len(examples), config.seed)[: config.max_examples]
+
+
+class Probe:
+    """``probe(step, params)`` -> metrics by name, "probe/..."; {} at steps that are not probed."""
+
+    def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
+        """Raises ``UserError`` where the task cannot encode the examples."""
+        config, self._prepared = prepared.config, prepared
+        length = min(config.max_length, model.max_length)
+        self.task = prepared.task(
+            prepared.task_config,
+            Setting(prepared.splits, tokenizer, model, prepared.labels, length, config.batch_size, config.seed, "none"),
+        )
+        self._mesh = prepared.experiment.make_mesh()
+        shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+        rows = -(-config.batch_size // shards) * shards
+        self._phase = Phase(config.num_steps, rows, self.task.lengths[KIND], KIND)
+        self._learned = self._frozen() if config.kind == "frozen" else self._finetuned()
+
+    @property
+    def notes(self) -> list[str]:
+        """What who runs it should know, a line each."""
+        floors = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.task.baselines(KIND, 0).items()]
+        return [*self._prepared.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
+
+    def due(self, step: int) -> bool:
+        """Whether the evaluation at ``step`` is probed."""
+        every, last = self._prepared.config.every_steps, self._prepared.experiment.phases.num_steps
+        return not every or step % every == 0 or step == last
+
+    def __call__(self, step: int, params: Any) -> dict[str, float]:
+        if not self.due(step):
+            return {}
+        with meshes.activations(self._mesh):
+            return {f"probe/{name}": value for name, value in self._learned(params).items()}
+
+    # ---- A linear head on what the encoder gives -------------------------------------------------------------------
+
+    def _frozen(self) -> Callable[[Any], dict[str, float]]:
+        config, task = self._prepared.config, self.task
+        shapes = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
+        empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
+        view: Any = FeatureTask(task, config.features)
+        reading = Evaluation(view, self._mesh, self._phase, 2**31)
+        learn = jax.jit(lambda vectors, batch: learned_head(task, empty, vectors, batch, config))
+        judge = jax.jit(lambda head, vectors, batch: task.score({"logits": logits_of(head, vectors)}, batch))
+        [train] = task.setting.part("train")
+
+        def run(params: Any) -> dict[str, float]:
+            read = {name: params[name] for name in BODY if name in params}
+            if "pooler" not in read:
+                if config.features == "pooled":
+                    raise UserError(
+                        "config.probe.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go"
+                    )
+                zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["pooler"])
+                read["pooler"] = jax.device_put(zeros, meshes.replicated(self._mesh))
+            vectors = {name: reading.read(name, read, {})[1]["vectors"] for name in task.rows}
+            mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0) + 1e-6
+            vectors = {name: ((found - mean) / spread).astype(np.float32) for name, found in vectors.items()}
+            head = learn(vectors[train], dict(task.rows[train].arrays))
+            parts = {}
+            for part in task.heldout_parts:
+                sums = jax.device_get(judge(head, vectors[part], dict(task.rows[part].arrays)))
+                logits = np.asarray(logits_of(head, vectors[part]))
+                parts[part] = task.summary(sums) | task.finish(part, {"logits": logits})
+            return of_parts(parts)
+
+        return run
+
+    # ---- A copy of everything, trained for a while -----------------------------------------------------------------
+
+    def _finetuned(self) -> Callable[[Any], dict[str, float]]:
+        config, task, phase = self._prepared.config, self.task, self._phase
+        tx = make_optimizer(OptimizerConfig(bias_correction="standard"))
+        rate = config.learning_rate or 1e-4
+        schedule = make_schedule(ScheduleConfig("linear", rate, config.num_steps // 10), config.num_steps)
+        step = jax.jit(make_train_step(task, tx, schedule, config.seed))
+        phases, source = Phases((phase,)), task.source("train", KIND, 0)
+        evaluation = Evaluation(task, self._mesh, phase, 2**31)
+
+        def run(params: Any) -> dict[str, float]:
+            state, frozen = initialise(task, tx, metric_names(task), phase.batch_size, config.seed, self._mesh)
+            # Nothing is donated, so the run keeps its own parameters.
+            begun = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
+            state = dataclasses.replace(state, params={**state.params, **begun})
+            for number in range(config.num_steps):
+                dealt = phases.step(number, [source.rows_per_epoch])
+                batch = {name: local_part(value) for name, value in source.rows(dealt.epochs, dealt.rows).items()}
+                state = step(state, frozen, meshes.to_devices(batch, self._mesh))
+            return evaluation.run(state.params, frozen)
+
+        return run
+
+
+class FeatureTask:
+    """What ``Evaluation`` reads of a task, with a vector of each row in place of its outputs."""
+
+    gathered_outputs = ("vectors",)
+
+    def __init__(self, task: ExampleTask, features: Literal["mean", "cls", "pooled"]):
+        self._task, self._features = task, features
+        self.heldout_parts = task.heldout_parts
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        return self._task.source(split, kind, phase, part)
+
+    def init_carry(self, num_rows: int) -> tuple[()]:
+        return self._task.init_carry(num_rows)
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+        del variables, batch, rng
+        return Losses({}, {}, carry)
+
+    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
+        """vectors [B, D] float32."""
+        del carry
+        ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+        found: Any = self._task.model.apply({"params": variables.params}, **ids, method=body)
+        sequence, of_pooler = found
+        if self._features == "pooled":
+            return {"vectors": of_pooler.astype(jnp.float32)}
+        return {"vectors": pooled(sequence, batch["attention_mask"], self._features)}
+
+
+def body(module: Any, input_ids: jax.Array, token_type_ids: jax.Array, attention_mask: jax.Array) -> Any:
+    """(sequence [B, L, D], pooled [B, D]) of a model for a class or a number, which has both."""
+    sequence = module.encoder(input_ids, token_type_ids, attention_mask)
+    return sequence, module.pooler(sequence, jnp.zeros((input_ids.shape[0], 1), jnp.int32))[:, 0]
+
+
+def logits_of(head: Any, vectors: Any) -> jax.Array:
+    """vectors [N, D] -> [N, K]."""
+    return vectors @ head["kernel"] + head["bias"][None]
+
+
+def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: ProbeConfig) -> Any:
+    """The head after ``num_steps`` updates by Adam from zero, each over all examples, on the task's own loss."""
+    tx = optax.adam(config.learning_rate or 0.02)
+
+    def loss(head: Any) -> jax.Array:
+        value, count = task.score({"logits": logits_of(head, vectors)}, batch)["loss"]
+        return value / count + PENALTY / 2 * jnp.sum(jnp.square(head["kernel"]))
+
+    def update(_: int, carry: Any) -> Any:
+        head, moments = carry
+        direction, moments = tx.update(jax.grad(loss)(head), moments)
+        return optax.apply_updates(head, direction), moments
+
+    head = jax.tree.map(jnp.asarray, empty)
+    return jax.lax.fori_loop(0, config.num_steps, update, (head, tx.init(head)))[0]
+
+
+def of_parts(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of one held-out part as they are, of several with the name of each."""
+    if len(parts) == 1:
+        return dict(next(iter(parts.values())))
+    return {f"{name}/{part}": value for part, metrics in parts.items() for name, value in metrics.items()}

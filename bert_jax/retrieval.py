@@ -1,0 +1,186 @@
+"""Search with sentence vectors: every text encoded once, the nearest documents of each query by cosine."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.examples.collection import Collection
+from bert_jax.interchange.workdir import TrainedModel, load_trained
+from bert_jax.models.sentence import BertForSentenceEmbedding, Pooling
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import pair_sequences
+from bert_jax.tasks.metrics.nearest import Nearest
+from bert_jax.tasks.metrics.retrieval import retrieval_metrics
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
+
+BLOCK_TEXTS = 4096  # encoded, searched and let go together
+SHORTEST = 16
+# Words of BM25: runs of letters and digits; where a script has no spaces, each character.
+WORD = re.compile(
+    r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
+)
+K1, B = 0.9, 0.4  # as BEIR's BM25 has them (Thakur et al. 2021, section 4)
+Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What ``bert-jax retrieve`` is asked for. None: as the model was trained."""
+
+    workdir: str
+    step: int | None = None
+    top: int = 10
+    pooling: Pooling | None = None
+    max_length: int | None = None
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("top", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}={getattr(self, name)}; at least 1 is needed")
+
+
+class TextEncoder:
+    """Texts to vectors, on all devices. Texts of a block are sorted by length, so that few positions are padding."""
+
+    def __init__(self, trained: TrainedModel, pooling: Pooling, max_length: int, batch_size: int):
+        trained.config.check_lengths({"--max_length": max_length})
+        self._tokenizer, self._max_length = trained.tokenizer, max_length
+        self._mesh = meshes.make_mesh(MeshConfig())
+        shards = self._mesh.shape["data"]
+        self._rows = -(-batch_size // shards) * shards
+        model = BertForSentenceEmbedding(trained.config, pooling)
+        with meshes.activations(self._mesh):
+            params = {"encoder": trained.params["encoder"]}
+            self._params = jax.device_put(params, meshes.replicated(self._mesh))
+
+        def encode(params: Any, batch: Any) -> jax.Array:
+            outputs: Any = model.apply({"params": params}, **batch)
+            return outputs["embeddings"]  # type: ignore[no-any-return]
+
+        self._encode = jax.jit(encode)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """[N, D] float32, in the order of ``texts``."""
+        return np.concatenate([block for _, block in self.blocks(texts)])
+
+    def blocks(self, texts: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first text, vectors) of ``BLOCK_TEXTS`` texts after another."""
+        for start in range(0, len(texts), BLOCK_TEXTS):
+            yield start, self._block(texts[start : start + BLOCK_TEXTS])
+
+    def _block(self, texts: Sequence[str]) -> np.ndarray:
+        rows = EncodedRows.of(pair_sequences(self._tokenizer, texts, [None] * len(texts), self._max_length), {})
+        order = np.argsort(rows.lengths, kind="stable")
+        vectors: list[np.ndarray] = []
+        with meshes.activations(self._mesh):
+            for start in range(0, len(order), self._rows):
+                # The last batch is filled up with its last text.
+                chosen = order[np.minimum(np.arange(start, start + self._rows), len(order) - 1)]
+                batch = rows.take(chosen, padded(int(rows.lengths[chosen].max()), self._max_length))
+                found = self._encode(self._params, meshes.to_devices(batch, self._mesh))
+                vectors.append(np.asarray(found)[: len(order) - start])
+        placed = np.empty((len(texts), vectors[0].shape[-1]), np.float32)
+        placed[order] = np.concatenate(vectors)
+        return placed
+
+
+def padded(length: int, max_length: int) -> int:
+    """One of few lengths, each of which is compiled: doubled from ``SHORTEST`` on, and halfway between."""
+    bound = SHORTEST
+    while bound < length:
+        bound = bound * 3 // 2 if bound & (bound - 1) == 0 else bound // 3 * 4
+    return min(bound, max_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """``metrics``: of each searcher; empty where relevances are not known."""
+
+    rankings: Rankings
+    metrics: dict[str, dict[str, float]]
+    step: int
+    pooling: str
+    max_length: int
+
+
+def retrieve(collection: Collection, request: Request, baseline: Literal["bm25", "none"] = "bm25") -> Found:
+    """Search ``collection`` with the model of a run, pretrained or fine-tuned; beside it BM25 where it is scored.
+
+    A document with the id of the query is no answer to it, as in BEIR.
+
+    Raises:
+      UserError: no model there, rows longer than it has positions, no package for the baseline.
+    """
+    scored = bool(collection.relevances)
+    if baseline == "bm25" and scored:
+        check_bm25()
+    trained = load_trained(request.workdir, request.step)
+    task = trained.facts.get("task") or {}
+    trained_pooling: Pooling = task["pooling"] if task.get("name") == "sentence_embeddings" else "mean"
+    pooling: Pooling = request.pooling or trained_pooling
+    max_length = request.max_length or trained.facts.get("max_length") or trained.config.max_length
+    encoder = TextEncoder(trained, pooling, max_length, request.batch_size)
+
+    names, texts = list(collection.documents), list(collection.documents.values())
+    nearest = Nearest(encoder(list(collection.queries.values())), request.top + 1)
+    for _, block in encoder.blocks(texts):
+        nearest.add(block)
+    searched = zip(collection.queries, nearest.places, nearest.scores, strict=True)
+    rankings = {query: best(query, names, places, scores, request.top) for query, places, scores in searched}
+    metrics = {}
+    if scored:
+        cutoffs = sorted({min(10, request.top), request.top})
+        metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
+        if baseline == "bm25":
+            metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, request.top), cutoffs)
+    return Found(rankings, metrics, trained.step, pooling, max_length)
+
+
+def best(query: str, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:
+    """Document -> score, best first."""
+    listed = zip(places.tolist(), scores.tolist(), strict=True)
+    return dict([(names[place], score) for place, score in listed if names[place] != query][:top])
+
+
+def words(text: str) -> list[str]:
+    """Of BM25, in lower case."""
+    return WORD.findall(text.lower())
+
+
+def check_bm25() -> Callable[..., Any]:
+    """The class of ``bm25s``. Raises ``UserError`` where it is not installed."""
+    try:
+        from bm25s import BM25
+    except ImportError as error:
+        raise UserError("BM25 needs a package: pip install 'bert-jax[retrieval]', or give --baseline=none") from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index
+    return BM25  # type: ignore[no-any-return]
+
+
+def bm25(collection: Collection, top: int) -> Rankings:
+    """The best documents by BM25 (Lucene's variant)."""
+    searcher = check_bm25()(k1=K1, b=B, method="lucene")
+    names = list(collection.documents)
+    searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
+    count = min(top + 1, len(names))
+    asked = [words(text) for text in collection.queries.values()]
+    places, scores = searcher.retrieve(asked, k=count, show_progress=False)
+    searched = zip(collection.queries, places, scores, strict=True)
+    return {query: best(query, names, found, score, top) for query, found, score in searched}
+
+
+def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:
+    """One record a query, its documents best first."""
+    for query, documents in rankings.items():
+        listed = [{"id": name, "score": round(score, 6)} for name, score in documents.items()]
+        yield {"id": query, "text": collection.queries[query], "documents": listed}

@@ -1,0 +1,65 @@
+"""Tags from the vectors of an encoder that is not trained: the feature-based approach (Devlin et al. 2019, table 7).
+
+All but the model is that of ``tagging``: the examples, the rows, entities and their F1. The encoder is named in
+``config.frozen``, so it has no optimizer state and is saved once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bert_jax import configuration
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.primitives import Module
+from bert_jax.models.probe import NEEDED, FeatureTagger, Layers
+from bert_jax.tasks import tagging
+from bert_jax.tasks.base import Setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(tagging.Config):
+    """Keys of ``config.task``, beside its name: those of ``tagging``, and what is read and by what.
+
+    Attributes:
+      layers: of the encoder. Weighted sums have learned weights, a softmax and a scale.
+      lstm_size, num_lstm_layers: of the BiLSTM, of one direction each.
+      dropout_rate: on what the BiLSTM reads and gives; None: the model's.
+    """
+
+    layers: Layers = "concat_last_four"
+    lstm_size: int = 768
+    num_lstm_layers: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive = ("lstm_size", "num_lstm_layers")
+        configuration.check_fields(self, "config.task", "at least 1 is needed", *positive, sound=lambda v: v >= 1)
+
+
+class Task(tagging.Task):
+    """The loss is the mean cross-entropy over words. Only BiLSTM, classifier and weights of layers are trained."""
+
+    model_inputs = (*tagging.Task.model_inputs, "word_ids")
+    exported = False
+    config: Config
+
+    def __init__(self, config: Config, setting: Setting):
+        if setting.part("train") and "encoder" not in setting.frozen:
+            raise UserError(
+                "feature_tagging reads an encoder that is not trained; set config.frozen to ('encoder',), or take "
+                "config.task.name='tagging' to train all of it"
+            )
+        needed, there = NEEDED.get(config.layers, 1), setting.model.num_layers
+        if there < needed:
+            raise UserError(
+                f"config.task.layers is {config.layers!r}, which needs {needed} layers; the model has {there}"
+            )
+        super().__init__(config, setting)
+
+    def module(self, model: ModelConfig) -> Module:
+        config = self.config
+        rate = model.dropout_rate if config.dropout_rate is None else config.dropout_rate
+        return FeatureTagger(
+            model, len(self.setting.labels), config.layers, config.lstm_size, config.num_lstm_layers, rate
+        )

@@ -1,0 +1,233 @@
+"""Vectors of texts that mean the same lie close: a contrastive task with the rest of the batch as negatives.
+
+The loss is the multiple negatives ranking loss (Henderson et al. 2017, section 4; as sentence-transformers defines it),
+with positives that are the text itself under other dropout where there are no pairs (Gao et al. 2021, SimCSE).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.configuration import check_fields
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.primitives import Module
+from bert_jax.models.sentence import BertForSentenceEmbedding
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.metrics.nearest import Nearest
+from bert_jax.tasks.metrics.regression import regression_metrics
+from bert_jax.tasks.metrics.retrieval import retrieval_metrics
+
+TOP = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.task``, beside its name."""
+
+    pooling: Literal["mean", "cls"] = "mean"
+    temperature: float = 0.05  # cosines are divided by it
+    positives: Literal["given", "dropout"] = "given"  # dropout: the text itself, whatever pairs train has
+    max_negatives: int | None = None  # of an example, the first ones; None: all
+    min_similarity: float = 0.0  # pairs of a lower ``similarity`` are no positives
+
+    def __post_init__(self) -> None:
+        check_fields(self, "config.task", "more than 0 is needed", "temperature", sound=lambda value: value > 0)
+        if self.max_negatives is not None and self.max_negatives < 0:
+            raise UserError(f"config.task.max_negatives is {self.max_negatives}; at least 0 is needed, or None")
+
+
+class Task(ExampleTask):
+    """A row is C texts: the text, its positive, its negatives. A text is to find its positive among the positives and
+    negatives of the whole global batch, by cosine.
+
+    Of the candidates those are left out that are the text itself or the same text as its positive: two questions on one
+    paragraph are no negatives of each other. Without such repeats the loss is sentence-transformers' to the digit.
+    """
+
+    roles = Roles(("text",), ("positive", "negatives", "similarity"))
+    answer, main_metric = "positive", f"ndcg@{TOP}"
+    gathered_outputs = ("embeddings",)
+    whole_batches = True
+
+    def __init__(self, config: Config, setting: Setting):
+        splits = {
+            name: to_train_on(config, part, name) if name.startswith("train") else part
+            for name, part in setting.splits.items()
+        }
+        for name, part in splits.items():
+            if name.startswith("dev") and not any(is_positive(config, example) for example in part):
+                raise UserError(
+                    f"{name} has no example with a positive, so nothing tells a good model; name its column in "
+                    "config.data.columns.positive, or lower config.task.min_similarity"
+                )
+        most = max((len(negatives_of(config, example)) for part in splits.values() for example in part), default=0)
+        self.num_choices = 2 + most
+        super().__init__(config, dataclasses.replace(setting, splits=splits))
+
+    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+        assert self.num_choices
+        texts: list[str] = []
+        weights = np.zeros((len(examples), self.num_choices), np.float32)
+        for row, example in enumerate(examples):
+            negatives = negatives_of(self.config, example)
+            given = [example["text"], example.get("positive") or "", *negatives]
+            texts += given + [""] * (self.num_choices - len(given))
+            weights[row, : len(given)] = [1, is_positive(self.config, example), *[1] * len(negatives)]
+        number: dict[str, int] = {}
+        text_ids = np.array([number.setdefault(text, len(number)) for text in texts], np.int32).reshape(weights.shape)
+        sequences = self.pair_sequences(texts, [None] * len(texts))
+        return self.make_rows(sequences, {"choice_weights": weights, "text_ids": text_ids})
+
+    def features(self, length: int) -> BatchSpec:
+        del length
+        shape = (self.num_choices or 2,)
+        return {
+            "choice_weights": Feature(shape, "float32"),
+            "text_ids": Feature(shape, "int32"),
+        }
+
+    def module(self, model: ModelConfig) -> Module:
+        return BertForSentenceEmbedding(model, self.config.pooling)
+
+    def count(self, batch: Batch) -> jax.Array:
+        return jnp.sum(batch["choice_weights"][:, 1])
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        cosines, allowed = candidates(outputs["embeddings"], batch["text_ids"], batch["choice_weights"])
+        logits = jnp.where(allowed, cosines / self.config.temperature, -1e9)  # [B, C - 1, B]
+        num_rows = logits.shape[0]
+        # Candidate b of the flat axis is the positive of row b.
+        flat = logits.reshape(num_rows, -1)
+        loss, accuracy = cross_entropy(flat, jnp.arange(num_rows), batch["choice_weights"][:, 1])
+        return {"loss": loss, "accuracy": accuracy}
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """ndcg@10, recall@10 and mrr@10 of each text's positives among all candidates of the part; spearmanr of the
+        cosines where the pairs have a similarity."""
+        embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
+        metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
+        pairs = [(row, similarity_of(e)) for row, e in enumerate(self.setting.splits[part]) if e.get("positive")]
+        known = {row: similarity for row, similarity in pairs if similarity is not None}
+        if known:
+            cosines = _cosines(embeddings[list(known)])[:, 0]
+            metrics |= regression_metrics(("spearmanr",), list(known.values()), cosines.tolist())
+        return metrics
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """The cosine of text and positive; of a text alone, its vector."""
+        embeddings = outputs["embeddings"].astype(np.float64)
+        cosines = _cosines(embeddings)
+        records = []
+        for row, example in enumerate(self.setting.splits[split]):
+            negatives = negatives_of(self.config, example)
+            record: dict[str, Any] = {"id": example["id"]}
+            if not example.get("positive"):
+                record["prediction"] = [round(x, 6) for x in embeddings[row, 0].tolist()]
+            else:
+                record["prediction"] = round(float(cosines[row, 0]), 6)
+            if negatives:
+                record["negatives"] = [round(x, 6) for x in cosines[row, 1 : 1 + len(negatives)].tolist()]
+            records.append(record)
+        return records
+
+
+def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tuple[Example, ...]:
+    """The examples with a positive as ``config`` says.
+
+    Raises:
+      UserError: there are none, or some lack theirs.
+    """
+    if config.positives == "dropout":
+        texts = dict.fromkeys(text for e in examples for text in (e["text"], e.get("positive")) if text)
+        return tuple({"id": f"{split}-{i}", "text": text, "positive": text} for i, text in enumerate(texts))
+    without = [example["id"] for example in examples if not example.get("positive")]
+    if without:
+        raise UserError(
+            f"{len(without):,} of {len(examples):,} examples of {split} have no positive, such as {without[0]}; name "
+            "its column in config.data.columns.positive, or set config.task.positives to 'dropout'"
+        )
+    kept = tuple(example for example in examples if is_positive(config, example))
+    if not kept:
+        raise UserError(f"no example of {split} has a similarity of config.task.min_similarity; lower it")
+    return kept
+
+
+def is_positive(config: Config, example: Example) -> bool:
+    """Whether there is a positive, similar enough where that is known."""
+    similarity = similarity_of(example)
+    return bool(example.get("positive")) and (similarity is None or similarity >= config.min_similarity)
+
+
+def negatives_of(config: Config, example: Example) -> list[str]:
+    return list(example.get("negatives") or ())[: config.max_negatives]
+
+
+def similarity_of(example: Example) -> float | None:
+    """Raises ``UserError`` unless it is a number or nothing."""
+    given = example.get("similarity")
+    try:
+        return None if given is None else float(given)
+    except (TypeError, ValueError):
+        raise UserError(f"{example['id']} has the similarity {given!r}; a number is needed") from None
+
+
+def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Every text against the positives (c = 0) and negatives of every row n.
+
+    Args:
+      embeddings: [B, C, D].
+      text_ids: [B, C], equal where the texts are.
+      weights: [B, C], 0 where there is no text.
+
+    Returns:
+      cosines [B, C - 1, B], and which of them count [B, C - 1, B]. A row's own positive always does.
+    """
+    lengths = jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(embeddings), axis=-1, keepdims=True), 1e-24))
+    unit = embeddings / lengths
+    cosines = jnp.einsum("bd,ncd->bcn", unit[:, 0], unit[:, 1:])
+    num_rows, num_choices = text_ids.shape
+    ids, there = text_ids[:, 1:].T[None], weights[:, 1:].T[None] > 0  # [1, C - 1, B]
+    repeated = (ids == text_ids[:, 0][:, None, None]) | (ids == text_ids[:, 1][:, None, None])
+    first = jnp.arange(num_choices - 1)[None, :, None] == 0
+    own = (jnp.arange(num_rows)[:, None, None] == jnp.arange(num_rows)[None, None, :]) & first
+    return cosines, (there & ~repeated) | own
+
+
+def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """Retrieval metrics of the texts (choice 0) over all distinct candidates (the other choices); shapes as in
+    ``candidates``. A text is no candidate of its own unless it is its positive."""
+    relevant: dict[int, dict[str, int]] = {}
+    query_rows: dict[int, int] = {}
+    for row in np.flatnonzero(weights[:, 1] > 0):
+        query_rows.setdefault(int(text_ids[row, 0]), int(row))
+        relevant.setdefault(int(text_ids[row, 0]), {})[str(text_ids[row, 1])] = 1
+    if not relevant:
+        return {}
+    rows, choices = np.nonzero(weights[:, 1:] > 0)
+    names, first = np.unique(text_ids[:, 1:][rows, choices], return_index=True)
+    found = Nearest(embeddings[list(query_rows.values()), 0], TOP + 1)
+    found.add(embeddings[rows[first], choices[first] + 1])
+    scores: dict[str, Mapping[str, float]] = {}
+    for query, near, places in zip(query_rows, found.scores, found.places, strict=True):
+        listed = zip(names[places].tolist(), near.tolist(), strict=True)
+        scores[str(query)] = {str(n): s for n, s in listed if n != query or str(n) in relevant[query]}
+    return retrieval_metrics({str(query): grades for query, grades in relevant.items()}, scores, (TOP,))
+
+
+def _cosines(embeddings: np.ndarray) -> np.ndarray:
+    """[N, C, D] -> [N, C - 1] of the first with each other."""
+    lengths = np.maximum(np.linalg.norm(embeddings, axis=-1), 1e-12)
+    dots = np.einsum("nd,ncd->nc", embeddings[:, 0], embeddings[:, 1:])
+    cosines: np.ndarray = dots / (lengths[:, :1] * lengths[:, 1:])
+    return cosines

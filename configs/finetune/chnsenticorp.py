@@ -1,0 +1,49 @@
+"""Sentiment of Chinese reviews: ChnSentiCorp.
+
+    bert-jax finetune --config=chnsenticorp --init=DIR --data=FOLDER --workdir=runs/chnsenticorp
+
+FOLDER has train.tsv, dev.tsv and test.tsv (label, text_a), compressed or not. Without --init the model of config.model
+starts from zero: raise the rate then (--config.train.learning_rate=5e-4).
+
+Time and results: not measured yet.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.seed = 0
+
+    # Task and data
+    config.task = ConfigDict({"name": "classification"})
+    config.data = ConfigDict(
+        {
+            "format": "delimited",
+            "options": {"quoting": "off"},
+            "splits": {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"},
+            "columns": {"text": "text_a", "label": "label"},
+        }
+    )
+
+    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    config.model = ConfigDict({"size": "mini"})
+    config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
+
+    # Optimization
+    config.train = ConfigDict(
+        {"learning_rate": 2e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": 256, "warmup_fraction": 0.1}
+    )
+    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.selection = ConfigDict({"metric": "accuracy", "patience": None})
+
+    # Layout: free to change on a restart
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
+    config.micro_batches = 1
+    config.loggers = ("tensorboard",)
+    config.export = True
+    return config

@@ -1,0 +1,89 @@
+"""A task of GLUE, from its TSV files (Devlin et al. 2019, section 4.1).
+
+    bert-jax finetune --config=glue:sst2 --init=DIR --data=GLUE --workdir=runs/sst2
+
+The argument is sst2, mrpc, cola, rte, stsb, wnli, qnli, mnli or qqp. GLUE is a folder with SST-2/train.tsv and so on,
+compressed (.xz, .gz, ...) or not; MRPC is made from msr_paraphrase_train.txt and dev_ids.tsv, for a train.tsv that is
+passed around lacks a row. Without --init the model of config.model starts from zero: raise the rate then
+(--config.train.learning_rate=5e-4).
+
+From a prepared TFDS dataset instead, here RTE:
+
+    --config.data.format=tfds_dataset --config.data.options.name=glue/rte --data=
+    --config.data.splits="{'train': 'train', 'dev': 'validation'}"
+
+Time and results: not measured yet. The paper tries rates of 5e-5, 4e-5, 3e-5 and 2e-5 on dev, 3 epochs, batches of 32.
+"""
+
+from ml_collections import ConfigDict
+
+TABLES = {"train": "train.tsv", "dev": "dev.tsv"}
+SENTENCES = {"text": "sentence1", "pair": "sentence2"}
+TASKS = {  # folder, columns, task beside its name, metric that chooses the best evaluation
+    "sst2": ("SST-2", {"text": "sentence"}, {}, "accuracy"),
+    "mrpc": (
+        "MRPC",
+        {"text": "#1 String", "pair": "#2 String", "label": "Quality", "id": ("#1 ID", "#2 ID")},
+        {"metrics": ("accuracy", "f1"), "positive": "1"},
+        "f1",
+    ),
+    "cola": ("CoLA", {"text": "3", "label": "1"}, {"metrics": ("matthews_correlation",)}, "matthews_correlation"),
+    "rte": ("RTE", SENTENCES, {}, "accuracy"),
+    "stsb": ("STS-B", {**SENTENCES, "label": "score"}, {"name": "regression"}, "spearmanr"),
+    "wnli": ("WNLI", SENTENCES, {}, "accuracy"),
+    "qnli": ("QNLI", {"text": "question", "pair": "sentence"}, {}, "accuracy"),
+    "mnli": ("MNLI", {**SENTENCES, "label": "gold_label"}, {}, "accuracy"),
+    "qqp": (
+        "QQP",
+        {"text": "question1", "pair": "question2", "label": "is_duplicate"},
+        {"metrics": ("accuracy", "f1"), "positive": "1"},
+        "f1",
+    ),
+}
+
+
+def get_config(name: str = "sst2") -> ConfigDict:
+    if name not in TASKS:
+        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+    folder, columns, task, metric = TASKS[name]
+    config = ConfigDict()
+    config.seed = 0
+
+    # Task and data
+    config.task = ConfigDict({"name": "classification", **task})
+    splits = dict(TABLES)
+    if name == "mnli":
+        splits = {"train": "train.tsv", "dev_matched": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv"}
+    if name == "mrpc":  # its reader takes the names of splits
+        splits = {"train": "train", "dev": "dev"}
+    config.data = ConfigDict(
+        {
+            "format": "mrpc" if name == "mrpc" else "delimited",
+            "options": {} if name == "mrpc" else {"header": name != "cola", "quoting": "off"},
+            "splits": {split: f"{folder}/{file}" for split, file in splits.items()},
+            "columns": columns,
+            "bad_examples": "skip" if name == "qqp" else "error",  # a few rows of QQP lack a question
+        }
+    )
+
+    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    config.model = ConfigDict({"size": "mini"})
+    config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
+
+    # Optimization
+    config.train = ConfigDict(
+        {"learning_rate": 2e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": 128, "warmup_fraction": 0.1}
+    )
+    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.selection = ConfigDict({"metric": metric, "patience": None})
+
+    # Layout: free to change on a restart
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
+    config.micro_batches = 1
+    config.loggers = ("tensorboard",)
+    config.export = True
+    return config

@@ -1,0 +1,67 @@
+"""Vectors of texts for search and comparison, from pairs that belong together.
+
+    bert-jax finetune --config=sentence_embeddings:squad --init=DIR --data=DIR --workdir=runs/embeddings
+    bert-jax retrieve --workdir=runs/embeddings --squad=FILE
+
+``squad``: questions and their paragraphs, in files of SQuAD's format; other paragraphs of a batch are the negatives.
+``stsb``: sentences with a similarity from 0 to 5 (STS-B of GLUE); those from 4 on are positives of each other, and the
+best checkpoint is the one whose cosines follow the similarities of dev.
+``simcse``: the sentences of the same files alone; the positive is the sentence itself under other dropout.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.errors import UserError
+
+STSB = {
+    "format": "delimited",
+    "options": {},
+    "splits": {"train": "train.tsv", "dev": "dev.tsv"},
+    "columns": {"text": "sentence1", "positive": "sentence2", "similarity": "score"},
+    "bad_examples": "skip",
+}
+SQUAD = {
+    "format": "squad_json",
+    "options": {},
+    "splits": {"train": "train.json", "dev": "dev.json"},
+    "columns": {"text": "question", "positive": "context"},
+}
+
+
+def get_config(data: str = "squad") -> ConfigDict:
+    if data not in ("squad", "stsb", "simcse"):
+        raise UserError(f"sentence_embeddings has the data squad, stsb and simcse; found {data!r}")
+    config = ConfigDict()
+    config.seed = 0
+    config.task = ConfigDict({"name": "sentence_embeddings", "pooling": "mean", "temperature": 0.05})
+    config.data = ConfigDict(SQUAD if data == "squad" else STSB)
+    # The larger the batch, the more negatives.
+    config.train = ConfigDict(
+        {
+            "learning_rate": 2e-5,
+            "num_epochs": 3.0,
+            "batch_size": 64,
+            "max_length": 256 if data == "squad" else 64,
+            "schedule": "linear",
+        }
+    )
+    config.selection = ConfigDict({"metric": "ndcg@10" if data == "squad" else "spearmanr"})
+    if data != "squad":
+        config.task.min_similarity = 4.0
+    if data == "simcse":
+        config.task.positives = "dropout"
+        config.task.min_similarity = 0.0
+        config.train.learning_rate = 3e-5
+        config.train.num_epochs = 1.0
+    config.model = ConfigDict({"size": "mini"})
+    config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
+    config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01})
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
+    config.micro_batches = 1
+    config.loggers = ("tensorboard",)
+    config.export = True
+    return config

@@ -1,0 +1,91 @@
+"""The answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3).
+
+    bert-jax finetune --config=squad:v1 --init=DIR --data=FOLDER --workdir=runs/squad
+
+The argument names files in FOLDER, compressed (.xz, .gz, ...) or not:
+
+    v1                  train-v1.1.json, dev-v1.1.json: SQuAD v1.1
+    v2                  train-v2.0.json, dev-v2.0.json: SQuAD v2.0, where questions may have no answer
+    squad_v1_tokenized  squad_v1_tokenized/val.*: 4,285 questions of SQuAD v1.1, a tenth of them to evaluate on
+    xquad_en            xquad.en.json, a fifth of its questions to evaluate on
+    policyqa            policyqa_dev.json to train on, policyqa_test.json to evaluate on
+    covidqa             covidqa_200423.json, a fifth to evaluate on: texts of up to 15,000 tokens, 50 rows a question
+    cmrc2018            cmrc2018_dev.json to train on, cmrc2018_trial.json to evaluate on; needs the extra cmrc
+    drcd                DRCD_dev.json to train on, DRCD_test.json to evaluate on; needs the extra cmrc
+
+Where a share is dealt out, other questions on the same texts are trained on. Answers that are not at their answer_start
+are counted, named and looked for in the context (config.task.bad_answers). Of SQuAD v2.0 ``best_f1_thresh`` is the
+threshold to predict with: --config.task.null_score_diff_threshold=...
+
+Time and results: not measured yet. The paper takes 3 epochs of batches of 32 for v1.1, 2 of 48 for v2.0, at 5e-5.
+"""
+
+from ml_collections import ConfigDict
+
+CHINESE = {"language": "zh"}
+TASKS = {  # splits, share of train to evaluate on, task beside its name
+    "v1": ({"train": "train-v1.1.json", "dev": "dev-v1.1.json"}, 0.0, {}),
+    "v2": ({"train": "train-v2.0.json", "dev": "dev-v2.0.json"}, 0.0, {"version_2": True}),
+    "squad_v1_tokenized": ({"train": "squad_v1_tokenized/val.context"}, 0.1, {}),
+    "xquad_en": ({"train": "xquad.en.json"}, 0.2, {}),
+    # Where many answers are longer than 30 tokens, longer ones are allowed.
+    "policyqa": ({"train": "policyqa_dev.json", "dev": "policyqa_test.json"}, 0.0, {"max_answer_length": 60}),
+    "covidqa": ({"train": "covidqa_200423.json"}, 0.2, {"max_answer_length": 90}),
+    "cmrc2018": (
+        {"train": "cmrc2018_dev.json", "dev": "cmrc2018_trial.json"},
+        0.0,
+        {**CHINESE, "max_answer_length": 90},
+    ),
+    "drcd": ({"train": "DRCD_dev.json", "dev": "DRCD_test.json"}, 0.0, CHINESE),
+}
+
+
+def get_config(name: str = "v1") -> ConfigDict:
+    if name not in TASKS:
+        raise ValueError(f"no data {name!r}; there are {', '.join(TASKS)}")
+    splits, dev_fraction, task = TASKS[name]
+    config = ConfigDict()
+    config.seed = 0
+
+    # Task and data
+    config.task = ConfigDict({"name": "span_qa", "max_query_length": 64, "doc_stride": 128, **task})
+    config.data = ConfigDict(
+        {
+            "format": "squad_lines" if name == "squad_v1_tokenized" else "squad_json",
+            "options": {},
+            "splits": splits,
+            "columns": {},
+            "dev_fraction": dev_fraction,
+            # Two questions of CMRC's trial file are empty; one span of the tokenized file ends before it begins.
+            "bad_examples": "skip" if name in ("cmrc2018", "squad_v1_tokenized") else "error",
+        }
+    )
+
+    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    config.model = ConfigDict({"size": "mini"})
+    config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
+
+    # Optimization
+    epochs, batch_size = (2.0, 48) if name == "v2" else (3.0, 32)
+    config.train = ConfigDict(
+        {
+            "learning_rate": 5e-5,
+            "num_epochs": epochs,
+            "batch_size": batch_size,
+            "max_length": 384,
+            "warmup_fraction": 0.1,
+        }
+    )
+    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.selection = ConfigDict({"metric": "f1", "patience": None})
+
+    # Layout: free to change on a restart
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
+    config.micro_batches = 1
+    config.loggers = ("tensorboard",)
+    config.export = True
+    return config

@@ -1,0 +1,57 @@
+"""Named entities of Chinese text, a character a word.
+
+    bert-jax finetune --config=zh_ner:weibo --init=DIR --data=FOLDER --workdir=runs/weibo
+
+The argument is peopledaily (peopledaily/train.txt, dev.txt), weibo (weibo/weiboNER_2nd_conll.train, .dev, .test) or
+cluener (cluener/train.json, dev.json, test.json), compressed or not. People's Daily is MSRA's text split anew: never
+train on MSRA and evaluate on peopledaily/dev, for nearly all of its sentences are among those of MSRA.
+
+Time and results: not measured yet.
+"""
+
+from ml_collections import ConfigDict
+
+TASKS = {  # format, options, splits, longest row
+    "peopledaily": ("conll", {}, {"train": "peopledaily/train.txt", "dev": "peopledaily/dev.txt"}, 128),
+    "weibo": (
+        "conll",
+        {"segmentation_digit": True},
+        {split: f"weibo/weiboNER_2nd_conll.{split}" for split in ("train", "dev", "test")},
+        192,
+    ),
+    "cluener": ("character_spans", {}, {split: f"cluener/{split}.json" for split in ("train", "dev", "test")}, 64),
+}
+
+
+def get_config(name: str = "peopledaily") -> ConfigDict:
+    if name not in TASKS:
+        raise ValueError(f"no data {name!r}; there are {', '.join(TASKS)}")
+    form, options, splits, max_length = TASKS[name]
+    config = ConfigDict()
+    config.seed = 0
+
+    # Task and data
+    config.task = ConfigDict({"name": "tagging"})
+    config.data = ConfigDict({"format": form, "options": options, "splits": splits, "columns": {}})
+
+    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    config.model = ConfigDict({"size": "mini"})
+    config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
+    config.weights = "pretrained"
+    config.frozen = ()
+    config.bilstm_layers = 0
+
+    # Optimization
+    config.train = ConfigDict(
+        {"learning_rate": 5e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": max_length, "warmup_fraction": 0.1}
+    )
+    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.selection = ConfigDict({"metric": "f1", "patience": None})
+
+    # Layout: free to change on a restart
+    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.loader = ConfigDict({"num_workers": 0})
+    config.micro_batches = 1
+    config.loggers = ("tensorboard",)
+    config.export = True
+    return config

@@ -1,0 +1,82 @@
+"""``bert-jax features``: what its flags say reaches the file; mistakes are one line; memory stays where it is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.features.reading import read_features
+from bert_jax.interchange.workdir import import_into_workdir
+from tests.test_features import CONFIG, PARAMS, TOKENIZER, export_model
+
+# Peak memory, in kB, of extracting a file; the interpreter alone takes about a fifth of a GB.
+PEAK = """
+import resource, sys
+from bert_jax.cli.main import run
+assert run(sys.argv[1:]) == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model") / "hugging_face"
+    export_model(PARAMS, CONFIG, TOKENIZER, folder, "a card")
+    return str(folder)
+
+
+def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]):
+    import_into_workdir(model, str(tmp_path / "work"))
+    (tmp_path / "x.tsv").write_text("k1\ta b\tbank\nk2\th g f e d c b a\triver\n")
+    flags = ["--column=1", "--pair_column=2", "--id_column=0", '--options={"header": false}', "--max_length=9"]
+    flags += ["--layers=weighted_sum_last_four,cls", "--weights=0,0,0,1", "--dtype=float16", "--batch_size=2"]
+    output = tmp_path / "x.parquet"
+    line = ["features", f"--workdir={tmp_path / 'work'}", f"--input={tmp_path / 'x.tsv'}", f"--output={output}", *flags]
+    assert run(line) == 0
+    told = capsys.readouterr().err
+    assert "2 texts, 15 tokens" in told
+    assert "1 texts cut at 9 tokens, 3 left out" in told
+    found = list(read_features(output))
+    assert [(one.item.id, one.item.text, one.item.pair) for one in found] == [
+        ("k1", "a b", "bank"),
+        ("k2", "h g f e d c b a", "river"),
+    ]
+    assert [one.vectors["weighted_sum_last_four"].shape for one in found] == [(6, 24), (9, 24)]
+    assert all((one.vectors["weighted_sum_last_four"][0] == one.vectors["cls"]).all() for one in found)
+    assert run(line) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--layers=lst"], "unknown layer 'lst'; did you mean 'last'"),
+        (["--options=header"], "is not JSON"),
+        (["--options=[1]"], "is no JSON object"),
+        (["--weights=a"], "no list of numbers"),
+        (["--step=3"], "--step goes with --workdir"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, model: str, flags: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "x.txt").write_text("a\n")
+    line = ["features", f"--init={model}", f"--input={tmp_path / 'x.txt'}", f"--output={tmp_path / 'out'}", *flags]
+    assert run(line) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("output", ["out.parquet", "out.safetensors", "out"])
+def test_memory_does_not_grow_with_the_input(tmp_path: Path, model: str, output: str):
+    """Twenty times the texts write 20 times 20 MB, and take less than 150 MB more."""
+    peaks = []
+    for times in (1, 20):
+        text, target = tmp_path / f"{times}.txt", tmp_path / f"{times}-{output}"
+        text.write_text("a b c d e f g h a b c d e f\n" * (2000 * times))
+        line = ["features", f"--init={model}", f"--input={text}", f"--output={target}", "--layers=all", "--part_mb=16"]
+        done = subprocess.run([sys.executable, "-c", PEAK, *line], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    print(f"\n{output}: {peaks[0]:,} and {peaks[1]:,} kB")
+    assert peaks[1] - peaks[0] < 150_000, peaks

@@ -1,0 +1,124 @@
+"""A grid that is cut goes on, and results are those of the very run that is asked for."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bert_jax
+from bert_jax.errors import RepeatingError, UserError
+from bert_jax.experiments.grid import RESULTS, Cell, run_cells
+
+CELLS = [Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)]
+
+
+class Runs:
+    """Counts what is run and leaves a file behind, as training does."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, cell: Cell, workdir: str) -> dict[str, float]:
+        self.names.append(cell.name)
+        (Path(workdir) / "model").write_text("weights")
+        return {"loss": cell.overrides["rate"] * 2}
+
+
+def test_every_cell_is_run_once(tmp_path: Path) -> None:
+    runs, lines = Runs(), list[str]()
+    expected = {"rate-0": {"loss": 0.0}, "rate-1": {"loss": 0.2}, "rate-2": {"loss": 0.4}}
+    assert run_cells(CELLS, runs, str(tmp_path), note=lines.append) == expected
+    assert any(line.startswith("[2/3] rate-1: loss 0.2; about ") for line in lines)
+    assert run_cells(CELLS, runs, str(tmp_path), note=lines.append) == expected
+    assert runs.names == ["rate-0", "rate-1", "rate-2"]
+    assert lines[-1] == "[3/3] rate-2: done before; loss 0.4"
+
+
+KILLED = """
+import os, signal, sys
+from bert_jax.experiments.grid import Cell, run_cells
+
+def run(cell, workdir):
+    with open(os.path.join(workdir, "model"), "w") as file:
+        file.write("half")
+    if cell.name == "rate-1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"loss": cell.overrides["rate"] * 2}
+
+run_cells([Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)], run, sys.argv[1])
+"""
+
+
+def test_a_killed_grid_goes_on_where_it_stood(tmp_path: Path) -> None:
+    root = Path(bert_jax.__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    seen: dict[str, str] = {}
+
+    def run(cell: Cell, workdir: str) -> dict[str, float]:
+        model = Path(workdir) / "model"
+        seen[cell.name] = model.read_text() if model.exists() else "nothing"
+        return {"loss": cell.overrides["rate"] * 2}
+
+    assert run_cells(CELLS, run, str(tmp_path))["rate-2"] == {"loss": 0.4}
+    assert seen == {"rate-1": "half", "rate-2": "nothing"}  # the finished one is left alone, the cut one resumed
+
+
+@pytest.mark.parametrize("damage", ["", '{"identity"', "[]", "changed"])
+def test_damaged_results_are_made_again_in_place(tmp_path: Path, damage: str) -> None:
+    run_cells(CELLS, Runs(), str(tmp_path))
+    results = tmp_path / "rate-1" / RESULTS
+    text = results.read_text()
+    results.write_text(text.replace("0.2", "0.1") if damage == "changed" else damage)
+    runs = Runs()
+    assert run_cells(CELLS, runs, str(tmp_path))["rate-1"] == {"loss": 0.2}
+    assert runs.names == ["rate-1"]
+    assert results.read_text() == text
+    assert not list(tmp_path.glob("*.old-*"))
+
+
+def test_another_run_of_the_same_name_is_set_aside(tmp_path: Path) -> None:
+    run_cells(CELLS, Runs(), str(tmp_path))
+    for time in (1, 2):
+        runs, lines = Runs(), list[str]()
+        changed = [CELLS[0], Cell("rate-1", {"rate": float(time)})]
+        assert run_cells(changed, runs, str(tmp_path), note=lines.append)["rate-1"] == {"loss": 2.0 * time}
+        assert runs.names == ["rate-1"]
+        assert (tmp_path / f"rate-1.old-{time}" / "model").read_text() == "weights"
+        assert any("holds another run; it is now" in line for line in lines)
+    runs = Runs()
+    run_cells(CELLS, runs, str(tmp_path), common={"batch_size": 16})
+    assert len(runs.names) == 3
+    assert json.loads((tmp_path / "rate-1.old-1" / RESULTS).read_text())["metrics"] == {"loss": 0.2}
+
+
+def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:
+    def run(cell: Cell, workdir: str) -> dict[str, float]:
+        del workdir
+        if cell.name == "rate-1":
+            raise RepeatingError("the loss is not finite")
+        return {"loss": 1.0}
+
+    with pytest.raises(RepeatingError, match="^rate-1: the loss is not finite"):
+        run_cells(CELLS, run, str(tmp_path))
+    assert (tmp_path / "rate-0" / RESULTS).exists()
+    assert not (tmp_path / "rate-1" / RESULTS).exists()
+    with pytest.raises(UserError, match="rate-1: loss is not finite; the run diverged"):
+        run_cells(CELLS, lambda *_: {"loss": float("nan")}, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a/b", "ok", "../c"), "'a/b', '../c' cannot name a folder"),
+        (("one", "One"), "one: named more than once"),
+    ],
+)
+def test_names_are_checked_before_anything_runs(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+    runs = Runs()
+    with pytest.raises(UserError, match=message):
+        run_cells([Cell(name, {}) for name in names], runs, str(tmp_path))
+    assert runs.names == []

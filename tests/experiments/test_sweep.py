@@ -1,0 +1,83 @@
+"""Fine-tuning over a grid: every run is there, the table says what they reached, and nothing is run twice."""
+
+import json
+import statistics
+
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.experiments.sweep import Outcome, Sweep, best_of
+from bert_jax.experiments.sweep import sweep as run_sweep
+from tests.tasks import toy_tasks
+
+
+def sweep(folder, *flags):
+    where = [f"--config={folder / 'recipe.json'}", f"--data={folder}", f"--workdir={folder / 'sweep'}"]
+    return run(["sweep", *where, *flags])
+
+
+def test_a_grid_with_seeds(tmp_path, capsys):
+    toy_tasks.write_toy(tmp_path, "classification", train=64, dev=32)
+    flags = ("--vary=train.learning_rate=1e-6,5e-3", "--vary=train.num_epochs=1", "--seeds=0,1")
+    assert sweep(tmp_path, *flags) == 0
+    table = json.loads((tmp_path / "sweep" / "table.json").read_text())
+    assert table["metric"] == "accuracy"
+    assert len(table["outcomes"]) == 2
+    for outcome in table["outcomes"]:
+        for seed, score in zip(outcome["seeds"], outcome["scores"], strict=True):
+            name = "+".join(f"{key.split('.')[1]}={value}" for key, value in outcome["values"].items())
+            results = toy_tasks.results(tmp_path / "sweep", f"{name}-seed{seed}")
+            assert score == results["metrics"]["dev"]["accuracy"]
+    medians = {tuple(o["values"].values()): statistics.median(o["scores"]) for o in table["outcomes"]}
+    assert tuple(table["best"]["values"].values()) == max(medians, key=medians.__getitem__)
+    assert "best by the median accuracy: learning_rate=" in capsys.readouterr().out
+
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/metrics.jsonl")}
+    assert len(kept) == 4
+    assert sweep(tmp_path, *flags, "--choose=train.learning_rate") == 0
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+    table_of = (tmp_path / "sweep" / "table.md").read_text().partition("##")[0]
+    rows = [line for line in table_of.splitlines() if line.startswith(("| 1e-6", "| 5e-3"))]
+    assert len(rows) == 1, "the better rate"
+
+
+def test_the_best_value_is_by_the_median_and_of_equals_the_first():
+    def outcome(rate, weights, *scores):
+        return Outcome({"rate": rate, "weights": weights}, scores, ())
+
+    outcomes = [
+        outcome("1", "a", 0.1, 0.9, 0.2),
+        outcome("2", "a", 0.3, 0.3, 0.3),
+        outcome("1", "b", 0.5, 0.5, 0.5),
+        outcome("2", "b", 0.5, 0.5, 0.5),
+    ]
+    assert best_of(outcomes, ["rate"], "accuracy") == [outcomes[1], outcomes[2]]
+    assert best_of(outcomes, ["rate"], "loss") == [outcomes[0], outcomes[2]]
+    assert best_of(outcomes, [], "accuracy") == outcomes
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--vary=train.lerning_rate=1,2", "learning_rate"),
+        ("--vary=train.num_epochs=1,many", "many"),
+        ("--vary=train.num_epochs", "KEY=V1,V2"),
+        ("--vary=train.num_epochs=1,1", "each once"),
+        ("--choose=seed", "what varies"),
+        ("--seeds=a", "whole numbers"),
+    ],
+)
+def test_slips_are_found_before_a_run(tmp_path, capsys, flag, said):
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    assert sweep(tmp_path, flag) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_one_table_needs_one_score(tmp_path):
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8, selection={"metric": "accuracy"})
+    vary = {"selection.metric": ("accuracy", "loss")}
+    request = Sweep(str(tmp_path / "recipe.json"), (), vary, (0,), str(tmp_path / "sweep"), str(tmp_path))
+    with pytest.raises(UserError, match="several scores"):
+        run_sweep(request)

@@ -1,0 +1,79 @@
+"""Left to right: nothing to the right is seen, over several layers, padded and packed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.models.attention import HIDDEN, causal_bias, packed_bias, padding_bias
+from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.heads import summary_positions
+from bert_jax.models.layers import stack_layers
+from tests.models.helpers import as_jax, random_params, tiny
+
+LENGTH = 10
+CONFIG = tiny(attention="causal", num_layers=3)
+PARAMS = as_jax(random_params(CONFIG))["encoder"]
+IDS = jnp.asarray(np.random.default_rng(0).integers(5, 64, (1, LENGTH)), jnp.int32)
+ZEROS = jnp.zeros_like(IDS)
+EARLIER = np.tri(LENGTH, dtype=bool)
+
+
+def influence(**inputs: Any) -> np.ndarray:
+    """[query, key]: largest change of a query's output when the token at the key is replaced."""
+
+    @jax.jit
+    def run(ids: jax.Array) -> jax.Array:
+        return BertEncoder(CONFIG).apply({"params": PARAMS}, ids, ZEROS, **inputs)  # type: ignore[return-value]
+
+    before = run(IDS)
+    changed = [run(IDS.at[0, key].set(5 + (IDS[0, key] + 7) % 50)) for key in range(LENGTH)]
+    return np.stack([np.abs(np.asarray(c - before))[0].max(axis=-1) for c in changed], axis=1)
+
+
+def test_the_matrices_are_those_of_the_docstring() -> None:
+    h = HIDDEN
+    padded = causal_bias(padding_bias(jnp.array([[1, 1, 1, 0]])))
+    assert padded.shape == (1, 1, 4, 4)
+    assert np.array_equal(padded[0, 0], [[0, h, h, h], [0, 0, h, h], [0, 0, 0, h], [0, 0, 0, h]])
+    packed = causal_bias(packed_bias(jnp.array([[1, 1, 2, 2]])))
+    assert np.array_equal(packed[0, 0], [[0, h, h, h], [0, 0, h, h], [h, h, 0, h], [h, h, 0, 0]])
+
+
+def test_what_stands_to_the_right_is_never_read() -> None:
+    seen = influence(attention_mask=jnp.asarray(np.arange(LENGTH)[None, :] < 7, jnp.int32))
+    real = EARLIER[:7, :7]
+    assert np.all(seen[:7, :7][~real] == 0)  # bit-identical
+    assert np.all(seen[:7, :7][real] > 1e-5)  # the power check
+    assert np.all(seen[:7, 7:] == 0)
+
+
+def test_packed_pairs_are_causal_each_by_itself() -> None:
+    ids = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0]])
+    positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 0, 0, 0]])
+    mask = jnp.asarray(ids > 0, jnp.int32)
+    seen = influence(attention_mask=mask, sequence_ids=jnp.asarray(ids), position_ids=positions)
+    visible, real = (ids == ids.T) & EARLIER & (ids > 0), ids[0] > 0
+    assert np.all(seen[real][~visible[real]] == 0)
+    assert np.all(seen[real][visible[real]] > 1e-5)
+
+
+def test_scanned_layers_are_causal_too() -> None:
+    inputs = (IDS, ZEROS, jnp.ones_like(IDS))
+    unrolled = BertEncoder(CONFIG).apply({"params": PARAMS}, *inputs)
+    scanned = BertEncoder(tiny(attention="causal", num_layers=3, layers="scanned"))
+    np.testing.assert_allclose(scanned.apply({"params": stack_layers(PARAMS)}, *inputs), unrolled, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_the_vector_of_a_whole_sequence_has_seen_it() -> None:
+    mask = jnp.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
+    assert summary_positions(CONFIG, mask).tolist() == [[2], [3], [0]]
+    assert summary_positions(tiny(), mask).tolist() == [[0], [0], [0]]
+
+
+def test_another_kind_of_attention_is_named() -> None:
+    with pytest.raises(UserError, match="attention is 'left'; allowed: bidirectional, causal"):
+        tiny(attention="left")

@@ -1,0 +1,93 @@
+"""Masked LM alone is the masked-LM half of BERT's objective, on the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.objectives import mlm, mlm_nsp
+from bert_jax.objectives.sentence_pairs import NEXT_SENTENCE
+from bert_jax.rows.masking import MaskingConfig
+from bert_jax.task import Variables
+from tests.objectives.texts import LENGTH, Text, fresh, make_text, objective, rows_of
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
+    return make_text(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.mark.parametrize("packing", ["none", "packed", "bucketed"])
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_the_rows_are_those_with_next_sentences(text: Text, packing: str, split: str) -> None:
+    one, both = (objective(room, text, packing=packing) for room in (mlm, mlm_nsp))
+    found, expected = rows_of(one, 4, split), rows_of(both, 4, split)
+    assert found.keys() == expected.keys() - set(NEXT_SENTENCE) == set(one.batch_specs["phase1"])
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name])
+    assert one.source(split, "phase1", 0).buckets == both.source(split, "phase1", 0).buckets
+
+
+def test_loss_and_gradient_are_those_of_the_masked_lm_term(text: Text) -> None:
+    one, both = objective(mlm, text, packing="packed"), objective(mlm_nsp, text, packing="packed")
+    params = fresh(both).params
+    assert set(fresh(one).params) == {"encoder", "mlm_head"}  # no pooler, no next-sentence head to train or decay
+
+    def loss(task: Any, params: Any) -> tuple[jax.Array, Any]:
+        terms = task.loss(Variables(params, {}), jax.tree.map(jnp.asarray, rows_of(task)), None, ()).terms
+        return terms["mlm"].value, terms
+
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=1, has_aux=True), static_argnums=0)
+    (_, terms), found = gradient(one, {name: params[name] for name in ("encoder", "mlm_head")})
+    (_, expected_terms), expected = gradient(both, params)
+    assert set(terms) == {"mlm"} == set(one.loss_weights) == set(one.counts(rows_of(one)))
+    assert terms["mlm"].count == expected_terms["mlm"].count == one.counts(rows_of(one))["mlm"]
+    assert float(terms["mlm"].value) == pytest.approx(float(expected_terms["mlm"].value), rel=1e-6)
+    for name, tree in found.items():
+        for got, want in zip(jax.tree.leaves(tree), jax.tree.leaves(expected[name]), strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+
+
+def test_baselines_are_the_same_but_for_next_sentences(text: Text) -> None:
+    found, expected = (objective(room, text).baselines("phase1", 20) for room in (mlm, mlm_nsp))
+    assert found == {name: value for name, value in expected.items() if name != "nsp_majority_rate"}
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.2, 0.3, 0.4])
+def test_more_masks_have_room(text: Text, rate: float) -> None:
+    """P follows the rate, and no row is cut to it."""
+    task = objective(mlm, text, masking=MaskingConfig(rate=rate))
+    rows = rows_of(task, 60)
+    lengths = rows["attention_mask"].sum(axis=1)
+    assert task.batch_specs["phase1"]["masked_positions"].shape == (round(rate * LENGTH),)
+    np.testing.assert_array_equal(rows["masked_weights"].sum(axis=1), np.maximum(1, np.rint(rate * lengths)))
+
+
+# [MASK], kept, random: the rows of Devlin et al. 2019, table 8.
+MIXES = [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.0, 0.2), (0.8, 0.2, 0.0), (0.0, 0.2, 0.8), (0.0, 0.0, 1.0)]
+
+
+@pytest.mark.parametrize("shares", MIXES)
+def test_the_published_corruption_mixes(text: Text, shares: tuple[float, float, float]) -> None:
+    tokenizer = text[1]
+    task = objective(mlm, text, masking=MaskingConfig(rate=0.4, mask_share=shares[0], random_share=shares[2]))
+    rows = rows_of(task, task.source("train", "phase1", 0).rows_per_epoch)
+    real = rows["masked_weights"] > 0
+    seen = np.take_along_axis(rows["input_ids"], rows["masked_positions"], axis=1)[real]
+    labels, chance = rows["masked_labels"][real], shares[2] / tokenizer.size  # a random piece may be either
+    for hits, rate in ((seen == tokenizer.mask_id, shares[0] + chance), (seen == labels, shares[1] + chance)):
+        deviation = np.sqrt(max(rate * (1 - rate), 1e-12) / len(hits))
+        assert abs(hits.mean() - rate) <= 4 * deviation + 1e-9
+    if shares[2] == 0:  # nothing but the two
+        assert ((seen == tokenizer.mask_id) | (seen == labels)).all()
+
+
+def test_a_left_to_right_model_is_refused(text: Text) -> None:
+    for room in (mlm, mlm_nsp):
+        with pytest.raises(UserError, match="config.model.attention is 'causal'; .* set it to 'bidirectional'"):
+            objective(room, text, attention="causal")

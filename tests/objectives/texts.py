@@ -1,0 +1,53 @@
+"""A toy corpus with its tokenizer, and objectives on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.source import documents
+from bert_jax.corpora.store import Corpus
+from bert_jax.corpora.text_files import Source
+from bert_jax.models.config import ModelConfig
+from bert_jax.task import Task, Variables
+from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training.mesh import unbox
+from tests import toy
+
+LENGTH = 64
+Text = tuple[Corpus, WordPiece]
+
+
+def make_text(folder: Path) -> Text:
+    source = Source(
+        paths=(str(toy.write_text(folder / "text.txt")),), format="sentences", document_boundary="blank_line"
+    )
+    sentences = (sentence for document in documents(source) for sentence in document.sentences)
+    tokenizer = WordPiece(learn_wordpiece(sentences, 120, min_frequency=1))
+    build(source, tokenizer, folder / "store", BuildConfig(0.2))
+    return Corpus(folder / "store"), tokenizer
+
+
+def objective(room: ModuleType, text: Text, attention: Any = "bidirectional", **config: Any) -> Any:
+    """``room.Objective`` on rows of 64, with a 1 x 32 model."""
+    corpus, tokenizer = text
+    model = ModelConfig(
+        tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, attention=attention
+    )
+    return room.Objective(room.Config(**config), corpus, tokenizer, model, {"phase1": LENGTH}, seed=0)
+
+
+def rows_of(task: Task, count: int = 12, split: Any = "train") -> dict[str, np.ndarray]:
+    """The first rows of epoch 0."""
+    indices = np.arange(count)
+    return task.source(split, "phase1", 0).rows(np.zeros_like(indices), indices)
+
+
+def fresh(task: Task) -> Variables:
+    return jax.device_get(unbox(jax.jit(task.init)(jax.random.key(0))))

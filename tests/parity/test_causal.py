@@ -1,0 +1,126 @@
+"""The causal model against ``transformers``' BertLMHeadModel with ``is_decoder``: states, logits, loss, gradients."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
+transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
+
+from bert_jax.interchange import names
+from bert_jax.models.bert import BertForMaskedLm, fresh_params
+from bert_jax.models.config import ModelConfig
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.objectives.ltr import next_token_weights
+from tests.models.golden import batch_of
+
+pytestmark = pytest.mark.parity
+V, P = 64, 32
+
+
+def theirs(dtype):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=V,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=P,
+        is_decoder=True,
+        attn_implementation="eager",
+    )
+    model = transformers.BertLMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
+    return model.to(dtype)
+
+
+def leaf(tree, path: str):
+    for part in path.split("/"):
+        tree = tree[part]
+    return tree
+
+
+def ours(model, config: ModelConfig, dtype: str):
+    """Their parameters as the tree of ``BertForMaskedLm``."""
+    shapes = jax.eval_shape(lambda: fresh_params(dataclasses.replace(config, dtype="float32")))
+    parameters, params = dict(model.named_parameters()), {}
+    for entry in names.entries(config.num_layers):
+        if entry.ours.startswith(("encoder/", "mlm_head/")):
+            *folders, last = entry.ours.split("/")
+            node = params
+            for name in folders:
+                node = node.setdefault(name, {})
+            array = parameters[entry.theirs].detach().numpy()
+            node[last] = jnp.asarray(names.to_ours(array, entry, leaf(shapes, entry.ours).shape), dtype)
+    return params
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "gradient_tolerance"), [("float32", 2e-5, 1e-5), ("float64", 1e-10, 1e-10)]
+)
+def test_outputs_and_gradients(dtype: str, tolerance: float, gradient_tolerance: float) -> None:
+    model = theirs(getattr(torch, dtype))
+    batch = {n: v for n, v in batch_of(V).items() if n in ("input_ids", "token_type_ids", "attention_mask")}
+    batch["row_weights"] = np.ones(len(batch["input_ids"]), np.float32)
+    real = batch["attention_mask"] > 0
+    labels = torch.tensor(np.where(real, batch["input_ids"], -100)).long()  # shifted inside; -100 does not count
+    tensors = {n: torch.tensor(v).long() for n, v in batch.items() if n != "row_weights"}
+    out = model(**tensors, labels=labels, output_hidden_states=True)
+    # Theirs again, for they reckon their own in float32 throughout.
+    expected_loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].transpose(1, 2), labels[:, 1:])
+    expected_loss.backward()
+    config = ModelConfig(V, 32, 3, 4, 64, P, dtype=dtype, attention="causal")
+    rows, length = batch["input_ids"].shape
+    positions = np.broadcast_to(np.arange(length - 1, dtype=np.int32), (rows, length - 1))
+    inputs = {n: jnp.asarray(v) for n, v in batch.items() if n != "row_weights"}
+    with jax.enable_x64(dtype == "float64"):
+        params, module = ours(model, config, dtype), BertForMaskedLm(config)
+
+        def loss_of(params):
+            logits = module.apply({"params": params}, **inputs, masked_positions=positions)["mlm_logits"]
+            nll, _ = cross_entropy(logits, inputs["input_ids"][:, 1:], next_token_weights(batch | inputs))
+            return nll.value / nll.count, logits
+
+        (loss, logits), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        hidden = module.apply(
+            {"params": params},
+            *inputs.values(),
+            method=lambda m, *a: m.encoder(*a, hidden_states="all"),
+        )
+    for mine, expected in zip(hidden, out.hidden_states, strict=True):
+        np.testing.assert_allclose(np.asarray(mine)[real], expected.detach().numpy()[real], atol=tolerance, rtol=0)
+    shown = real[:, :-1]
+    np.testing.assert_allclose(
+        np.asarray(logits)[shown], out.logits.detach().numpy()[:, :-1][shown], atol=tolerance, rtol=0
+    )
+    assert abs(float(loss) - expected_loss.item()) <= tolerance
+    assert abs(float(loss) - out.loss.item()) <= 2e-5
+    parameters = dict(model.named_parameters())
+    for entry in names.entries(config.num_layers):
+        if not entry.ours.startswith(("encoder/", "mlm_head/")):
+            continue
+        expected = parameters[entry.theirs].grad.numpy()
+        largest = 1.0 if "key/bias" in entry.ours else np.abs(expected).max()
+        error = np.abs(names.to_theirs(np.asarray(leaf(gradients, entry.ours)), entry) - expected).max()
+        assert error <= gradient_tolerance * max(largest, 1e-30), (entry.ours, error, largest)
+
+
+def test_the_power_check() -> None:
+    """A model that sees both sides is far from theirs."""
+    model = theirs(torch.float32)
+    ids = np.random.default_rng(0).integers(5, V, (2, 12)).astype(np.int32)
+    expected = model(torch.tensor(ids).long()).logits.detach().numpy()
+    config = ModelConfig(V, 32, 3, 4, 64, P)
+    for attention, low, high in (("causal", 0.0, 2e-5), ("bidirectional", 0.1, np.inf)):
+        module = BertForMaskedLm(dataclasses.replace(config, attention=attention))
+        positions = np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12))
+        found = module.apply(
+            {"params": ours(model, config, "float32")}, ids, np.zeros_like(ids), np.ones_like(ids), positions
+        )["mlm_logits"]
+        assert low <= np.abs(found - expected).max() <= high

@@ -1,0 +1,116 @@
+"""Classification: rows of texts and pairs, labels, and runs from end to end, also from a pretrained model."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.models.bert import fresh_params
+from bert_jax.models.config import ModelConfig
+from bert_jax.tasks.base import pair_sequences
+from bert_jax.training.checkpoints import save_params
+from tests.tasks import toy_tasks
+
+EXAMPLES = [
+    {"id": "a", "text": "the film was great", "pair": "in a town", "label": "yes"},
+    {"id": "b", "text": "the film was dull", "pair": "in town", "label": "no"},
+]
+
+
+def popped(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """``truncate_seq_pair`` of google-research/bert, as it is written there."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pairs_are_cut_as_published(seed):
+    rng = np.random.default_rng(seed)
+    tokenizer = toy_tasks.make_tokenizer()
+    texts, pairs = ([" ".join(rng.choice(toy_tasks.FILLERS, rng.integers(0, 14))) for _ in range(8)] for _ in range(2))
+    max_length = int(rng.integers(5, 20))
+    notes: list[str] = []
+    found = pair_sequences(tokenizer, texts, pairs, max_length, notes.append)
+    cut = 0
+    for ids, types, text, pair in zip(*found.values(), texts, pairs, strict=True):
+        a, b = (part.tolist() for part in tokenizer.encode_batch([text, pair]))
+        kept_a, kept_b = popped(a, b, max_length - 3)
+        cut += len(kept_a) + len(kept_b) < len(a) + len(b)
+        assert ids.tolist() == [tokenizer.cls_id, *kept_a, tokenizer.sep_id, *kept_b, tokenizer.sep_id]
+        assert types.tolist() == [0] * (len(kept_a) + 2) + [1] * (len(kept_b) + 1)
+    assert [note.split()[0] for note in notes] == ([str(cut)] if cut else [])
+
+
+def test_what_is_cut_is_told():
+    task = toy_tasks.make_task("classification", {"train": EXAMPLES}, 8)
+    assert task.notes == ["train: 2 of 2 sequences are longer than 8 tokens; 3 tokens were cut off"]
+
+
+def test_labels_of_any_split_that_training_has_not():
+    task = toy_tasks.make_task("classification", {"train": EXAMPLES})
+    with pytest.raises(UserError) as error:
+        task.check({"dev": [{**EXAMPLES[0], "label": "Yes"}], "test": [{"id": "t", "text": "x", "label": 3}]})
+    assert str(error.value) == (
+        "dev has label that training has not: 'Yes' (1 times, as in a); test has label that training has not: "
+        "'3' (1 times, as in t); those it has are no, yes"
+    )
+
+
+def test_metrics_are_checked_before_anything_is_trained():
+    with pytest.raises(UserError, match="did you mean 'f1_macro'"):
+        toy_tasks.make_task("classification", {"train": EXAMPLES}, config={"metrics": ("f1_makro",)})
+    with pytest.raises(UserError, match="positive label 'si' is unknown"):
+        toy_tasks.make_task("classification", {"train": EXAMPLES}, config={"metrics": ("f1",), "positive": "si"})
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workdir with one checkpoint of a fresh model."""
+    workdir = tmp_path_factory.mktemp("pretrained")
+    tokenizer = toy_tasks.make_tokenizer()
+    model = ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, initializer_range=0.1)
+    facts = {"model": dataclasses.asdict(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
+    tokenizer.save(workdir / tokenizer.file_name)
+    save_params(str(workdir), jax.tree.map(np.asarray, fresh_params(model)), facts)
+    return workdir
+
+
+def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: Path, pretrained: Path) -> None:
+    toy_tasks.write_toy(
+        tmp_path,
+        "classification",
+        train_config={"learning_rate": 1e-7, "num_epochs": 9},
+        model={"dropout_rate": 0.1},
+        frozen=("encoder",),
+        selection={"patience": 1},
+    )
+    assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 0
+    assert [record["step"] for record in toy_tasks.evaluations(tmp_path)] == [0, 12, 24]
+    assert toy_tasks.results(tmp_path)["best_step"] == 12
+    params, given = load_trained(str(tmp_path / "run")).params, load_trained(str(pretrained)).params
+    for found, wanted in zip(*(jax.tree.leaves(tree["encoder"]) for tree in (params, given)), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    moved = np.abs(params["pooler"]["dense"]["kernel"] - given["pooler"]["dense"]["kernel"]).max()
+    assert 0 < moved < 1e-4
+
+
+def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
+    test = {"test": "dev.jsonl"}
+    splits = {"train": "train.jsonl", "dev": "dev.jsonl", **test}
+    toy_tasks.write_toy(tmp_path, "classification", data={"splits": splits}, train_config={"num_epochs": 6})
+    assert toy_tasks.finetune(tmp_path) == 0
+    scores = {record["step"]: record["accuracy"] for record in toy_tasks.evaluations(tmp_path) if record["step"]}
+    results, records = toy_tasks.results(tmp_path), toy_tasks.predictions(tmp_path)
+    assert results["metrics"]["dev"]["accuracy"] == max(scores.values()) > 0.9
+    assert scores[results["best_step"]] == max(scores.values())
+    assert results["metrics"]["test"] == results["metrics"]["dev"]
+    assert [record["id"] for record in records] == [e["id"] for e in toy_tasks.examples("classification", 48, 2)]
+    hits = [record["prediction"] == record["label"] for record in records]
+    assert np.mean(hits) == results["metrics"]["dev"]["accuracy"]
+    assert all(sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5) for record in records)

@@ -1,0 +1,54 @@
+"""Regression: the loss, what labels may be, and a run from end to end."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from tests.tasks import toy_tasks
+
+EXAMPLES = [
+    {"id": "a", "text": "the film", "pair": "was great", "label": "3.8"},
+    {"id": "b", "text": "a town", "pair": "was dull", "label": 1},
+    {"id": "c", "text": "many", "pair": "people", "label": 0.0},
+]
+
+
+def test_the_loss_and_what_is_told():
+    task = toy_tasks.make_task("regression", {"train": EXAMPLES, "test": [{"id": "t", "text": "the", "pair": "in"}]})
+    batch = task.rows["train"].take(np.arange(3), 16)
+    logits = np.array([[3.0], [2.0], [0.5]], np.float32)
+    loss = task.score({"logits": logits}, batch)["loss"]
+    assert float(loss.value) == pytest.approx(0.8**2 + 1 + 0.25, rel=1e-5)
+    assert float(loss.count) == float(task.count(batch)) == 3
+    metrics = task.finish("train", {"logits": logits})
+    assert metrics["pearson"] == pytest.approx(np.corrcoef([3.8, 1, 0], [3, 2, 0.5])[0, 1], rel=1e-6)
+    assert metrics["spearmanr"] == pytest.approx(1)
+    assert task.notes == ["train: labels from 0 to 3.8, mean 1.6"]
+    assert task.predictions("train", {"logits": logits})[0] == {"id": "a", "prediction": 3.0, "label": 3.8}
+    assert task.predictions("test", {"logits": logits[:1]}) == [{"id": "t", "prediction": 3.0}]
+    assert float(task.count(task.rows["test"].take(np.arange(1), 16))) == 0
+
+
+@pytest.mark.parametrize("label", ["high", math.nan, "inf"])
+def test_labels_that_are_no_numbers(label):
+    wrong = [{**EXAMPLES[0], "id": "x", "label": label}, {**EXAMPLES[0], "id": "y", "label": label}]
+    with pytest.raises(UserError, match="2 labels are no finite numbers: x of train has .*name='classification' takes"):
+        toy_tasks.make_task("regression", {"train": [*EXAMPLES, *wrong]})
+
+
+def test_unknown_metrics():
+    with pytest.raises(UserError, match="did you mean 'pearson'"):
+        toy_tasks.make_task("regression", {"train": EXAMPLES}, config={"metrics": ("pearsn",)})
+
+
+def test_a_run_learns(tmp_path: Path) -> None:
+    toy_tasks.write_toy(tmp_path, "regression")
+    assert toy_tasks.finetune(tmp_path) == 0
+    metrics, records = toy_tasks.results(tmp_path)["metrics"]["dev"], toy_tasks.predictions(tmp_path)
+    assert metrics["spearmanr"] > 0.8
+    truth, found = (np.array([record[key] for record in records]) for key in ("label", "prediction"))
+    assert metrics["pearson"] == pytest.approx(np.corrcoef(truth, found)[0, 1], abs=1e-4)
+    assert metrics["loss"] == pytest.approx(np.mean((truth - found) ** 2), rel=1e-3)

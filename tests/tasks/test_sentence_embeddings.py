@@ -1,0 +1,271 @@
+"""Sentence embeddings: the loss by hand, one loss on every layout, a toy that is learned, and bad input."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.task import Variables
+from bert_jax.tasks.base import KIND, Setting
+from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, ranked
+from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.state import initialise
+from bert_jax.training.step import make_train_step, metric_names
+
+ROWS = 16
+LETTERS = "abcdefghijklmnopqrst"
+GIVEN = Config()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> WordPiece:
+    return WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
+
+
+def pairs(count: int = ROWS, negatives: tuple[int, ...] = (0, 2, 1)) -> tuple[dict[str, Any], ...]:
+    """Texts of distinct letters, and how many negatives each has, in turn."""
+    made = []
+    for i in range(count):
+        words = [f"{LETTERS[i % 20]} {LETTERS[(7 * i + k) % 20]} {LETTERS[i // 20]}" for k in range(4)]
+        made.append(
+            {
+                "id": str(i),
+                "text": f"{words[0]} a",
+                "positive": f"b {words[1]}",
+                "negatives": [f"c {i % 10} {w}" for w in words[2 : 2 + negatives[i % len(negatives)]]],
+            }  # noqa: E501
+        )
+    return tuple(made)
+
+
+def make(tokenizer: WordPiece, splits: dict[str, Any], config: Config = GIVEN, **model: Any) -> Task:
+    model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
+    return Task(
+        config,
+        Setting(
+            splits, tokenizer, ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, **model), (), 16, ROWS, buckets="none"
+        ),
+    )
+
+
+def batch_of(task: Task, part: str) -> dict[str, np.ndarray]:
+    return task.rows[part].take(np.arange(len(task.rows[part])), task.lengths[KIND])
+
+
+def one_update(tokenizer: WordPiece, devices: int, mesh_config: MeshConfig) -> tuple[dict[str, float], Any]:
+    """Metrics and first moments after a step whose rows have 0 to 2 negatives, with dropout."""
+    task = make(tokenizer, {"train": pairs(), "dev": pairs()})
+    mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
+    tx = make_optimizer(OptimizerConfig(clip_norm=None))
+    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh)
+    with meshes.activations(mesh):
+        step = jax.jit(make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0))
+        state = step(state, frozen, meshes.to_devices(batch_of(task, "train"), mesh))
+    metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
+    return metrics, jax.device_get(state.opt_state[1].mu)
+
+
+@pytest.fixture(scope="module")
+def one_device(tokenizer: WordPiece) -> tuple[dict[str, float], Any]:
+    return one_update(tokenizer, 1, MeshConfig())
+
+
+@pytest.mark.parametrize(
+    ("devices", "mesh"), [(2, MeshConfig()), (8, MeshConfig()), (8, MeshConfig(data=2, fsdp=2, tensor=2))], ids=str
+)
+def test_negatives_are_those_of_the_global_batch(
+    devices: int, mesh: MeshConfig, tokenizer: WordPiece, one_device: tuple[dict[str, float], Any]
+) -> None:
+    expected, found = one_device, one_update(tokenizer, devices, mesh)
+    for name, value in expected[0].items():
+        assert found[0][name] == pytest.approx(value, rel=2e-6), name
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(expected[1]))
+    for got, wanted in zip(jax.tree.leaves(found[1]), jax.tree.leaves(expected[1]), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * largest)
+
+
+def by_hand(embeddings: np.ndarray, examples: Any, temperature: float) -> float:
+    """Mean over rows of -log softmax of the own positive, in plain loops."""
+    unit = embeddings / np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    losses = []
+    for row, example in enumerate(examples):
+        shares = [np.exp(unit[row, 0] @ unit[row, 1] / temperature)]
+        for other, theirs in enumerate(examples):
+            texts = [theirs["positive"], *theirs["negatives"]]
+            for place, text in enumerate(texts):
+                if (other, place) != (row, 0) and text not in (example["positive"], example["text"]):
+                    shares.append(np.exp(unit[row, 0] @ unit[other, 1 + place] / temperature))
+        losses.append(-np.log(shares[0] / sum(shares)))
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("repeats", [False, True], ids=["distinct", "with repeats"])
+def test_the_loss_by_hand(repeats: bool, tokenizer: WordPiece) -> None:
+    examples = [dict(example) for example in pairs()]
+    if repeats:  # two texts with one positive, a text that is another's positive, a negative that is one
+        examples[1]["positive"] = examples[0]["positive"]
+        examples[2]["positive"] = examples[3]["text"]
+        examples[4]["negatives"] = [examples[5]["positive"]]
+    task = make(tokenizer, {"train": tuple(examples), "dev": tuple(examples)}, Config(temperature=0.2))
+    embeddings = np.random.default_rng(0).normal(size=(ROWS, 4, 8)).astype(np.float32)
+    batch = {name: jnp.asarray(value) for name, value in batch_of(task, "train").items()}
+    sums = task.score({"embeddings": jnp.asarray(embeddings)}, batch)
+    assert float(sums["loss"].count) == float(task.count(batch)) == ROWS
+    assert float(sums["loss"].value) / ROWS == pytest.approx(by_hand(embeddings, examples, 0.2), rel=1e-5)
+    # Texts that are not there have no part in it.
+    moved = embeddings.copy()
+    moved[batch["choice_weights"] == 0] += 100
+    assert float(task.score({"embeddings": jnp.asarray(moved)}, batch)["loss"].value) == float(sums["loss"].value)
+
+
+def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: WordPiece) -> None:
+    task = make(tokenizer, {"train": pairs(), "dev": pairs()})
+    embeddings = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, 4, 8)))
+    batch = {name: jnp.asarray(value) for name, value in batch_of(task, "dev").items()}
+    half = {name: value[:8] for name, value in batch.items()}
+    padded = batch | {"choice_weights": batch["choice_weights"].at[8:].set(0)}
+    expected, found = task.score({"embeddings": embeddings[:8]}, half), task.score({"embeddings": embeddings}, padded)
+    assert float(found["loss"].count) == 8
+    assert float(found["loss"].value) == pytest.approx(float(expected["loss"].value), rel=1e-6)
+    assert candidates(embeddings, padded["text_ids"], padded["choice_weights"])[1][:8, :, 8:].sum() == 0
+
+
+def test_dropout_alone_parts_a_text_from_itself(tokenizer: WordPiece) -> None:
+    task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(positives="dropout"))
+    assert task.num_choices == 4
+    assert len(task.rows["train"]) == 2 * ROWS, "texts and positives, each a text of its own"
+    assert {e["positive"] == e["text"] for e in task.setting.splits["train"]} == {True}
+    variables = Variables(meshes.unbox(task.init(jax.random.key(0)).params), {})
+    batch = {name: jnp.asarray(value[:4]) for name, value in batch_of(task, "train").items()}
+    rng = RowRng.create(0, 0, jnp.arange(4))
+    outputs = jax.jit(task.outputs)
+    text, positive = jnp.moveaxis(outputs(variables, batch, (), rng)["embeddings"][:, :2], 1, 0)
+    assert float(jnp.abs(text - positive).min(axis=-1).max()) > 0
+    text, positive = jnp.moveaxis(outputs(variables, batch, ())["embeddings"][:, :2], 1, 0)
+    np.testing.assert_allclose(text, positive, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_padding_changes_no_vector(pooling: Any, tokenizer: WordPiece) -> None:
+    task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(pooling=pooling))
+    variables = Variables(meshes.unbox(task.init(jax.random.key(0)).params), {})
+    rows = task.rows["dev"]
+    short, long = (
+        jax.jit(task.outputs)(variables, {k: jnp.asarray(v) for k, v in rows.take(np.arange(4), n).items()}, ())[
+            "embeddings"
+        ]
+        for n in (task.lengths[KIND], 32)
+    )
+    there = rows.arrays["choice_weights"][:4] > 0
+    np.testing.assert_allclose(np.asarray(short)[there], np.asarray(long)[there], atol=1e-5)
+
+
+def test_ranked() -> None:
+    """Three texts on a circle; the first two have one positive, which is a text too."""
+    angles = np.array([[0.0, 0.3], [0.5, 0.3], [3.0, 0.5]])
+    embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    ids = np.array([[0, 1], [2, 1], [3, 2]])
+    found = ranked(embeddings, ids, np.ones((3, 2)))
+    # Text 2 does not find itself among the candidates; text 3 finds its positive, 2, first: 2.5 away, 1 is 2.7.
+    assert found == {"ndcg@10": 1.0, "recall@10": 1.0, "mrr@10": 1.0}
+    worse = ranked(embeddings, np.array([[0, 1], [2, 4], [3, 1]]), np.ones((3, 2)))
+    assert worse["mrr@10"] < 1
+    assert ranked(embeddings, ids, np.array([[1, 0], [1, 0], [1, 0]])) == {}
+
+
+def write(folder: Path, name: str, examples: Any) -> None:
+    (folder / name).write_text("".join(json.dumps(example) + "\n" for example in examples))
+
+
+def recipe(folder: Path, **changes: Any) -> Path:
+    config: dict[str, Any] = {
+        "task": {"name": "sentence_embeddings"},
+        "data": {"format": "jsonl", "splits": {"train": "train.jsonl", "dev": "dev.jsonl"}},
+        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
+        "train": {"num_epochs": 3.0, "batch_size": 16, "max_length": 16, "learning_rate": 3e-3},
+        "vocab": {"size": 64, "min_frequency": 1},
+        "export": False,
+    }
+    for group, values in changes.items():
+        config[group] = {**config[group], **values} if isinstance(config.get(group), dict) else values
+    path = folder / "recipe.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def topics(count: int, seed: int) -> list[dict[str, Any]]:
+    """A text and its positive share a topic, each topic having words of its own and none in common with the other side:
+    what belongs together can only be learned."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        topic = int(rng.integers(8))
+        left, right = (
+            ["".join(chr(97 + (topic * 3 + k + 9 * side) % 26) * 2 for k in rng.integers(3, size=2)) for _ in range(3)]
+            for side in (0, 1)
+        )  # noqa: E501
+        made.append({"id": f"{seed}-{number}", "text": " ".join(left), "positive": f"{' '.join(right)} {number}"})
+    return made
+
+
+def test_a_toy_is_learned_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "train.jsonl", topics(160, 0))
+    write(tmp_path, "dev.jsonl", topics(40, 1))
+    workdir = tmp_path / "run"
+    assert run(["finetune", f"--config={recipe(tmp_path)}", f"--data={tmp_path}", f"--workdir={workdir}"]) == 0
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    evaluations = [line for line in lines if line["split"] == "eval"]
+    assert evaluations[-1]["mrr@10"] > evaluations[0]["mrr@10"] + 0.1
+    assert evaluations[-1]["accuracy"] > evaluations[0]["accuracy"]
+    predictions = [json.loads(line) for line in (workdir / "predictions_dev.jsonl").read_text().splitlines()]
+    assert all(-1.0001 <= record["prediction"] <= 1.0001 for record in predictions)
+    capsys.readouterr()
+    assert run(["predict", f"--workdir={workdir}", "aa bb"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["prediction"]) == 32
+
+
+def test_similarities_follow_cosines(tokenizer: WordPiece) -> None:
+    examples = tuple(dict(e, similarity=f"{i % 6}.0") for i, e in enumerate(pairs(negatives=(0,))))
+    task = make(tokenizer, {"train": examples, "dev": examples}, Config(min_similarity=4.0))
+    assert len(task.rows["train"]) == sum(i % 6 >= 4 for i in range(ROWS))
+    assert len(task.rows["dev"]) == ROWS
+    angles = np.array([[0.0, 0.5 * (5 - i % 6)] for i in range(ROWS)])
+    found = task.finish("dev", {"embeddings": np.stack([np.cos(angles), np.sin(angles)], axis=-1)})
+    assert found["spearmanr"] == pytest.approx(1)
+    assert found["recall@10"] < 1 or found["ndcg@10"] <= 1
+
+
+def test_bad_input(tokenizer: WordPiece, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = tuple({"id": e["id"], "text": e["text"]} for e in pairs())
+    with pytest.raises(UserError, match="16 of 16 examples of train have no positive, such as 0; name its column"):
+        make(tokenizer, {"train": alone, "dev": pairs()})
+    with pytest.raises(UserError, match="dev has no example with a positive"):
+        make(tokenizer, {"train": pairs(), "dev": alone})
+    with pytest.raises(UserError, match="similarity 'high'; a number is needed"):
+        make(tokenizer, {"train": (dict(pairs()[0], similarity="high"),), "dev": pairs()})
+    with pytest.raises(UserError, match="no example of train has a similarity of"):
+        make(tokenizer, {"train": (dict(pairs()[0], similarity=1),), "dev": pairs()}, Config(min_similarity=2.0))
+    with pytest.raises(UserError, match="temperature"):
+        Config(temperature=0.0)
+    config = recipe(tmp_path, micro_batches=2)
+    assert run(["finetune", f"--config={config}", f"--data={tmp_path}", f"--workdir={tmp_path / 'run'}"]) == 2
+    assert "config.micro_batches is 2; only 1 is allowed" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_negatives_can_be_limited(tokenizer: WordPiece) -> None:
+    task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(max_negatives=1))
+    assert task.num_choices == 3

@@ -1,0 +1,163 @@
+"""Token tagging: which piece carries which tag, sentences longer than a row, and a run from end to end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.tagging import windows
+from bert_jax.training.checkpoints import read_params, saved_steps
+from tests.tasks import toy_tasks
+
+SENTENCE = {"id": "s", "words": ["the", "smith", "was", "\u200b", "jones"], "tags": ["O", "B-PER", "O", "O", "I-PER"]}
+
+
+def perfect(task, split):
+    """Outputs that are right on every scored position and wrong on all others."""
+    rows = task.rows[split]
+    batch = rows.take(np.arange(len(rows)), task.lengths["train"])
+    wrong = (batch["labels"] + 1) % len(task.setting.labels)
+    predicted = np.where(batch["word_ids"] > 0, batch["labels"], wrong)
+    return {"predicted": predicted, "confidence": np.full(predicted.shape, 0.5)}
+
+
+def test_the_first_piece_carries_the_tag():
+    task = toy_tasks.make_task("tagging", {"train": [SENTENCE]})
+    assert task.setting.labels == ("O", "B-PER", "I-PER")
+    batch = task.rows["train"].take(np.array([0]), 32)
+    tokenizer = task.setting.tokenizer
+    pieces = [tokenizer.encode_batch([word])[0].tolist() or [tokenizer.unk_id] for word in SENTENCE["words"]]
+    assert len(pieces[1]) > 1, "a word of several pieces is needed"
+    expected = [tokenizer.cls_id, *(piece for word in pieces for piece in word), tokenizer.sep_id]
+    assert batch["input_ids"][0, : len(expected)].tolist() == expected
+    labels = [0]
+    weights = [0]
+    for word, tag in zip(pieces, SENTENCE["tags"], strict=True):
+        labels += [task.setting.labels.index(tag)] + [0] * (len(word) - 1)
+        weights += [1] + [0] * (len(word) - 1)
+    assert batch["labels"][0, : len(labels)].tolist() == labels
+    assert batch["label_weights"][0].tolist() == weights + [0] * (32 - len(weights))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_against_their_definition(seed):
+    rng = np.random.default_rng(seed)
+    room, overlap = int(rng.integers(2, 12)), int(rng.integers(0, 9))
+    sizes = rng.integers(1, 4, rng.integers(1, 30))
+    firsts, length = np.cumsum(sizes) - sizes, int(sizes.sum())
+    found = windows(length, firsts, room, overlap)
+    assert sorted(word for _, words in found for word in words) == list(range(len(sizes)))
+    assert found[-1][0] + room >= length
+    for number, (begin, words) in enumerate(found):
+        for word in words:
+            first = firsts[word]
+            assert begin <= first < begin + room
+            context = {n: min(first - b, b + room - 1 - first) for n, (b, _) in enumerate(found)}
+            # The ends of a sentence are no lack of context, but a middle of equal ones may go either way.
+            if 0 < number < len(found) - 1:
+                assert context[number] >= max(context.values()) - 1
+
+
+@pytest.mark.parametrize("overlap", [0, 4, 8])
+def test_every_word_of_a_long_sentence_is_tagged_in_windows(overlap):
+    examples = toy_tasks.examples("tagging", 12)
+    task = toy_tasks.make_task("tagging", {"train": examples, "dev": examples}, 10, {"overlap": overlap})
+    assert len(task.rows["dev"]) > len(examples)
+    assert any("longer than 10 tokens, read in windows" in note for note in task.notes)
+    assert task.rows["dev"].sequences["label_weights"].sum() == sum(len(e["words"]) for e in examples)
+    outputs = perfect(task, "dev")
+    assert task.finish("dev", outputs)["f1"] == 1.0
+    records = task.predictions("dev", outputs)
+    assert [record["prediction"] for record in records] == [example["tags"] for example in examples]
+    assert [record["id"] for record in records] == [example["id"] for example in examples]
+
+
+def test_words_that_are_cut_count_as_outside():
+    words, tags = ["the"] * 12 + ["anna"], ["O"] * 12 + ["B-PER"]
+    example = {"id": "long", "words": words, "tags": tags}
+    short = {"id": "short", "words": ["anna"], "tags": ["B-PER"]}
+    task = toy_tasks.make_task("tagging", {"train": [short], "dev": [example, short]}, 10, {"overflow": "cut"})
+    assert task.notes == [
+        "dev: 1 of 2 sentences are longer than 10 tokens, cut: 5 words are not learned from, and count as O"
+    ]
+    metrics = task.finish("dev", perfect(task, "dev"))
+    assert metrics["recall"] == 0.5
+    assert metrics["precision"] == 1.0
+    assert metrics["accuracy"] == 13 / 14
+
+
+def test_sentences_without_tags_weigh_nothing():
+    untagged = {"id": "u", "words": ["the", "film"]}
+    task = toy_tasks.make_task("tagging", {"train": [SENTENCE], "test": [untagged]})
+    assert not task.rows["test"].sequences["label_weights"].any()
+    assert not task.answered("test")
+    [record] = task.predictions("test", perfect(task, "test"))
+    assert "label" not in record
+    assert len(record["prediction"]) == 2
+
+
+def test_tags_that_training_has_not():
+    other = {"id": "d-7", "words": ["oslo", "rome"], "tags": ["B-LOC", "B-LOC"]}
+    with pytest.raises(UserError, match=r"dev has tags that training has not: 'B-LOC' \(2 times, as in d-7\); those"):
+        toy_tasks.make_task("tagging", {"train": [SENTENCE], "dev": [other]})
+    listed = ("B-PER", "I-PER", "B-LOC", "O")
+    task = toy_tasks.make_task("tagging", {"train": [SENTENCE], "dev": [other]}, config={"labels": listed})
+    assert task.setting.labels == ("O", "B-LOC", "B-PER", "I-PER")
+
+
+def test_tags_that_are_no_entities():
+    speech = {"id": "s", "words": ["the", "film"], "tags": ["DT", "NN"]}
+    with pytest.raises(UserError, match="'DT'"):
+        toy_tasks.make_task("tagging", {"train": [speech]})
+    task = toy_tasks.make_task("tagging", {"train": [speech], "dev": [speech]}, config={"metrics": "accuracy"})
+    assert task.main_metric == "accuracy"
+    assert task.finish("dev", perfect(task, "dev")) == {"accuracy": 1.0}
+
+
+def start(folder: Path, workdir: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bert_jax", "finetune", f"--config={folder / 'recipe.json'}"]
+    command += [f"--data={folder}", f"--workdir={workdir}"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+
+
+def finish(folder: Path, workdir: Path) -> str:
+    process = start(folder, workdir)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors.decode()
+    return errors.decode()
+
+
+def test_a_run_learns_and_one_that_was_killed_ends_the_same(tmp_path: Path) -> None:
+    model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
+    train = {"num_epochs": 12, "batch_size": 8, "evaluations_per_epoch": 2}
+    toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, train_config=train)
+    cut = tmp_path / "cut"
+    process = start(tmp_path, cut)
+    while process.poll() is None and max(saved_steps(str(cut)), default=0) < 12:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    assert "resumed at step" in finish(tmp_path, cut)
+    finish(tmp_path, tmp_path / "run")
+
+    (params, facts, step), (expected, _, wanted_step) = (read_params(str(tmp_path / n)) for n in ("cut", "run"))
+    assert step == wanted_step == 144
+    assert len(facts["run"]["restarts"]) == 1
+    for found, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    for name in ("results.json", "predictions_dev.jsonl"):
+        assert (cut / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+    scores = {record["step"]: record["f1"] for record in toy_tasks.evaluations(tmp_path)}
+    del scores[0]
+    results = toy_tasks.results(tmp_path)
+    assert results["metrics"]["dev"]["f1"] == max(scores.values()) > 0.9
+    assert results["best_step"] == min(step for step, score in scores.items() if score == max(scores.values()))

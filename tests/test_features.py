@@ -1,0 +1,259 @@
+"""Vectors of texts: those of the encoder, in order, whatever the batches, devices and files."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+
+from bert_jax.errors import UserError
+from bert_jax.features import extract
+from bert_jax.features.extract import Encoder, Extractor, learned_weights
+from bert_jax.features.inputs import Input, Item, check, items
+from bert_jax.features.layers import LAYERS
+from bert_jax.features.reading import read_features
+from bert_jax.features.run import Request, write_features
+from bert_jax.interchange.hugging_face import export_model
+from bert_jax.models.encoder import BertEncoder
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.wordpiece import WordPiece
+from tests.models.helpers import random_params, tiny
+
+TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "bank", "river", ",", "."))
+CONFIG = tiny(vocab_size=TOKENIZER.size, num_layers=4, hidden_size=24, mlp_dim=16)
+PARAMS = random_params(CONFIG)
+ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
+TEXTS = ["a bank.", "abc dé, river", "h", "a b c d e f g h a b c d", "bank bank river", "fed cab", "gaga"]
+ALL = jax.jit(functools.partial(BertEncoder(CONFIG).apply, hidden_states="all"))
+LAST_ALL_MEAN = ("last", "all", "mean")  # compiled once for all tests
+ONE = jax.devices()[:1]
+ITEMS = [Item(str(i), text) for i, text in enumerate(TEXTS)]
+
+
+def hidden_states(ids: np.ndarray, types: np.ndarray | None = None) -> np.ndarray:
+    """[N + 1, T, D] of one text by itself."""
+    row = np.pad(ids, (0, 32 - len(ids)))[None]
+    types = np.zeros_like(row) if types is None else np.pad(types, (0, 32 - len(types)))[None]
+    return np.asarray(ALL({"params": ENCODER.params}, row, types, np.arange(32)[None] < len(ids)))[:, 0, : len(ids)]
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> bool:
+    return found.shape == expected.shape and bool(np.abs(found - expected).max() < 2e-5)
+
+
+def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
+    weights = (0.1, 0.2, 0.3, 0.4)
+    names = tuple(name for name in LAYERS if name != "weighted_sum_all")
+    found = list(Extractor(ENCODER, names, batch_size=2, weights=weights, devices=ONE).run(ITEMS))
+    assert [one.item for one in found] == ITEMS
+    for one in found:
+        h = hidden_states(one.tokens.input_ids)
+        expected = {
+            "embeddings": h[0],
+            "second_to_last": h[3],
+            "last": h[4],
+            "sum_last_four": h[1] + h[2] + h[3] + h[4],
+            "concat_last_four": np.concatenate([h[1], h[2], h[3], h[4]], axis=1),
+            "weighted_sum_last_four": sum(w * x for w, x in zip(weights, h[1:], strict=True)),
+            "all": h.transpose(1, 0, 2),
+            "mean": h[4].mean(axis=0),
+            "cls": h[4][0],
+        }
+        assert list(one.vectors) == list(expected)
+        for name, vectors in expected.items():
+            assert close(one.vectors[name], vectors), name
+    [first] = Extractor(ENCODER, ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
+    h = hidden_states(first.tokens.input_ids)
+    assert close(first.vectors["weighted_sum_all"], h[1:].mean(axis=0)), "equal weights, embeddings left out"
+
+
+def test_a_probes_weights_are_taken():
+    logits, gamma = np.log([1.0, 1.0, 1.0, 4.0]), 2.0
+    weights = learned_weights({"encoder": {}, "layer_mix": {"weights": logits, "scale": gamma}})
+    assert learned_weights({"encoder": {}}) is None
+    [one] = Extractor(ENCODER._replace(weights=weights), ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
+    h = hidden_states(one.tokens.input_ids)
+    assert close(one.vectors["weighted_sum_all"], 2.0 * (h[1] + h[2] + h[3] + 4 * h[4]) / 7)
+
+
+def test_the_same_on_one_device_and_on_eight():
+    names = LAST_ALL_MEAN
+    assert len(jax.devices()) == 8
+    one, eight = (list(Extractor(ENCODER, names, devices=devices).run(ITEMS)) for devices in (ONE, jax.devices()))
+    for a, b in zip(one, eight, strict=True):
+        assert a.item == b.item
+        for name in names:
+            assert close(a.vectors[name], b.vectors[name])
+
+
+def test_windows_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    whole = list(Extractor(ENCODER, ["last"], batch_size=2, devices=ONE).run(ITEMS))
+    monkeypatch.setattr(extract, "WINDOW_BYTES", 1)
+    cut = list(Extractor(ENCODER, ["last"], batch_size=2, devices=ONE).run(iter(ITEMS)))
+    assert [one.item.id for one in cut] == [one.item.id for one in whole]
+    for a, b in zip(whole, cut, strict=True):
+        assert close(a.vectors["last"], b.vectors["last"])
+
+
+def test_offsets_and_words_align_with_the_text():
+    [one] = Extractor(ENCODER, ["last"], devices=ONE).run([Item("x", "abc dé, river")])
+    pieces = [TOKENIZER.vocab[i] for i in one.tokens.input_ids]
+    assert pieces == ["[CLS]", "a", "##b", "##c", "d", "##e", ",", "river", "[SEP]"]
+    spans = [one.item.text[a:b] for a, b in one.tokens.offsets]
+    assert spans == ["", "a", "b", "c", "d", "é", ",", "river", ""]
+    assert one.tokens.word_ids.tolist() == [-1, 0, 0, 0, 1, 1, 2, 3, -1]
+    assert one.vectors["last"].shape == (9, CONFIG.hidden_size)
+
+
+def test_given_words_keep_their_numbers():
+    words = ("abc", "d,e", "\u200b", "bank")  # the third has no token
+    [one] = Extractor(ENCODER, ["last"], devices=ONE).run([Item("x", " ".join(words), words=words)])
+    assert one.tokens.word_ids.tolist() == [-1, 0, 0, 0, 1, 1, 1, 3, -1]
+    assert [one.item.text[a:b] for a, b in one.tokens.offsets] == ["", "a", "b", "c", "d", ",", "e", "bank", ""]
+
+
+def test_pairs_have_types():
+    [one] = Extractor(ENCODER, ["last"], devices=ONE).run([Item("x", "a b", pair="bank")])
+    assert one.tokens.token_type_ids.tolist() == [0, 0, 0, 0, 1, 1]
+    assert close(one.vectors["last"], hidden_states(one.tokens.input_ids, one.tokens.token_type_ids)[-1])
+
+
+def test_what_is_cut_is_counted():
+    words = ("a",) * 10
+    extractor = Extractor(ENCODER, ["last"], max_length=8, devices=ONE)
+    found = list(
+        extractor.run([Item("1", "a b c d e f g h"), Item("2", "a b"), Item("3", " ".join(words), words=words)])
+    )
+    assert [len(one.tokens.input_ids) for one in found] == [8, 4, 8]
+    assert all(one.tokens.input_ids[-1] == TOKENIZER.sep_id for one in found)
+    assert (extractor.counts.cut_texts, extractor.counts.cut_tokens) == (2, 2 + 4)
+    assert (extractor.counts.texts, extractor.counts.tokens) == (3, 20)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model") / "hugging_face"
+    export_model(PARAMS, CONFIG, TOKENIZER, folder, "a card")
+    return str(folder)
+
+
+def lines_file(folder: Path, texts: list[str] = TEXTS) -> Input:
+    (folder / "texts.txt").write_text("\n".join(["", *texts, ""]), encoding="utf-8")
+    return Input(str(folder / "texts.txt"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["out.safetensors", "out.parquet", "out"])
+def test_what_is_written_is_read_again(tmp_path: Path, model: str, name: str, dtype: Any):
+    layers = LAST_ALL_MEAN
+    notes: list[str] = []
+    request = Request(lines_file(tmp_path), str(tmp_path / name), layers, init=model, dtype=dtype)
+    write_features(request, notes.append)
+    expected = list(Extractor(ENCODER, layers, dtype=dtype).run(items(request.source)))
+    found = list(read_features(request.output))
+    assert [one.item for one in found] == [one.item for one in expected]
+    assert [one.item.text for one in found] == TEXTS
+    for a, b in zip(expected, found, strict=True):
+        for field in ("input_ids", "token_type_ids", "offsets", "word_ids"):
+            x, y = getattr(a.tokens, field), getattr(b.tokens, field)
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+        assert list(b.vectors) == list(layers)
+        for layer in layers:
+            assert b.vectors[layer].dtype == dtype
+            np.testing.assert_array_equal(a.vectors[layer], b.vectors[layer])
+    assert [path.name for path in tmp_path.iterdir() if ".tmp" in path.name] == []
+    assert "7 texts" in notes[-1]
+
+
+def test_a_folder_has_parts(tmp_path: Path, model: str):
+    source = lines_file(tmp_path, ["a b c d e f g h a b c d e f"] * 800)
+    write_features(Request(source, str(tmp_path / "out"), LAST_ALL_MEAN, init=model, part_mb=1), lambda line: None)
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert len(index["parts"]) == 8  # 800 x 16 tokens x (1 + 5) x 24 x 4 bytes = 7.4 MB
+    assert sum(part["texts"] for part in index["parts"]) == index["texts"] == 800
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["index.json", *(p["file"] for p in index["parts"])]
+    with safetensors.safe_open(tmp_path / "out" / "part-00001.safetensors", framework="numpy") as file:
+        texts, tokens = index["parts"][1]["texts"], index["parts"][1]["tokens"]
+        assert file.get_slice("all").get_shape() == [tokens, 5, 24]
+        assert file.get_tensor("token_starts").tolist()[-1] == tokens
+        assert len(file.get_tensor("token_starts")) == texts + 1
+    assert [one.item.id for one in read_features(tmp_path / "out")] == [str(i) for i in range(2, 802)]
+
+
+def test_readers_of_labelled_data(tmp_path: Path):
+    (tmp_path / "x.conll").write_text("a B\nbank O\n\nriver O\n", encoding="utf-8")
+    found = list(items(Input(str(tmp_path / "x.conll"), column="words")))
+    assert [one.words for one in found] == [("a", "bank"), ("river",)]
+    assert [one.text for one in found] == ["a bank", "river"]
+    (tmp_path / "x.tsv").write_text("n\tone\ttwo\nk1\ta\tb\nk2\tc\td\n", encoding="utf-8")
+    found = list(items(Input(str(tmp_path / "x.tsv"), column="one", pair_column="two", id_column="n")))
+    assert found == [Item("k1", "a", "b"), Item("k2", "c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"path": "gone.txt"}, "no file"),
+        ({"path": "bad.txt"}, r"2 of 3 texts are bad: .*bad.txt:1 is not UTF-8; .*bad.txt:3"),
+        ({"path": "empty.txt"}, "has no text"),
+        ({"path": "x.tsv"}, r"has no column 'text' \(.*valid: one, two\)"),
+        ({"path": "x.bin"}, "give --format, one of lines, "),
+        ({"path": "x.tsv", "format": "tsv"}, "unknown --format 'tsv'"),
+        ({"path": "x.tsv", "options": {"headers": True}}, "unknown key --options.headers; did you mean 'header'"),
+    ],
+)
+def test_bad_input_is_told_before_a_model_is_read(tmp_path: Path, fields: dict[str, Any], told: str):
+    (tmp_path / "bad.txt").write_bytes(b"\xff\nb\n\xfe\n")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "x.tsv").write_text("one\ttwo\na\tb\n")
+    source = Input(**{**fields, "path": str(tmp_path / fields["path"])})
+    with pytest.raises(UserError, match=told):
+        write_features(Request(source, str(tmp_path / "out"), init="nowhere"), print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_texts_are_skipped_where_asked(tmp_path: Path):
+    (tmp_path / "bad.txt").write_bytes(b"\xff\nb\n")
+    source = Input(str(tmp_path / "bad.txt"), bad_examples="skip")
+    assert check(source).num_bad == 1
+    assert [one.text for one in items(source)] == ["b"]
+
+
+def test_bad_requests(tmp_path: Path, model: str):
+    source = lines_file(tmp_path)
+    for fields, told in (
+        ({"layers": ("lsat",)}, "unknown layer 'lsat'; did you mean 'last'"),
+        ({"layers": ("last", "last")}, "last twice"),
+        ({"layers": ()}, "layers names none"),
+        ({"output": "x.npz"}, ".safetensors, .parquet or a folder"),
+        ({"output": str(source.path)[:-4] + ".parquet"}, "exists already"),
+        ({"max_length": 33}, "from 4 to the model's 32"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"weights": (1.0,), "layers": ("weighted_sum_last_four",)}, "needs 4 weights"),
+        ({"workdir": "x"}, "either --workdir"),
+        ({"init": None}, "either --workdir"),
+    ):
+        (tmp_path / "texts.parquet").write_text("")
+        given: dict[str, Any] = {"output": str(tmp_path / "out"), "init": model, **fields}
+        with pytest.raises(UserError, match=told):
+            write_features(Request(source, **given), print)
+        assert not (tmp_path / "out").exists()
+    shallow = ENCODER._replace(config=tiny(vocab_size=TOKENIZER.size))
+    with pytest.raises(UserError, match="2 layers, too few for sum_last_four, concat_last_four; allowed: embeddings"):
+        Extractor(shallow, ["last", "sum_last_four", "concat_last_four"])
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the machine is gone")
+
+    monkeypatch.setattr("bert_jax.features.run.facts", broken)
+    for name in ("out", "out.parquet", "out.safetensors"):
+        with pytest.raises(RuntimeError):
+            write_features(Request(lines_file(tmp_path), str(tmp_path / name), LAST_ALL_MEAN, init=model), print)
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
