@@ -96,6 +96,8 @@ TASK_STYLE = """
   background: color-mix(in srgb, var(--h, transparent) var(--s, 0%), var(--card)); }
 .heat td small { display: block; color: var(--soft); font-size: .72rem; } .heat td.none { color: var(--soft); }
 .heat.many td { min-width: 30px; padding: 3px 5px; } .heat.many td small { display: none; }
+@media (max-width: 520px) { .heat thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+  .heat td { padding: 5px 4px; min-width: 38px; } .heat th { padding: 5px 4px; } }
 .wrong p { overflow-wrap: anywhere; white-space: pre-line; } .wrong .verdict { margin: 10px 0 0; padding-top: 8px;
   border-top: 1px solid var(--rule); font-size: .9rem; }
 .wrong .second { border-left: 3px solid var(--rule); padding-left: 10px; }

@@ -13,7 +13,7 @@ FULLEST = 48  # percent of colour in a cell that holds its whole row: text stays
 CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # of an attention picture, in units of its view box
 FAINTEST = 0.04  # of the largest: lesser weights are not drawn, or a page of a large model would be megabytes of white
 MAX_TOKEN = 10  # characters of a token at the side
-SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 12.0  # of a scatter plot
+SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 18.0  # of a scatter plot
 
 
 def heat_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
@@ -72,6 +72,7 @@ def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> 
         title = escape(f"{x_name} {x:g}, {y_name} {y:g}")
         parts.append(f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5"><title>{title}</title></circle>')
     parts.append(f'<text x="{right}" y="{SIDE - 4}" text-anchor="end">{escape(x_name)}</text>')
+    parts.append(f'<text x="{LEFT}" y="{TOP - 2}">{escape(y_name)}</text>')
     described = escape(f"{len(known):,} points, {y_name} against {x_name}")
     inside = "\n".join(parts)
     return f'<svg viewBox="0 0 {SIDE:g} {SIDE:g}" role="img" aria-label="{described}">\n{inside}\n</svg>'

@@ -30,7 +30,7 @@ from bert_jax.training.measures import (
 )
 from bert_jax.training.page import folded, page, section, table
 from bert_jax.training.report_errors import errors
-from bert_jax.training.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores
+from bert_jax.training.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
 from bert_jax.training.selection import lower_is_better
 
 FILE = "report.html"
@@ -59,7 +59,7 @@ def write_report(workdir: str | os.PathLike[str]) -> str:
         state = {}
     baselines = _read(folder / "baselines.json", {})
     examples = _read(folder / "examples.json", [])
-    details = _read(folder / DETAILS, {})
+    details = sound(_read(folder / DETAILS, {}))
     tuned = of_fine_tuning(run)
     best = details.get("best_step")
     shown = next((r for r in records if r["split"] == "eval" and r["step"] == best), None) or _last(records, "eval")
@@ -70,7 +70,7 @@ def write_report(workdir: str | os.PathLike[str]) -> str:
             section("Scores", scores(details, baselines)),
             section("Epoch by epoch", epochs(records, run, total, best)),
         ]
-    if not (tuned and details):
+    if not (tuned and details["splits"]):
         parts.append(section("Held-out results", _evaluations(records, baselines)))
     parts += [
         errors(details),
@@ -142,7 +142,7 @@ def _tiles(
     speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
     tiles.append(("time", duration(spent), speed, ""))
     cells = (
-        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP"))}</dt>'
+        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP").replace("f1", "F1"))}</dt>'
         f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
         for name, value, note, colour in tiles
     )

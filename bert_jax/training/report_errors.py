@@ -17,7 +17,7 @@ TAG_COLOURS = "abcdefg"
 
 def errors(details: Mapping[str, Any]) -> str:
     """Sections of each split with answers: confusions, labels, wrong examples."""
-    splits = {name: found for name, found in (details.get("splits") or {}).items() if found.get("kind")}
+    splits = {name: found for name, found in details["splits"].items() if found.get("kind") in CARDS}
     parts = []
     for name, found in splits.items():
         of_split = f", {name}" if len(splits) > 1 else ""
@@ -72,7 +72,11 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     note = ""
     if total is not None:
         which = f", the {len(cards):,} surest here" if total > len(cards) else ""
-        note = f"{total:,} of {answered:,} are wrong{which}." if total else f"None of {answered:,} is wrong."
+        note = (
+            f"{total:,} of {answered:,} {'is' if total == 1 else 'are'} wrong{which}."
+            if total
+            else f"None of {answered:,} is wrong."
+        )
     cards = [f'<div class="card wrong">{card}</div>' for card in cards]
     grid = '<div class="examples">\n{}\n</div>'
     body = f'<p class="small soft">{note}</p>' if note else ""

@@ -23,12 +23,24 @@ def of_fine_tuning(run: Mapping[str, Any]) -> bool:
     return isinstance(run.get("config"), Mapping) and "task" in run["config"]
 
 
+def sound(details: Mapping[str, Any]) -> Details:
+    """What is of the expected kind in a file that may be of another version, or written by hand."""
+    splits, pictures = details.get("splits"), details.get("attention")
+    named = splits.items() if isinstance(splits, Mapping) else ()
+    listed = pictures if isinstance(pictures, list) else []
+    return {
+        **details,
+        "splits": {name: found for name, found in named if isinstance(found, Mapping)},
+        "attention": [one for one in listed if isinstance(one, Mapping)],
+    }
+
+
 # ---- Scores and epochs -----------------------------------------------------------------------------------------------
 
 
 def scores(details: Details, baselines: Mapping[str, Any]) -> str:
     """The table of what the chosen step reaches on each split, beside what is reached without reading."""
-    splits = {name: found for name, found in (details.get("splits") or {}).items() if found.get("metrics")}
+    splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
         return ""
     main = details.get("metric")
@@ -104,7 +116,7 @@ def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
 
 def attention_pictures(details: Details) -> str:
     """All heads of the last layer for a few examples; all but the first are folded."""
-    pictures = details.get("attention") or []
+    pictures = details["attention"]
     parts = []
     for i, one in enumerate(pictures):
         largest = max((weight for head in one["weights"] for row in head for weight in row), default=0.0)
