@@ -74,7 +74,7 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
     rows, before = [], 0
     for record in evaluations:
         step = record["step"]
-        label = f"{step / per_epoch:.2f}".rstrip("0").rstrip(".") if per_epoch else f"step {step:,}"
+        label = _epoch(step / per_epoch) if per_epoch else f"step {step:,}"
         cells = [f"{step:,}"]
         for name in paired:
             cells += [cell(train_mean(records, name, before, step), name), cell(record.get(name), name)]
@@ -98,6 +98,12 @@ def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> 
         if after < record["step"] <= until and is_number(record.get(name)) and steps > 0:
             total, weight = total + steps * record[name], weight + steps
     return total / weight if weight else None
+
+
+def _epoch(value: float) -> str:
+    """Evaluations come after whole steps: one that is a step off the end of an epoch counts as its end."""
+    whole = round(value)
+    return str(whole) if abs(value - whole) < 0.03 else f"{value:.2f}"
 
 
 def _in_a_line(metric: str) -> str:
