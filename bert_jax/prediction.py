@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,11 +35,14 @@ class Predictor:
     batch_size: int = BATCH_SIZE
 
     @classmethod
-    def load(cls, workdir: str, step: int | None = None) -> Predictor:
+    def load(cls, workdir: str, step: int | None = None, options: Sequence[str] = ()) -> Predictor:
         """The best checkpoint of a fine-tuned workdir, or that of ``step``.
 
+        Args:
+          options: ``key=value``, keys of the task's config to decide otherwise than in training.
+
         Raises:
-          UserError: no checkpoint, or one of a model that was not fine-tuned.
+          UserError: no checkpoint, one of a model that was not fine-tuned, an option that is none.
         """
         trained = load_trained(workdir, step)
         facts = trained.facts
@@ -46,7 +50,7 @@ class Predictor:
             raise UserError(
                 f"{workdir} holds a pretrained model; fine-tune it first: bert-jax finetune --init={workdir}"
             )
-        own = {name: value for name, value in facts["task"].items() if name != "name"}
+        own = {name: value for name, value in facts["task"].items() if name != "name"} | _parsed(options)
         room = catalogue.find("tasks", facts["task"]["name"], having="Task")
         return cls(trained, room.Task, configuration.build(room.Config, own, "task"))
 
@@ -96,6 +100,20 @@ class Predictor:
         if task.answered(name):
             metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
         return metrics, task.predictions(name, outputs)
+
+
+def _parsed(options: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` each, values as in Python, else text."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals:
+            raise UserError(f"--option={option} has no value; write --option=KEY=VALUE")
+        try:
+            parsed[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            parsed[key] = text
+    return parsed
 
 
 def read_examples(

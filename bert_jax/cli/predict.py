@@ -12,6 +12,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
     parser.add_argument("--input", help="a file like those the model was trained on; answers may be missing")
     parser.add_argument("--output", help="the file to write (default: print); with --submission, the folder")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+    )
     parser.add_argument("--step", type=int, help="a saved step (default: the best evaluation's)")
     parser.add_argument(
         "--format", help="how --input is written, a file of bert_jax/examples (default: as in training)"
@@ -22,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.prediction import Predictor, read_examples, texts_as_examples, write_output
 
-    predictor = Predictor.load(arguments.workdir, arguments.step)
+    predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
     if arguments.texts:
         examples = texts_as_examples(predictor, arguments.texts)
     else:
