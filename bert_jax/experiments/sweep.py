@@ -80,7 +80,8 @@ def sweep(request: Sweep, note: Note = print) -> list[Outcome]:
         def run(cell: Cell, workdir: str) -> Metrics:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
             init = _init(cell.overrides.get(INIT, request.init))
-            return finetune(config, Request(workdir, request.data, request.command, init))
+            metrics = finetune(config, Request(workdir, request.data, request.command, init))
+            return {metric: metrics[metric], **metrics}  # what counts is said first
 
         found = run_cells(cells, run, request.workdir, [request.data, request.init], note)
     by_cell = iter(cells)
