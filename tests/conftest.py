@@ -1,7 +1,8 @@
 """Strict JAX on eight CPU devices, and the door to optional real data."""
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -24,6 +25,14 @@ def _strict_jax() -> None:
     import jax
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled() -> Iterator[None]:
+    """What one file compiled is of no use to the next, and would add up to gigabytes."""
+    yield
+    if jax := sys.modules.get("jax"):
+        jax.clear_caches()
 
 
 @pytest.fixture

@@ -131,6 +131,9 @@ def _watching(folder: Path) -> Iterator[None]:
                 return
 
     threading.Thread(target=watch, daemon=True).start()
+    # A job in the background of a shell script is started with interrupts ignored.
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if in_main else None
     try:
         yield
     except (KeyboardInterrupt, RuntimeError) as error:
@@ -143,6 +146,8 @@ def _watching(folder: Path) -> Iterator[None]:
         ) from error
     finally:
         done.set()
+        if in_main:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

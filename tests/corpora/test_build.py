@@ -147,9 +147,16 @@ def multiprocessing_worker() -> bool:
     return "PYTEST_CURRENT_TEST" in os.environ and os.path.basename(sys.argv[0]) == "sdk_worker_main.py"
 
 
-def test_a_worker_that_is_killed_ends_the_build_in_one_line(tmp_path, notes, capfd):
-    with pytest.raises(UserError, match=r"a worker process of the build was killed \(exit code 137"):
-        build(Deadly(str(notes)), TOKENIZER, tmp_path / "out", dataclasses.replace(ONE, num_workers=2))
+@pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_worker_that_is_killed_ends_the_build_in_one_line(tmp_path, notes, capfd, interrupts):
+    """Also in the background of a shell script, where interrupts are ignored."""
+    before = signal.signal(signal.SIGINT, interrupts)
+    try:
+        with pytest.raises(UserError, match=r"a worker process of the build was killed \(exit code 137"):
+            build(Deadly(str(notes)), TOKENIZER, tmp_path / "out", dataclasses.replace(ONE, num_workers=2))
+        assert signal.getsignal(signal.SIGINT) is interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capfd.readouterr().err == ""
     build(Deadly(str(notes)), TOKENIZER, tmp_path / "out", ONE)
     build(Letters(str(notes)), TOKENIZER, tmp_path / "whole", ONE)
