@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from bert_jax.errors import UserError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts to classify, in place of --input")
@@ -27,6 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if bool(arguments.texts) == bool(arguments.input):
+        raise UserError("give texts, or --input=FILE: one of the two")
+    if arguments.submission and not arguments.output:
+        raise UserError(f"--submission={arguments.submission} writes a file; give its folder with --output=DIR")
     from bert_jax.prediction import Predictor, read_examples, texts_as_examples, write_output
 
     predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)

@@ -12,6 +12,7 @@ from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.tasks.base import pair_sequences
+from bert_jax.tasks.classification import Config, Task
 from bert_jax.training.checkpoints import save_params
 from tests.tasks import toy_tasks
 
@@ -60,6 +61,11 @@ def test_labels_of_any_split_that_training_has_not():
         "dev has label that training has not: 'Yes' (1 times, as in a); test has label that training has not: "
         "'3' (1 times, as in t); those it has are no, yes"
     )
+
+
+def test_one_label_is_nothing_to_learn():
+    with pytest.raises(UserError, match="all 3 examples to train on have the label 'a'; at least two"):
+        Task.labels(Config(), [{"id": str(i), "text": "x", "label": "a"} for i in range(3)])
 
 
 def test_metrics_are_checked_before_anything_is_trained():
