@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.config import ModelConfig
@@ -40,6 +41,10 @@ class Task(ExampleTask):
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
         names = label_names(examples, "label")
+        if len(names) < 2:
+            raise UserError(
+                f"all {len(examples):,} examples to train on have the label {names[0]!r}; at least two labels are needed"
+            )
         check_names(config.metrics, names, config.positive)
         return names
 
