@@ -52,8 +52,9 @@ env: .venv/base.stamp  ## build .venv with what training needs
 pretrain: env  ## pretrain the small BERT on the docstrings of installed packages; WORKDIR=runs/quickstart
 	.venv/bin/bert-jax pretrain --config=configs/pretrain/quickstart.py --workdir=$(WORKDIR)
 
+# Two processes share nothing but the machine; a file's tests stay together.
 test: lint  ## lint, types and tests
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/test.stamp  ## ruff and mypy
 	.venv/bin/ruff check .

@@ -43,7 +43,8 @@ class Task(ExampleTask):
         names = label_names(examples, "label")
         if len(names) < 2:
             raise UserError(
-                f"all {len(examples):,} examples to train on have the label {names[0]!r}; at least two labels are needed"
+                f"all {len(examples):,} examples to train on have the label {names[0]!r}; at least two labels are"
+                " needed"
             )
         check_names(config.metrics, names, config.positive)
         return names

@@ -64,7 +64,9 @@ def test_labels_of_any_split_that_training_has_not():
 
 
 def test_one_label_is_nothing_to_learn():
-    with pytest.raises(UserError, match="all 3 examples to train on have the label 'a'; at least two"):
+    with pytest.raises(
+        UserError, match="all 3 examples to train on have the label 'a'; at least two labels are needed"
+    ):
         Task.labels(Config(), [{"id": str(i), "text": "x", "label": "a"} for i in range(3)])
 
 
