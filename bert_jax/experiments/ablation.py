@@ -12,7 +12,7 @@ from bert_jax import configuration, files, finetuning, recipes
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
-from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells
+from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
 from bert_jax.inputs import CORPUS, Inputs
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.objectives import mlm
@@ -49,7 +49,7 @@ class Ablation:
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
-def ablate(ablation: Ablation, note: Note = print) -> dict[str, tuple[table.Row, ...]]:
+def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.Row, ...]]:
     """Run what is missing and write ``table.md``, ``table.json`` and ``report.html``: a table for each held-out metric.
 
     Masked-LM loss and accuracy are reckoned on the first variant's held-out rows, corrupted as there, for every variant

@@ -22,6 +22,11 @@ Metrics = dict[str, float]
 Note = Callable[[str], None]
 
 
+def say(line: str) -> None:
+    """Print at once, also where the output is a file."""
+    print(line, flush=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One run: ``name`` is its folder, ``overrides`` what makes it another run than its neighbours, as plain data."""
@@ -35,7 +40,7 @@ def run_cells(
     run: Callable[[Cell, str], Mapping[str, float]],
     workdir: str,
     common: Any = None,
-    note: Note = print,
+    note: Note = say,
 ) -> dict[str, Metrics]:
     """Metrics of every cell by its name.
 

@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax import files, recipes
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
-from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells
+from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
 from bert_jax.finetuning import Request, checked, finetune
 from bert_jax.training.run import only_writer
 from bert_jax.training.selection import lower_is_better
@@ -57,7 +57,7 @@ class Outcome:
         return statistics.median(self.scores)
 
 
-def sweep(request: Sweep, note: Note = print) -> list[Outcome]:
+def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
     """Run what is missing, write ``table.md`` and ``table.json`` and say which values are the best by the dev score.
 
     Returns:
