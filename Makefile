@@ -69,7 +69,7 @@ test-heavy: .venv/test.stamp  ## tests that take minutes
 	.venv/bin/python -m pytest -m heavy
 
 test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
-	.venv-parity/bin/python -m pytest -m parity
+	.venv-parity/bin/python -m pytest -m parity tests/parity
 
 bench: .venv-bench/base.stamp  ## measure speed, beside other libraries, in .venv-bench
 	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
