@@ -52,7 +52,11 @@ class Predictor:
             )
         own = {name: value for name, value in facts["task"].items() if name != "name"} | _parsed(options)
         room = catalogue.find("tasks", facts["task"]["name"], having="Task")
-        return cls(trained, room.Task, configuration.build(room.Config, own, "task"))
+        batch_size = BATCH_SIZE
+        if room.Task.whole_batches:  # its scores depend on how many rows a batch has
+            train = (facts.get("run", {}).get("config") or {}).get("train", {})
+            batch_size = train.get("batch_size", BATCH_SIZE)
+        return cls(trained, room.Task, configuration.build(room.Config, own, "task"), batch_size)
 
     @property
     def step(self) -> int:
