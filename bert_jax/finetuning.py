@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
+import jax
+
 from bert_jax import catalogue, configuration, files
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.details import write_details
@@ -65,7 +67,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         above = ("learning_rate", "num_epochs")
         configuration.check_fields(self, "config.train", "more than 0 is needed", *above, sound=lambda v: v > 0)
-        whole = ("batch_size", "max_length", "evaluations_per_epoch", "logs_per_evaluation")
+        room = "at least 8 is needed: the special tokens of a pair are three"
+        configuration.check_fields(self, "config.train", room, "max_length", sound=lambda v: v >= 8)
+        whole = ("batch_size", "evaluations_per_epoch", "logs_per_evaluation")
         configuration.check_fields(self, "config.train", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
         share = "from 0 to below 1 is allowed"
         configuration.check_fields(self, "config.train", share, "warmup_fraction", sound=lambda v: 0 <= v < 1)
@@ -91,6 +95,9 @@ class Settings:
     micro_batches: int = 1
     loggers: tuple[str, ...] = ("tensorboard",)
     export: bool = True  # write a Hugging Face directory at the end; a model with a BiLSTM has no class there
+
+    def __post_init__(self) -> None:
+        configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. The rest is free."""
@@ -121,10 +128,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     Raises:
       UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
     """
-    settings = configuration.build(Settings, config, "config")
-    room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
-    own = {name: value for name, value in settings.task.items() if name != "name"}
-    task_config = configuration.build(room.Config, own, "config.task")
+    settings, room, task_config = checked(config)
     if room.Task.whole_batches and settings.micro_batches > 1:
         raise UserError(
             f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
@@ -143,14 +147,18 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     with runs.only_writer(workdir):
         saved = saved_steps(workdir)
         identity = settings.identity() | {"init": request.init}
-        run = runs.open_run(workdir, config, identity, request.command, bound=bool(saved))
-        tokenizer = open_vocabulary(settings.vocab, initial, workdir, bool(saved), train, room.Task.roles)
+        run = runs.described(workdir, config, identity, request.command, bound=bool(saved))
+        tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, room.Task.roles)
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
         task.check(splits)
         experiment = make_experiment(settings, task)
         experiment.check()
+        jax.eval_shape(task.init, jax.random.key(0))  # finds what the model cannot be built of
+        if not saved:
+            keep_vocabulary(tokenizer, workdir)
+        runs.write_run(workdir, run)
         observer = Observer(workdir, run, experiment.phases.num_steps, settings.loggers)
         with observer.to_the_end():
             for line in [*notes, *task.notes, *describe(task, splits, experiment)]:
@@ -180,6 +188,11 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
 
 def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
     """(settings, file of the task, its config) of a recipe. Raises ``UserError`` for a key or a value that is none."""
+    if "objective" in config:
+        raise UserError(
+            "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or choose "
+            "one of configs/finetune"
+        )
     settings = configuration.build(Settings, config, "config")
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
@@ -254,34 +267,35 @@ def make_experiment(settings: Settings, task: ExampleTask) -> Experiment:
         checkpoints=CheckpointConfig(every_steps=every, keep=1),
         loader=settings.loader,
         selection=dataclasses.replace(settings.selection, metric=metric),
+        batch_key="config.train.batch_size",
     )
 
 
-def open_vocabulary(
+def find_vocabulary(
     config: VocabularyConfig,
     initial: Initial | None,
-    workdir: str,
-    bound: bool,
+    workdir: str | None,
     train: Sequence[Example],
     roles: Roles,
 ) -> Tokenizer:
-    """The tokenizer in the workdir: that of the model to start from, a copy of config.vocab.path, or one learned from
-    the texts to train on."""
-    there = tokenizers.existing(workdir)
-    if there is not None:
-        if bound:
-            return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
-        files.as_path(there).unlink()
+    """That of a ``workdir`` with checkpoints, of the model to start from, of config.vocab.path, or one learned from the
+    texts to train on."""
+    if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
+        return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
     if initial:
-        tokenizer = initial.tokenizer
-    elif config.path:
-        tokenizer = tokenizers.load(config.path, config.lowercase)
-    else:
-        texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
-        pieces = learn_wordpiece(texts, config.size, config.lowercase, config.min_frequency, config.character_coverage)
-        tokenizer = WordPiece(pieces, config.lowercase)
+        return initial.tokenizer
+    if config.path:
+        return tokenizers.load(config.path, config.lowercase)
+    texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
+    pieces = learn_wordpiece(texts, config.size, config.lowercase, config.min_frequency, config.character_coverage)
+    return WordPiece(pieces, config.lowercase)
+
+
+def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
+    """In the workdir, in place of that of a run that failed."""
+    if (there := tokenizers.existing(workdir)) is not None:
+        files.as_path(there).unlink()
     tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
-    return tokenizer
 
 
 def _strings(value: Any) -> list[str]:

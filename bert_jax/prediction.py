@@ -12,16 +12,18 @@ import jax
 
 from bert_jax import catalogue, configuration, files
 from bert_jax.errors import UserError
-from bert_jax.examples.load import DataConfig, load
+from bert_jax.examples.load import DataConfig, load, make_reader
+from bert_jax.examples.reading import need
 from bert_jax.interchange.workdir import TrainedModel, load_trained
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
-from bert_jax.tasks.submissions import write_submission
+from bert_jax.tasks.submissions import needed_for, write_submission
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 
+Note = Callable[[str], None]
 BATCH_SIZE = 32
 
 
@@ -84,9 +86,11 @@ class Predictor:
         return self.task(self.config, setting)
 
     def predict(
-        self, examples: Sequence[Example], name: str = "predict"
+        self, examples: Sequence[Example], name: str = "predict", note: Note = lambda line: None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """(metrics, one record an example, in order); no metrics where an answer is not known.
+
+        ``note`` is told what becomes of the examples, such as a cut.
 
         Raises:
           UserError: no examples, or labels that the model does not know.
@@ -94,6 +98,8 @@ class Predictor:
         if not examples:
             raise UserError("there are no examples to predict; check the input")
         task = self.make_task(examples, name)
+        for line in task.notes:
+            note(line)
         mesh = meshes.make_mesh(MeshConfig())
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
@@ -120,28 +126,30 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def read_examples(
-    predictor: Predictor, path: str | None, form: str | None, split: str, note: Callable[[str], None]
-) -> tuple[Example, ...]:
+def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
     """The examples of a file that is like those of the run; ``split`` "dev" needs answers, "test" does not.
 
     Raises:
-      UserError: no path, another format, a column that is not there.
+      UserError: no such file, another format, a column that is not there.
     """
-    if not path:
-        raise UserError("nothing to predict; give --input=FILE, or texts")
     data = {**predictor.data, "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
     if form and form != data["format"]:
         data |= {"format": form, "options": {}}
     config = configuration.build(DataConfig, data, "data")
+    if not make_reader(config).named_splits:
+        need(path)
     return load(config, "", predictor.task.roles, note)[split]
 
 
 def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
-    """Texts of a command line. Raises ``UserError`` where the task reads more than a text."""
-    required = predictor.task.roles.required
-    if required != ("text",):
-        raise UserError(f"this task reads {', '.join(required)}; give them in a file: --input=FILE")
+    """Texts of a command line. Raises ``UserError`` for an empty one, and where the task reads more than a text."""
+    reads = list(predictor.task.roles.required)
+    if "pair" in predictor.data["columns"]:
+        reads.append("pair")
+    if reads != ["text"]:
+        raise UserError(f"this model reads {', '.join(reads)}; give them in a file: --input=FILE")
+    if empty := [str(number) for number, text in enumerate(texts, 1) if not text.strip()]:
+        raise UserError(f"of the texts, number {', '.join(empty)} is empty")
     return tuple({"id": str(number), "text": text} for number, text in enumerate(texts))
 
 
@@ -153,14 +161,28 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
     if not submission:
         write_predictions(output, records)
         return output
-    wanted = {"squad_null_odds": "null_odds", "conll": "words"}.get(submission, "prediction")
-    if any(wanted not in record for record in records):
-        raise UserError(f"--submission={submission} needs {wanted} in every prediction; this task's have none")
+    wanted = "null_odds" if submission == "squad_null_odds" else "prediction"
     if submission == "conll":
         rows: Any = [(r["words"], r.get("label", r["prediction"]), r["prediction"]) for r in records]
     else:
         rows = {record["id"]: record[wanted] for record in records}
     return str(write_submission(submission, rows, output))
+
+
+def check_submission(predictor: Predictor, kind: str) -> None:
+    """Raise ``UserError`` for a kind of submission that there is none of, or that this model has no predictions for."""
+    name = predictor.trained.facts["task"]["name"]
+    tasks, labels = needed_for(kind)
+    if name not in tasks:
+        raise UserError(f"--submission={kind} is of {' or '.join(tasks)}; this model's task is {name}")
+    if kind == "squad_null_odds" and not getattr(predictor.config, "version_2", False):
+        raise UserError("--submission=squad_null_odds is of SQuAD v2.0; this model was trained without version_2")
+    own = predictor.trained.facts.get("labels") or ()
+    if labels and (others := [label for label in own if label not in labels]):
+        raise UserError(
+            f"--submission={kind} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of which "
+            f"{', '.join(others[:5])} cannot be submitted"
+        )
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:

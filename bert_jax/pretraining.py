@@ -121,6 +121,11 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
       UserError: anything in the recipe, the workdir, the texts or the machine that does not fit.
     """
     config = {**config, "private": request.private or config.get("private", False)}
+    if "task" in config:
+        raise UserError(
+            "this recipe is one for fine-tuning (it has config.task); run it with bert-jax finetune, or choose one of "
+            "configs/pretrain"
+        )
     settings = configuration.build(Settings, config, "config")
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
@@ -135,8 +140,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         saved = saved_steps(workdir)
         inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
         inputs.check()
-        run = runs.open_run(workdir, *recorded(config, settings, request), request.extend, bool(saved))
+        run = runs.described(workdir, *recorded(config, settings, request), request.extend, bool(saved))
         experiment.phases.check_not_past(max(saved, default=0))
+        runs.write_run(workdir, run)
         observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
             tokenizer = inputs.open_vocabulary(observer.note)

@@ -101,6 +101,8 @@ def _run(path: str, argument: str | None) -> ConfigDict:
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         place = f"{path}:{lines[-1]}" if lines else path
+        if isinstance(error, ValueError):  # what a recipe raises for an argument it does not know
+            raise UserError(f"{place}: {error}") from error
         raise UserError(f"{place}: {type(error).__name__}: {error}") from error
     return _as_config(config, path)
 

@@ -63,6 +63,27 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
     )
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``predict`` and ``evaluate``: a fine-tuned model and how it reads a file."""
+    parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
+    parser.add_argument("--step", type=int, help="a saved step (default: the best evaluation's)")
+    parser.add_argument(
+        "--format", help="how --input is written, a file of bert_jax/examples (default: as in training)"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+    )
+
+
+def told(line: str) -> None:
+    """What a user should know, beside what a command prints."""
+    print(line, file=sys.stderr)
+
+
 def verbs() -> dict[str, str]:
     """Command -> module name: ``fill-mask`` -> ``fill_mask``; a trailing ``_`` avoids a keyword (``import_``)."""
     return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name != "main"}

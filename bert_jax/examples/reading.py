@@ -59,7 +59,7 @@ def need(path: str) -> str:
     """``packed_name(path)``. Raises ``UserError`` if neither is there."""
     found = packed_name(path)
     if found is None:
-        raise UserError(f"no file {path}, nor a compressed one of that name; check config.data.splits and --data")
+        raise UserError(f"no file {path}, nor a compressed one of that name; check the path")
     return found
 
 

@@ -91,7 +91,7 @@ def export_model(
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -> str:
     advice = "nothing was written"
-    written = import_model(folder)
+    written = _import_local(folder, str(folder), f"{advice}; has training diverged? Its loss says so")
     kept = {name: tree for name, tree in params.items() if name in head.parts}
     for path, found in jax.tree_util.tree_leaves_with_path(written.params):
         name = "/".join(str(key.key) for key in path)
@@ -111,10 +111,10 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
       UserError: no BERT, weights only as a pickle, a damaged file, tensors that do not fit the config.
     """
     with files.downloaded(directory) as folder:
-        return _import_local(folder, str(directory))
+        return _import_local(folder, str(directory), "nothing was imported")
 
 
-def _import_local(folder: Path, where: str) -> Imported:
+def _import_local(folder: Path, where: str, advice: str) -> Imported:
     described = read_json(folder / "config.json")
     config = model_config(described, where)
     tokenizer = read_tokenizer(folder, config, where)
@@ -122,7 +122,7 @@ def _import_local(folder: Path, where: str) -> Imported:
     tensors = present_names(raw, where)
     head = of_config(described, tensors, where)
     read = read_params(tensors, config, head, where)
-    probe = check_outputs(HuggingFaceNames(raw), read.params, config, head, "nothing was imported")
+    probe = check_outputs(HuggingFaceNames(raw), read.params, config, head, advice)
     title = f"read {where}: {head.architecture}, {_count(tensors)} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), probe)
     report = Report(title, read.moved, read.missing, read.unused, notes)

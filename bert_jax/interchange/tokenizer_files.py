@@ -12,6 +12,8 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
+MAX_SPARE = 1024  # rows of a table that no piece has, so that it divides over devices
+
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Its own file, ``tokenizer.json`` and what transformers asks for beside it."""
@@ -49,7 +51,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
       lowercase: None: as the tokenizer's files say.
 
     Raises:
-      UserError: there is none, or it has more pieces than the model has embeddings.
+      UserError: there is none, one that was cut short, or one with more pieces than the model has embeddings.
     """
     vocabulary = tokenizers.existing(folder)
     if vocabulary is None:
@@ -58,12 +60,27 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
             " a line, or its sentencepiece model"
         )
     tokenizer = tokenizers.load(vocabulary, _lowercase(folder) if lowercase is None else lowercase)
-    if tokenizer.size > config.vocab_size:  # fewer are fine: embeddings are padded to a round number
+    if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < _pieces_of_json(folder):
         raise UserError(
             f"{where}/{tokenizer.file_name} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; "
             "copy the whole folder again"
         )
     return tokenizer
+
+
+def is_padded(num_embeddings: int, num_pieces: int) -> bool:
+    """Whether a vocabulary can be that of a table: as large, or filled up to a round number (a multiple of 8 or more,
+    by fewer rows than 1,024)."""
+    spare = num_embeddings - num_pieces
+    return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
+
+
+def _pieces_of_json(folder: Path) -> int:
+    """Of the copy of the vocabulary in ``tokenizer.json``; 0 where there is none."""
+    path = folder / "tokenizer.json"
+    model = read_json(path).get("model") if path.exists() else None
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    return len(vocabulary) if isinstance(vocabulary, dict | list) else 0
 
 
 def _lowercase(folder: Path) -> bool | None:

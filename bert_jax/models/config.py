@@ -86,10 +86,10 @@ class ModelConfig:
 
     def check_lengths(self, max_lengths: Mapping[str, int]) -> None:
         """Raises ``UserError`` if a kind of row is longer than there are positions."""
-        too_long = {kind: n for kind, n in max_lengths.items() if n > self.max_length}
+        too_long = [f"{n} ({kind})" for kind, n in max_lengths.items() if n > self.max_length]
         if too_long:
             raise UserError(
-                f"max_length of {too_long} exceeds the model's {self.max_length} positions; "
+                f"max_length of {', '.join(too_long)} exceeds the model's {self.max_length} positions; "
                 "shorten the rows or raise model.max_length"
             )
 

@@ -22,6 +22,7 @@ from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
+NOTED_UNKNOWN = 0.1  # share of tokens that the vocabulary has no piece for
 KIND = "train"  # the longest kind of batch, which evaluation has too
 
 
@@ -91,6 +92,7 @@ class ExampleTask(abc.ABC):
         for name, examples in setting.splits.items():
             before = len(self.notes)
             self.rows[name] = self.encode(examples)
+            self._note_unknown(self.rows[name])
             self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
         longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
         # Rows are never padded further than the longest one needs.
@@ -220,6 +222,12 @@ class ExampleTask(abc.ABC):
     def answered(self, split: str) -> bool:
         """Whether every example of a split has its answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
+
+    def _note_unknown(self, rows: EncodedRows) -> None:
+        ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))
+        share = float(np.mean(ids == self.setting.tokenizer.unk_id)) if len(ids) else 0.0
+        if share > NOTED_UNKNOWN:
+            self.notes.append(f"{share:.0%} of the tokens are [UNK]; is the vocabulary one of this language?")
 
     def _model_inputs(self, batch: Batch) -> dict[str, Any]:
         return {name: batch[name] for name in self.model_inputs}

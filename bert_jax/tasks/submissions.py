@@ -61,6 +61,18 @@ def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
     return target
 
 
+def needed_for(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(tasks whose predictions a submission of ``kind`` is made of, labels that it can spell; () for any).
+
+    Raises ``UserError`` for an unknown kind.
+    """
+    others = {"squad": ("span_qa",), "squad_null_odds": ("span_qa",), "conll": ("tagging", "feature_tagging")}
+    known = {**dict.fromkeys(GLUE, ("classification",)), "stsb": ("regression",), **others}
+    tasks = choose("kind of submission", kind, known)
+    spelling = GLUE[kind].spelling if kind in GLUE else None
+    return tasks, tuple(spelling or ())
+
+
 def _glue(kind: str, predictions: Sequence[Any] | Mapping[Any, Any]) -> tuple[str, str]:
     task, rows = GLUE[kind], _in_order(predictions)
     spelled = [_score(row) if task.spelling is None else task.spelling.get(str(row)) for row in rows]

@@ -216,9 +216,11 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
       UserError: there is no whole checkpoint, not that one, or it is damaged.
     """
     steps = saved_steps(workdir)
+    if not steps and not files.as_path(workdir).exists():
+        raise UserError(f"there is no folder {workdir}; give that of a run")
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
-        raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first: bert-jax pretrain'}")
+        raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first'}")
     step = steps[-1] if step is None else step
     try:
         return *_read_params(workdir, step), step

@@ -59,6 +59,7 @@ class Experiment:
     checkpoints: CheckpointConfig
     loader: LoaderConfig
     selection: SelectionConfig = SelectionConfig()
+    batch_key: str = "config.phases.{}.batch_size"  # where a recipe says how many rows a phase's batch has
 
     @property
     def evaluated_phase(self) -> Phase:
@@ -74,7 +75,7 @@ class Experiment:
         """The mesh of this machine's devices, on which every phase's batch fits."""
         mesh = meshes.make_mesh(self.mesh)
         for phase in self.phases.phases:
-            where = f"config.phases.{phase.kind}.batch_size"
+            where = self.batch_key.format(phase.kind)
             meshes.check_batch(mesh, phase.batch_size, self.training.micro_batches, where)
         return mesh
 
@@ -275,5 +276,5 @@ def diverged(broken: list[str], step: int, sound_steps: list[int]) -> RepeatingE
         goes_on = f", if you like from --init=WORKDIR@{sound_steps[-1]}"
     return RepeatingError(
         f"{', '.join(broken)} not finite at step {step:,}; {saved}. The same command would end the same way: lower "
-        f"schedule.peak_learning_rate or lengthen the warm-up, in a new --workdir{goes_on}"
+        f"the learning rate or lengthen the warm-up, in a new --workdir{goes_on}"
     )

@@ -83,7 +83,10 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
         before = step
     heads = [f"{side} {name}" for name in paired for side in ("train", "held-out")]
     heads += [f"held-out {_in_a_line(name)}" for name in others]
-    note = "Train figures are means over the steps since the row before, with dropout, while the model was learning."
+    note = (
+        "Train figures are means over the steps since the row before, with dropout, while the model was learning. Step "
+        "0 is the model before it, and is never chosen."
+    )
     body = table(["epoch" if per_epoch else "evaluation", "step", *heads], rows)
     return f'<div class="card">{body}<p class="small soft">{note}</p></div>'
 

@@ -48,7 +48,7 @@ def read_run(workdir: str) -> dict[str, Any]:
     return run
 
 
-def open_run(
+def described(
     workdir: str,
     config: Mapping[str, Any],
     identity: Mapping[str, Any],
@@ -56,7 +56,7 @@ def open_run(
     extend: bool = False,
     bound: bool = True,
 ) -> dict[str, Any]:
-    """Record in ``run.json`` that a command has started or goes on with the run, and return it.
+    """What ``run.json`` shall hold of a command that starts a run or goes on with it.
 
     Args:
       bound: the run has saved a step. One that failed before that starts anew, whatever it was.
@@ -75,6 +75,11 @@ def open_run(
     if not bound:
         run = {}
     if run:
+        both = (run.get("identity", {}), identity)
+        held, wanted = ("pretraining" if "objective" in one else "fine-tuning" for one in both)
+        if held != wanted:
+            start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
+            raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
         changed = differences(run.get("identity", {}), json.loads(json.dumps(identity)))
         blocking = [d for d in changed if not (extend and _is_length(d))]
         if blocking:
@@ -93,7 +98,6 @@ def open_run(
         "versions": versions(),
         "git_commit": git_commit(),
     }
-    write_run(workdir, run)
     return run
 
 

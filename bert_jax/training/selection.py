@@ -39,11 +39,13 @@ class Selection:
           UserError: there is no such metric.
         """
         name = self._config.metric
-        if not name or step == 0:  # before the first update there is nothing to choose
+        if not name:
             return False
         if name not in metrics:
             numbers = [key for key, value in metrics.items() if isinstance(value, float)]
             raise UserError(f"config.selection.metric is {name!r}; the metrics are {', '.join(numbers)}")
+        if step == 0:  # before the first update there is nothing to choose
+            return False
         score = float(metrics[name])
         better = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
         if better:

@@ -1,8 +1,16 @@
 """What ``predict`` asks for before a model is read."""
 
+import dataclasses
+
+import jax
+import numpy as np
 import pytest
 
 from bert_jax.cli.main import run
+from bert_jax.tasks.classification import Config
+from bert_jax.training.checkpoints import save_params
+from bert_jax.training.mesh import unbox
+from tests.tasks import toy_tasks
 
 
 @pytest.mark.parametrize(
@@ -17,3 +25,62 @@ from bert_jax.cli.main import run
 def test_slips(tmp_path, capsys, flags, said):
     assert run(["predict", f"--workdir={tmp_path}", *flags]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_missing_folder_is_named(tmp_path, capsys):
+    assert run(["predict", f"--workdir={tmp_path / 'nope'}", "a text"]) == 2
+    assert f"there is no folder {tmp_path / 'nope'}" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A fresh classifier, saved as a run saves it; ``data.json`` says what its columns were."""
+    folder = tmp_path_factory.mktemp("classifier")
+    task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
+    tokenizer = task.setting.tokenizer
+    facts = {
+        "model": dataclasses.asdict(task.setting.model),
+        "lowercase": True,
+        "vocabulary_sha256": tokenizer.sha256,
+        "task": {"name": "classification", **dataclasses.asdict(Config())},
+        "labels": list(task.setting.labels),
+        "max_length": 16,
+    }
+    tokenizer.save(folder / tokenizer.file_name)
+    params = jax.tree.map(np.asarray, unbox(task.init(jax.random.key(0))).params)
+    save_params(str(folder), params, facts | {"data": {"format": "jsonl", "options": {}, "columns": {}}})
+    paired = {"format": "jsonl", "options": {}, "columns": {"text": "first", "pair": "second"}}
+    tokenizer.save(folder / "paired" / tokenizer.file_name)
+    save_params(str(folder / "paired"), params, facts | {"data": paired})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["a text", "  "], "of the texts, number 2 is empty"),
+        (["--input=nope.jsonl"], "no file nope.jsonl"),
+        (["a text", "--submission=nope", "--output=out"], "unknown kind of submission 'nope'"),
+        (["a text", "--submission=squad", "--output=out"], "is of span_qa; this model's task is classification"),
+        (["a text", "--submission=stsb", "--output=out"], "is of regression"),
+        (["a text", "--submission=rte", "--output=out"], "spells the labels entailment, not_entailment"),
+    ],
+)
+def test_what_a_model_has_no_use_for(workdir, tmp_path, capsys, monkeypatch, flags, said):
+    monkeypatch.chdir(tmp_path)
+    assert run(["predict", f"--workdir={workdir}", *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_pairs_takes_no_text(workdir, capsys):
+    assert run(["predict", f"--workdir={workdir / 'paired'}", "one text"]) == 2
+    assert "this model reads text, pair; give them in a file" in capsys.readouterr().err
+
+
+def test_what_becomes_of_the_texts_is_told(workdir, capsys):
+    assert run(["predict", f"--workdir={workdir}", "中 文 字 符", "the film was " * 20]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 2
+    assert "1 of 2 sequences are longer than 16 tokens" in told.err
+    assert "of the tokens are [UNK]; is the vocabulary one of this language?" in told.err

@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange import hugging_face, tensors
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
+from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.wordpiece import WordPiece
@@ -87,12 +88,14 @@ def test_the_files_of_a_directory(exported: Path) -> None:
 
 
 def test_an_export_that_reads_back_differently_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(folder: Path) -> hugging_face.Imported:
-        imported = import_model(folder)
+    read = hugging_face._import_local
+
+    def damaged(*arguments: Any) -> hugging_face.Imported:
+        imported = read(*arguments)
         imported.params["mlm_head"]["output_bias"][7] += 0.01
         return imported
 
-    monkeypatch.setattr(hugging_face, "import_model", damaged)
+    monkeypatch.setattr(hugging_face, "_import_local", damaged)
     with pytest.raises(UserError, match=r"differs from the trained one \(mlm_head/output_bias\); nothing was written"):
         export_model(PARAMS, CONFIG, TOKENIZER, tmp_path / "out", "card")
     assert list(tmp_path.iterdir()) == []
@@ -203,7 +206,8 @@ def test_shards_are_read(copy: Path) -> None:
 
 def test_embeddings_may_be_padded(copy: Path) -> None:
     """Published vocabularies are often padded to a round number of embeddings; the reverse is damage."""
-    (copy / "vocab.txt").write_text("\n".join(TOKENIZER.vocab[:60]) + "\n")
+    cut_vocabulary(copy)
+    (copy / "tokenizer.json").unlink()
     assert_same(import_model(copy).params, PARAMS)
 
 
@@ -242,6 +246,26 @@ def add_line(path: Path) -> None:
     path.write_text(path.read_text() + "one more\n")
 
 
+def cut_vocabulary(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join(TOKENIZER.vocab[:60]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "pieces", "may_be"),
+    [
+        (30_522, 30_522, True),
+        (30_528, 30_522, True),
+        (30_720, 30_522, True),
+        (30_522, 30_520, False),
+        (30_522, 30_528, False),
+        (32_768, 30_522, False),
+    ],
+)
+def test_fewer_pieces_than_embeddings(embeddings: int, pieces: int, may_be: bool) -> None:
+    """A table that is no round number was not filled up, and nobody fills up by thousands: the file was cut short."""
+    assert is_padded(embeddings, pieces) == may_be
+
+
 def truncate(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
 
@@ -258,7 +282,7 @@ def only_pickle(folder: Path) -> None:
         (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
         (lambda f: edit_config(f, vocab_size="big"), "config.vocab_size is 'big'; expected int"),
         (lambda f: edit_config(f, num_attention_heads=5), "does not divide by num_heads 5"),
-        (lambda f: edit_config(f, vocab_size=65), r"word_embeddings.weight is \[64, 32\], config.json says \[65, 32\]"),
+        (lambda f: edit_config(f, vocab_size=72), r"word_embeddings.weight is \[64, 32\], config.json says \[72, 32\]"),
         (lambda f: edit_config(f, num_hidden_layers=3), "16 tensors of the encoder are missing, such as bert.enc"),
         (without("bert.embeddings.word_embeddings.weight"), "1 tensors of the encoder are missing"),
         (truncate, "model.safetensors cannot be read .* copy it again"),
@@ -269,6 +293,7 @@ def only_pickle(folder: Path) -> None:
         (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
         (lambda f: (f / "config.json").write_text("[]"), "config.json is a JSON list, not an object"),
         (lambda f: (f / "vocab.txt").unlink(), "has no vocab.txt"),
+        (cut_vocabulary, "has 60 pieces, the model 64 embeddings; copy the whole folder again"),
         (lambda f: add_line(f / "vocab.txt"), "has 65 pieces, the model 64 embeddings"),
     ],
 )  # fmt: skip

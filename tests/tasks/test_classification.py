@@ -2,17 +2,20 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.classification import Config, Task
+from bert_jax.training import run as runs
 from bert_jax.training.checkpoints import save_params
 from tests.tasks import toy_tasks
 
@@ -122,3 +125,42 @@ def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
     hits = [record["prediction"] == record["label"] for record in records]
     assert np.mean(hits) == results["metrics"]["dev"]["accuracy"]
     assert all(sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5) for record in records)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"frozen": ("encoder", "poler")}, "config.frozen names poler; parts are encoder, pooler, classifier"),
+        ({"bilstm_layers": -1}, "config.bilstm_layers is -1; 0 or more is needed"),
+        ({"train_config": {"max_length": 2}}, "config.train.max_length is 2; at least 8 is needed"),
+        ({"mesh": {"data": 3}}, "mesh"),
+    ],
+)
+def test_a_refused_run_leaves_nothing(
+    tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], said: str
+) -> None:
+    toy_tasks.write_toy(tmp_path, "classification", **changed)
+    assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 2
+    assert said in capsys.readouterr().err
+    assert not [path for path in tmp_path.glob("run/*") if path.name != ".lock"]
+
+
+def test_a_metric_that_there_is_none_of_is_found_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_tasks.write_toy(tmp_path, "classification", selection={"metric": "acuracy"})
+    assert toy_tasks.finetune(tmp_path) == 2
+    assert "config.selection.metric is 'acuracy'; the metrics are" in capsys.readouterr().err
+    assert [record["step"] for record in toy_tasks.evaluations(tmp_path)] == [0]
+
+
+def test_recipes_and_runs_of_pretraining_are_told_apart(
+    tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["finetune", "--config=quickstart", f"--workdir={tmp_path}"]) == 2
+    assert "this recipe is one for pretraining" in capsys.readouterr().err
+    assert run(["pretrain", "--config=bbc_news", f"--workdir={tmp_path}"]) == 2
+    assert "this recipe is one for fine-tuning" in capsys.readouterr().err
+    runs.write_run(str(tmp_path), {"identity": {"objective": {}}})
+    with pytest.raises(UserError, match="holds a run of pretraining, this is one of fine-tuning"):
+        runs.described(str(tmp_path), {}, {"task": {}}, "")
