@@ -195,7 +195,8 @@ class Probe:
                 zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["pooler"])
                 read["pooler"] = jax.device_put(zeros, meshes.replicated(self._mesh))
             vectors = {name: reading.read(name, read, {})[1]["vectors"] for name in task.rows}
-            mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0) + 1e-6
+            mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0)
+            spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # what hardly varies is not blown up
             vectors = {name: ((found - mean) / spread).astype(np.float32) for name, found in vectors.items()}
             head = learn(vectors[train], dict(task.rows[train].arrays))
             parts = {}

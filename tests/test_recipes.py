@@ -61,6 +61,8 @@ ARGUMENTS = {
     "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
     "swag": ("swag", "hellaswag", "dream", "csqa"),
     "zh_ner": ("peopledaily", "weibo", "cluener"),
+    "conll2003": ("finetuned", "features"),
+    "squad": ("v1", "v2", "squad_v1_tokenized", "xquad_en", "policyqa", "covidqa", "cmrc2018", "drcd"),
 }
 
 

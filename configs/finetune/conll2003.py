@@ -6,6 +6,10 @@ CONLL is a folder with train.txt, valid.txt and test.txt, compressed or not; tag
 cased model. Without it the model of config.model starts from zero: raise the rate then
 (--config.train.learning_rate=5e-4).
 
+``--config=conll2003:features`` is the feature-based approach of the paper's table 7: a BiLSTM on layers of an encoder
+that is not trained (``--config.task.layers=last`` and so on; --init is needed). A BiLSTM goes word by word, so make it
+smaller on a CPU (--config.task.lstm_size=128).
+
 From a prepared TFDS dataset instead, whose tags are numbers with names:
 
     --config.data.format=tfds_dataset --config.data.options.name=conll2003 --data= --config.data.columns.words=tokens
@@ -16,13 +20,24 @@ Time and results: not measured yet. The paper's F1, dev and test: 96.4 and 92.4 
 
 from ml_collections import ConfigDict
 
+TASKS = {  # task, parts that are not trained
+    "finetuned": ({"name": "tagging"}, ()),
+    "features": (
+        {"name": "feature_tagging", "layers": "concat_last_four", "lstm_size": 768, "num_lstm_layers": 2},
+        ("encoder",),
+    ),
+}
 
-def get_config() -> ConfigDict:
+
+def get_config(approach: str = "finetuned") -> ConfigDict:
+    if approach not in TASKS:
+        raise ValueError(f"no approach {approach!r}; there are {', '.join(TASKS)}")
+    task, frozen = TASKS[approach]
     config = ConfigDict()
     config.seed = 0
 
     # Task and data
-    config.task = ConfigDict({"name": "tagging"})
+    config.task = ConfigDict(task)
     config.data = ConfigDict(
         {
             "format": "conll",
@@ -36,7 +51,7 @@ def get_config() -> ConfigDict:
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": False})
     config.weights = "pretrained"
-    config.frozen = ()
+    config.frozen = frozen
     config.bilstm_layers = 0
 
     # Optimization
