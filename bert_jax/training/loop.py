@@ -112,24 +112,15 @@ def train_and_evaluate(
       The last evaluation's metrics. With a selection, the parameters of the best one lie in ``workdir/best``.
     """
     training, phases = experiment.training, experiment.phases
-
-    # ---- Mesh, optimizer, state: abstract first, then in place ----------------------------------------------------
     mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
     tx = make_optimizer(experiment.optimizer)
-    state, frozen = initialise(task, tx, metric_names(task), phases.phases[0].batch_size, experiment.seed, mesh)
-
-    # ---- Resume: the step alone says where everything stands -----------------------------------------------------
     checkpoints = Checkpoints(workdir, experiment.checkpoints)
-    restored = checkpoints.restore(abstract(state), observer.note)
-    if restored is not None:
-        state = restored
-    elif start is not None:
-        state = start(state)
-    if given_frozen is not None:
-        frozen = given_frozen(frozen)
+    state, frozen = initialise(task, tx, metric_names(task), phases.phases[0].batch_size, experiment.seed, mesh)
+    state, resumed = resume_or_start(state, checkpoints, start, observer)
+    frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)
-    observer.begin(first_step, resumed=restored is not None, work=work_before(phases, task.flops_per_row))
-    if restored is not None and first_step < phases.num_steps:
+    observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))
+    if resumed and first_step < phases.num_steps:
         facts = {**facts, "run": runs.record_restart(workdir, first_step)}
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
@@ -141,9 +132,8 @@ def train_and_evaluate(
             out_shardings=jax.tree.map(lambda x: x.sharding, state),
         )
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
-        compiled: dict[str, Any] = {}
-
         selection = Selection(experiment.selection, observer.log.evaluations())
+        compiled: dict[str, Any] = {}
 
         def evaluate(step: int) -> dict[str, float]:
             jax.block_until_ready(state)
@@ -159,8 +149,6 @@ def train_and_evaluate(
             return metrics
 
         result = evaluate(0) if first_step == 0 else {}
-
-        # ---- The loop ---------------------------------------------------------------------------------------------
         peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
         loader = Loader(
             task.source,
@@ -181,15 +169,14 @@ def train_and_evaluate(
                 with observer.during("compiling"):
                     compiled[dealt.kind] = train_step.lower(state, frozen, on_devices).compile()
             state = compiled[dealt.kind](state, frozen, on_devices)
-            window.steps += 1
-            window.flops += task.flops_per_row[dealt.kind] * len(dealt.rows)
+            window.add(task.flops_per_row[dealt.kind] * len(dealt.rows))
 
             done = step + 1
             last = done == phases.num_steps
             evaluates = done % training.eval_every_steps == 0 or last
             if done % training.log_every_steps == 0 or evaluates:
-                sums = jax.device_get(state.metrics)  # waits for the step
-                metrics = window.metrics(task.summary(sums), observer.training_seconds, loader.wait_seconds, peak_flops)
+                means = task.summary(jax.device_get(state.metrics))  # waits for the step
+                metrics = window.metrics(means, observer.training_seconds, loader.wait_seconds, peak_flops)
                 if broken := not_finite(metrics):
                     checkpoints.wait()
                     read_before = (done - 1) // training.log_every_steps * training.log_every_steps
@@ -214,6 +201,20 @@ def train_and_evaluate(
     return result or evaluation.run(state.params, frozen)
 
 
+def resume_or_start(
+    state: TrainState,
+    checkpoints: Checkpoints,
+    start: Callable[[TrainState], TrainState] | None,
+    observer: Observer,
+) -> tuple[TrainState, bool]:
+    """(the newest checkpoint, or ``start`` of the fresh state; whether it was a checkpoint). Its step alone says where
+    everything stands: rows, masks, randomness."""
+    restored = checkpoints.restore(abstract(state), observer.note)
+    if restored is not None:
+        return restored, True
+    return (state if start is None else start(state)), False
+
+
 @dataclasses.dataclass
 class Window:
     """The steps since metrics were last read."""
@@ -222,6 +223,11 @@ class Window:
     wait_seconds: float
     steps: int = 0
     flops: float = 0.0
+
+    def add(self, flops: float) -> None:
+        """A step."""
+        self.steps += 1
+        self.flops += flops
 
     def metrics(
         self, means: dict[str, float], training_seconds: float, wait_seconds: float, peak_flops: float
