@@ -8,5 +8,9 @@ class UserError(Exception):
     """
 
 
+class Preempted(Exception):
+    """The machine is wanted elsewhere. Everything is saved; the same command goes on (``exit_codes.PREEMPTED``)."""
+
+
 class RepeatingError(UserError):
     """A run ended in a way that the same command, started again, would only repeat: nothing is to be resumed."""

@@ -62,6 +62,25 @@ class Inputs:
             if not (corpus.path or self.corpus.path or self.bound):
                 find_source(corpus, where).describe()  # a path that matches nothing, a package that is not installed
 
+    def check_made(self) -> None:
+        """Raise ``UserError`` unless all is there: several processes train, a single one builds."""
+        missing = []
+        if not (self.vocab.path or self.initial or tokenizers.existing(self.workdir)):
+            missing.append(f"vocabulary in {self.workdir} (config.vocab.path names another)")
+        folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
+        for name in self.corpus.part_configs() or ("",):
+            part = self.corpus.part(name) if name else self.corpus
+            place = files.as_path(part.path) if part.path else folder / name
+            if not files.committed(place):
+                missing.append(f"corpus in {place}")
+        if missing:
+            raise UserError(
+                f"there is no {' and no '.join(missing)}, and several processes build none; run this once on one host: "
+                "bert-jax vocab --config=RECIPE --output=VOCAB, then bert-jax corpus --config=RECIPE "
+                "--config.vocab.path=VOCAB --output=CORPUS, and add --config.vocab.path=VOCAB "
+                "--config.corpus.path=CORPUS here"
+            )
+
     def open_vocabulary(self, note: Note) -> Tokenizer:
         """The tokenizer in the workdir, made first if need be: a copy of config.vocab.path, that of the model to start
         from, or a learned one.

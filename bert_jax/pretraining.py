@@ -13,6 +13,7 @@ from typing import Any, Literal
 from etils import epath
 
 from bert_jax import catalogue, configuration, files
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
@@ -26,11 +27,13 @@ from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import distributed
 from bert_jax.training import run as runs
 from bert_jax.training.checkpoints import CheckpointConfig, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.observer import Observer
+from bert_jax.training.observer import observe
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.report import write_report
 from bert_jax.training.schedules import ScheduleConfig
@@ -142,11 +145,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         inputs.check()
         run = runs.described(workdir, *recorded(config, settings, request), request.extend, bool(saved))
         experiment.phases.check_not_past(max(saved, default=0))
-        runs.write_run(workdir, run)
-        observer = Observer(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
+        observer = observe(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
-            tokenizer = inputs.open_vocabulary(observer.note)
-            corpus = inputs.open_corpus(tokenizer, observer.note)
+            tokenizer, corpus = open_inputs(inputs, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
             probe = prepared.make(tokenizer, model) if prepared else None
             task = make_task(corpus, tokenizer, model, settings.seed)
@@ -157,8 +158,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "corpus_fingerprint": corpus.fingerprint,
                 "head": {"architecture": task.architecture},
             }
-            run = runs.settle(workdir, run, facts)
-            write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
+            if distributed.is_first():
+                run = runs.settle(workdir, run, facts)
+                write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
             for line in probe.notes if probe else ():
                 observer.note(line)
             start = (
@@ -167,8 +169,26 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 else None
             )
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
-        finish(settings, request, observer.note)
+        if distributed.is_first():
+            finish(settings, request, observer.note)
     return result
+
+
+def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
+    """Vocabulary and corpus. Of several processes the first one copies or finds them, then the others read the same;
+    none builds, for the others would wait for hours."""
+    if distributed.several():
+        inputs.check_made()
+    if not distributed.is_first():
+        distributed.wait("the inputs are there")
+        inputs = dataclasses.replace(inputs, bound=True)
+    tokenizer = inputs.open_vocabulary(note)
+    corpus = inputs.open_corpus(tokenizer, note)
+    if distributed.is_first():
+        distributed.wait("the inputs are there")
+    distributed.wait("the vocabulary", tokenizer.sha256)
+    distributed.wait("the corpus", corpus.fingerprint)
+    return tokenizer, corpus
 
 
 def checked(settings: Settings, experiment: Experiment, initial: Initial | None = None) -> Callable[..., Any]:

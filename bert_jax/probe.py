@@ -26,7 +26,7 @@ from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
-from bert_jax.training.evaluation import Evaluation, local_part
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.loop import Experiment
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
@@ -224,9 +224,10 @@ class Probe:
             # Nothing is donated, so the run keeps its own parameters.
             begun = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
             state = dataclasses.replace(state, params={**state.params, **begun})
+            mine = meshes.share_of(self._mesh).rows(phase.batch_size)
             for number in range(config.num_steps):
                 dealt = phases.step(number, [source.rows_per_epoch])
-                batch = {name: local_part(value) for name, value in source.rows(dealt.epochs, dealt.rows).items()}
+                batch = source.rows(dealt.epochs[mine], dealt.rows[mine])
                 state = step(state, frozen, meshes.to_devices(batch, self._mesh))
             return evaluation.run(state.params, frozen)
 

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config
+from bert_jax.cli.main import add_config, add_processes, in_processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,13 +14,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, predictions, report, export")
     parser.add_argument("--data", default=".", help="the folder that the files of config.data.splits lie in")
     parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, from zero")
+    add_processes(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     from bert_jax.training.malloc import keep_freed_memory
 
     keep_freed_memory()  # before jax is imported
     from bert_jax.finetuning import Request, finetune
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
-    finetune(arguments.config.to_dict(), Request(arguments.workdir, arguments.data, command, arguments.init))
+    request = Request(arguments.workdir, arguments.data, command, arguments.init)
+    return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

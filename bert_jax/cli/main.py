@@ -9,16 +9,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import logging
 from absl.flags import argparse_flags
 
 import bert_jax
-from bert_jax import catalogue, recipes
+from bert_jax import catalogue, exit_codes, recipes
 from bert_jax.configuration import nearest
-from bert_jax.errors import UserError
+from bert_jax.errors import Preempted, UserError
 
 
 class Parser(argparse_flags.ArgumentParser):
@@ -77,6 +77,49 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
     )
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """The flags of a verb that may run as several processes, and be started again."""
+    group = parser.add_argument_group("several processes (launch/README.md)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0; it uses the port before this one too")
+    group.add_argument("--num_processes", type=int, help="of the job, one a host or one a device")
+    group.add_argument("--process_id", type=int, help="of this process, from 0")
+    group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
+    group.add_argument(
+        "--heartbeat_seconds", type=float, help="of silence or standing still that end the job (default: 30)"
+    )
+    group.add_argument(
+        "--arrival_seconds", type=float, help="that processes wait for each other at the start (default: 300)"
+    )
+    group.add_argument(
+        "--restarts", type=int, default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
+    )
+
+
+def in_processes(arguments: argparse.Namespace, work: Callable[[], object]) -> int:
+    """``work`` as one process of the job that the flags tell of; its exit code."""
+    if arguments.restarts:
+        from bert_jax.supervisor import supervise
+
+        return supervise([*sys.argv[1:], "--restarts=0"], arguments.restarts)
+    from bert_jax.training import distributed
+
+    processes = distributed.find(vars(arguments), arguments.distributed)
+    if processes is not None:
+        distributed.join(processes, distributed.common(arguments.config.to_json_best_effort()))
+    try:
+        work()
+        code = exit_codes.DONE
+    except Preempted as ended:
+        told(str(ended))
+        code = exit_codes.PREEMPTED
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        distributed.leave_by_error(str(error), exit_codes.BAD_INPUT)
+        return exit_codes.BAD_INPUT
+    distributed.leave()
+    return code
 
 
 def told(line: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config
+from bert_jax.cli.main import add_config, add_processes, in_processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep text and paths of the corpus out of logs, report, manifest and card",
     )
     parser.add_argument("--extend", action="store_true", help="resume with another number of steps")
+    add_processes(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     from bert_jax.training.malloc import keep_freed_memory
 
     keep_freed_memory()  # before jax is imported
@@ -45,4 +46,4 @@ def run(arguments: argparse.Namespace) -> None:
         extend=arguments.extend,
         private=arguments.private,
     )
-    pretrain(arguments.config.to_dict(), request)
+    return in_processes(arguments, lambda: pretrain(arguments.config.to_dict(), request))

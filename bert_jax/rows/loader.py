@@ -21,6 +21,7 @@ from absl import flags
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phases
+from bert_jax.rows.share import WHOLE, Share
 from bert_jax.task import RowSource, Step
 
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
@@ -43,10 +44,9 @@ class LoaderConfig:
 class Batches:
     """This host's part of the batch of every step, by random access (a Grain data source)."""
 
-    def __init__(self, sources: Mapping[int, RowSource], phases: Phases, process_index: int, process_count: int):
+    def __init__(self, sources: Mapping[int, RowSource], phases: Phases, share: Share):
         """``sources``: by phase index."""
-        self._sources, self._phases = sources, phases
-        self._process_index, self._process_count = process_index, process_count
+        self._sources, self._phases, self._share = sources, phases, share
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -62,8 +62,7 @@ class Batches:
         step = self.step(number)
         source = self._sources[step.phase]
         self._prepare_next_epoch(source, number, step)
-        rows = len(step.rows) // self._process_count
-        mine = slice(self._process_index * rows, (self._process_index + 1) * rows)
+        mine = self._share.rows(len(step.rows))
         return source.rows(step.epochs[mine], step.rows[mine])
 
     def step(self, number: int) -> Step:
@@ -101,26 +100,24 @@ class Loader:
         start_step: int,
         specs: Mapping[str, BatchSpec],
         config: LoaderConfig = LoaderConfig(),
-        *,
-        process_index: int = 0,
-        process_count: int = 1,
+        share: Share = WHOLE,
     ):
         """
         Args:
           source: ``Task.source``. With workers, what it returns is pickled.
           specs: ``Task.batch_specs``; the first batch of each kind is checked against them.
         """
-        uneven = [phase for phase in phases.phases if phase.batch_size % process_count]
+        uneven = [phase for phase in phases.phases if phase.batch_size % share.count]
         if uneven:
             raise UserError(
-                f"batch_size {uneven[0].batch_size} of phase {uneven[0].kind!r} does not divide among {process_count} "
-                f"hosts; choose a multiple of {process_count}"
+                f"batch_size {uneven[0].batch_size} of phase {uneven[0].kind!r} does not divide into {share.count} "
+                f"parts; choose a multiple of {share.count}"
             )
         first = phases.locate(start_step)[0] if start_step < phases.num_steps else len(phases.phases)
         sources = {
             index: source("train", phase.kind, index) for index, phase in enumerate(phases.phases) if index >= first
         }
-        self._batches = Batches(sources, phases, process_index, process_count)
+        self._batches = Batches(sources, phases, share)
         self._phases, self._start_step, self._specs, self._config = phases, start_step, specs, config
         self.wait_seconds = 0.0  # time that the consumer has waited for batches
 

@@ -22,6 +22,7 @@ from etils import epath
 from bert_jax import files
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
+from bert_jax.training import distributed
 from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.training.state import TrainState
 from bert_jax.training.wholeness import check_step
@@ -123,11 +124,13 @@ class Checkpoints:
           UserError: there are steps, and none can be read.
         """
         unreadable: dict[int, str] = {}
-        for step in reversed(saved_steps(self._workdir)):
+        for step in _agreed_steps(self._workdir):
             try:
                 state = read_step(self._workdir, step, abstract_state)
             except Exception as error:  # whatever a damaged file makes a library raise
-                unreadable[step] = f"step {step} cannot be read ({_first_line(error)})"
+                state, unreadable[step] = None, f"step {step} cannot be read ({_first_line(error)})"
+            if not distributed.all_agree(state is not None):
+                unreadable.setdefault(step, f"step {step} cannot be read on another process")
                 continue
             for damaged, reason in unreadable.items():
                 note(f"{reason}; set aside as {self._set_aside(damaged)}")
@@ -142,9 +145,11 @@ class Checkpoints:
     def _set_aside(self, step: int) -> epath.Path:
         damaged = self._steps.parent / f"damaged-step-{step}"
         self._manager.close()
-        if damaged.exists():
-            damaged.rmtree()
-        (self._steps / str(step)).rename(damaged)
+        if distributed.is_first():
+            if damaged.exists():
+                damaged.rmtree()
+            (self._steps / str(step)).rename(damaged)
+        distributed.wait(f"step {step} set aside")
         self._manager = self._open()  # one that has not seen the step will save it again
         return damaged
 
@@ -152,6 +157,13 @@ class Checkpoints:
         self._manager.close()
         if self._store:
             self._store.close()
+
+
+def _agreed_steps(workdir: str) -> list[int]:
+    """Saved steps as process 0 sees them, the newest first."""
+    steps = sorted(saved_steps(workdir), reverse=True)
+    number = distributed.agreed(len(steps))
+    return [distributed.agreed(step) for step in [*steps, *[0] * number][:number]]
 
 
 def _first_line(error: Exception) -> str:
@@ -177,9 +189,10 @@ BEST = "best"  # a workdir within the workdir: the parameters of the best evalua
 def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
     """Parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this one."""
     folder = os.path.join(workdir, BEST)
-    later = [found for found in saved_steps(folder) if found >= step]
-    for found in later:  # of a run that was cut back
-        (_folder(folder) / str(found)).rmtree()
+    if distributed.is_first():
+        for later in (found for found in saved_steps(folder) if found >= step):  # of a run that was cut back
+            (_folder(folder) / str(later)).rmtree()
+    distributed.wait(f"best at step {step}")
     checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
     checkpoints.save_tree(step, {"params": params}, facts)
     checkpoints.wait()
@@ -234,7 +247,12 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
 
 def _read_params(workdir: str, step: int) -> tuple[Any, dict[str, Any]]:
     """(params as numpy, facts) of ``step``. Raises whatever Orbax raises."""
-    checkpointer = ocp.PyTreeCheckpointer()
+    # One process reads, whether or not there are others.
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="alone"
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
     with _whole(workdir, step) as folder:
         state = epath.Path(folder) / "state"
         tree = checkpointer.metadata(state).item_metadata.tree["params"]

@@ -66,7 +66,8 @@ class Evaluation:
             for name, value in batch.items():
                 if name.endswith("_weights"):
                     value[padding] = 0
-            yield {name: local_part(value) for name, value in batch.items()}, int((~padding).sum())
+            mine = meshes.share_of(self._mesh).rows(phase.batch_size)
+            yield {name: value[mine] for name, value in batch.items()}, int((~padding).sum())
 
 
 def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
@@ -75,14 +76,8 @@ def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
     return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
 
 
-def local_part(value: np.ndarray) -> np.ndarray:
-    """This host's rows of a whole batch."""
-    rows = len(value) // jax.process_count()
-    return value[jax.process_index() * rows : (jax.process_index() + 1) * rows]
-
-
 def to_host(outputs: dict[str, jax.Array]) -> Outputs:
     """Global arrays as numpy, whole on every host."""
-    if jax.process_count() == 1 or not outputs:
+    if all(value.is_fully_addressable for value in outputs.values()):
         return {name: np.asarray(value) for name, value in outputs.items()}
     return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in outputs.items()}  # type: ignore[no-any-return,misc]

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.configuration import check_fields, choose
-from bert_jax.errors import RepeatingError
+from bert_jax.errors import Preempted, RepeatingError
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
-from bert_jax.training import hardware
+from bert_jax.training import distributed, hardware
 from bert_jax.training import mesh as meshes
 from bert_jax.training import run as runs
 from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, save_best, saved_steps
@@ -119,8 +119,9 @@ def train_and_evaluate(
     state, resumed = resume_or_start(state, checkpoints, start, observer)
     frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)
+    termination = distributed.Termination()
     observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))
-    if resumed and first_step < phases.num_steps:
+    if resumed and first_step < phases.num_steps and distributed.is_first():
         facts = {**facts, "run": runs.record_restart(workdir, first_step)}
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
@@ -132,7 +133,7 @@ def train_and_evaluate(
             out_shardings=jax.tree.map(lambda x: x.sharding, state),
         )
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
-        selection = Selection(experiment.selection, observer.log.evaluations())
+        selection = Selection(experiment.selection, observer.evaluations(first_step))
         compiled: dict[str, Any] = {}
 
         def evaluate(step: int) -> dict[str, float]:
@@ -156,11 +157,11 @@ def train_and_evaluate(
             first_step,
             task.batch_specs,
             experiment.loader,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            meshes.share_of(mesh),
         )
         window = Window(observer.training_seconds, loader.wait_seconds)
         for step, batch in loader if not selection.exhausted else ():
+            distributed.at(step, "training")
             phase, dealt = phases.phase_of(step), loader.step(step)
             if phase is not phases.phase_of(max(step - 1, first_step)):
                 observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
@@ -187,12 +188,16 @@ def train_and_evaluate(
             if evaluates:
                 result = evaluate(done)
                 last = last or selection.exhausted
-            if done % experiment.checkpoints.every_steps == 0 or last:
+            preempted = termination.reached(done)
+            if done % experiment.checkpoints.every_steps == 0 or last or preempted:
                 jax.block_until_ready(state)
                 with observer.saving(done):
                     checkpoints.save(state, facts)
             if last:
                 break
+            if preempted:
+                checkpoints.wait()
+                raise Preempted(f"told to end: step {done:,} is saved, and the same command goes on from there")
         if selection.exhausted:
             observer.note(f"stopped: no better {experiment.selection.metric} in the last evaluations")
         with observer.during("saving"):

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import Batch
+from bert_jax.rows.share import Share
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -116,7 +117,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def share_of(mesh: Mesh) -> Share:
+    """The rows of a batch that this process's devices hold. Where the tensor axis spans processes, several hold the
+    same."""
+    count = mesh.shape["data"] * mesh.shape["fsdp"]
+    held = batch_sharding(mesh).addressable_devices_indices_map((count,))
+    return Share(tuple(sorted({int(place[0].start or 0) for place in held.values() if place})), count)
+
+
 def to_devices(batch: Batch, mesh: Mesh) -> Batch:
-    """This host's part of a batch -> global arrays on the mesh."""
-    sharding = batch_sharding(mesh)
-    return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
+    """This process's rows of a batch -> global arrays on the mesh."""
+    sharding, share = batch_sharding(mesh), share_of(mesh)
+
+    def place(value: np.ndarray) -> jax.Array:
+        shape = (len(value) // len(share.parts) * share.count, *value.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, value, shape)
+
+    return {name: place(value) for name, value in batch.items()}

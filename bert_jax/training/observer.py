@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bert_jax import catalogue
-from bert_jax.errors import RepeatingError
+from bert_jax import catalogue, files
+from bert_jax.errors import Preempted, RepeatingError
+from bert_jax.training import distributed
 from bert_jax.training.formats import decimal
-from bert_jax.training.loggers.base import RunFacts
+from bert_jax.training.loggers.base import Record, RunFacts
 from bert_jax.training.progress import Progress
-from bert_jax.training.run_log import RunLog
+from bert_jax.training.run import write_run
+from bert_jax.training.run_log import FILE, RunLog, read_records
 from bert_jax.training.status import StatusFile
 
 
@@ -33,7 +35,7 @@ class Observer:
         self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(workdir), dict(run["config"])))
         self.note = self.progress.note
         self._private = bool(run["config"].get("private"))
-        self._other_seconds = 0.0
+        self._step, self._other_seconds = 0, 0.0
 
     @property
     def training_seconds(self) -> float:
@@ -43,9 +45,20 @@ class Observer:
     def during(self, state: str) -> Iterator[None]:
         """While something else than steps goes on: ``compiling``, ``evaluating``, ``saving``."""
         start = time.perf_counter()
+        distributed.at(self._step, state)
+        with self._shown(state):
+            yield
+        distributed.at(self._step, "training")
+        self._other_seconds += time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def _shown(self, state: str) -> Iterator[None]:
         with self.progress.outside(state), self.status.during(state):
             yield
-        self._other_seconds += time.perf_counter() - start
+
+    def evaluations(self, until: int) -> list[Record]:
+        """Those logged up to the step ``until``."""
+        return [record for record in self.log.evaluations() if record["step"] <= until]
 
     def begin(self, step: int, resumed: bool, work: Callable[[int], float]) -> None:
         """Training starts at ``step``: whatever was written after it is taken back.
@@ -53,6 +66,7 @@ class Observer:
         Args:
           work: the cost of all steps before a given one, in any unit, for the time that is left.
         """
+        self._step = step
         self.status.lost(self.log.cut_back(step if resumed else -1))
         if resumed:
             self.note(f"resumed at step {step:,}")
@@ -60,6 +74,7 @@ class Observer:
         self.status.update(state="training", step=step)
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+        self._step = step
         self.log.write(step, "train", {**metrics, **({"phase": phase} if phase else {})})
         self.progress.update(step, metrics, phase)
         self.status.waited(metrics["input_wait_seconds"])
@@ -86,6 +101,9 @@ class Observer:
         except KeyboardInterrupt:
             self._end("interrupted")
             raise
+        except Preempted:
+            self._end("preempted")
+            raise
         except BaseException as error:
             self._end("failed", error)
             raise
@@ -98,3 +116,50 @@ class Observer:
         # In a private run the kind alone: the message may name files of the corpus.
         text = (kind if self._private else f"{kind}: {error}".splitlines()[0]) if error else None
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
+
+
+class Bystander(Observer):
+    """On every process of a job but the first: says nothing and writes nothing."""
+
+    def __init__(self, workdir: str):
+        self._workdir = workdir
+        self._step, self._other_seconds = 0, 0.0
+        self.note = self._say_nothing
+
+    def _say_nothing(self, text: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def _shown(self, state: str) -> Iterator[None]:
+        yield
+
+    def evaluations(self, until: int) -> list[Record]:
+        path = files.as_path(self._workdir) / FILE
+        records = read_records(path) if path.exists() else []
+        return [record for record in records if record["split"] == "eval" and record["step"] <= until]
+
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float]) -> None:
+        self._step = step
+
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+        self._step = step
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        with self.during("saving"):
+            yield
+
+    @contextlib.contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        yield
+
+
+def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
+    """What tells of a run: on the first process of a job, ``run.json`` included; on the others a bystander."""
+    if not distributed.is_first():
+        return Bystander(workdir)
+    write_run(workdir, run)
+    return Observer(workdir, run, num_train_steps, loggers)

@@ -17,6 +17,7 @@ from typing import Any
 from bert_jax import files
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
+from bert_jax.training import distributed
 
 _PACKAGES = (
     "jax",
@@ -160,7 +161,7 @@ def only_writer(workdir: str) -> Iterator[None]:
     Raises:
       UserError: another process on this machine trains there.
     """
-    if files.is_remote(workdir):
+    if files.is_remote(workdir) or not distributed.is_first():
         yield
         return
     import fcntl

@@ -18,7 +18,7 @@ from bert_jax.training.formats import warn as warn_on_stderr
 
 FILE = "status.json"
 RUNNING = ("starting", "compiling", "training", "evaluating", "probing", "saving")
-ENDED = ("finished", "failed", "interrupted")
+ENDED = ("finished", "failed", "interrupted", "preempted")
 # State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
 ACCOUNTS = {
     "starting": "start",

@@ -20,6 +20,7 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.rows_config import Packing
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
+from bert_jax.rows.share import WHOLE, Share
 from bert_jax.task import RowSource
 from tests.rows.fakes import FACTS, fake_split
 
@@ -93,7 +94,7 @@ def test_a_run_taken_up_sees_the_batches_of_one_never_cut(any_rows: AnyRows, sta
 def test_hosts_share_the_batch_of_one(any_rows: AnyRows, hosts: int) -> None:
     source, specs = any_rows
     whole = dict(Loader(source, PHASES, 0, specs))
-    parts = [dict(Loader(source, PHASES, 0, specs, process_index=p, process_count=hosts)) for p in range(hosts)]
+    parts = [dict(Loader(source, PHASES, 0, specs, share=Share((p,), hosts))) for p in range(hosts)]
     for step, batch in whole.items():
         for name, value in batch.items():
             assert (np.concatenate([part[step][name] for part in parts]) == value).all()
@@ -103,9 +104,9 @@ LONG = Phases((Phase(700, 8, 32, "short"), Phase(1301, 4, 64, "long")))
 FAR = (0, 1, 1000, 2000)  # the last step too
 
 
-def batches_at(any_rows: AnyRows, step: int, workers: int = 0, **where: int) -> dict[str, np.ndarray]:
+def batches_at(any_rows: AnyRows, step: int, workers: int = 0, share: Share = WHOLE) -> dict[str, np.ndarray]:
     source, specs = any_rows
-    loader = iter(Loader(source, LONG, step, specs, LoaderConfig(workers, 1), **where))
+    loader = iter(Loader(source, LONG, step, specs, LoaderConfig(workers, 1), share))
     found, batch = next(loader)
     loader.close()  # type: ignore[attr-defined]
     assert found == step
@@ -115,7 +116,7 @@ def batches_at(any_rows: AnyRows, step: int, workers: int = 0, **where: int) -> 
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_far_steps_are_the_same_for_any_number_of_hosts(any_rows: AnyRows, hosts: int) -> None:
     for step in FAR:
-        parts = [batches_at(any_rows, step, process_index=p, process_count=hosts) for p in range(hosts)]
+        parts = [batches_at(any_rows, step, share=Share((p,), hosts)) for p in range(hosts)]
         for name, value in batches_at(any_rows, step).items():
             assert (np.concatenate([part[name] for part in parts]) == value).all()
 
@@ -227,8 +228,8 @@ def test_a_batch_that_is_not_as_declared_names_every_difference(source: Make) ->
 
 
 def test_bad_values_are_errors(source: Make) -> None:
-    with pytest.raises(UserError, match="does not divide among 3 hosts"):
-        Loader(source, PHASES, 0, SPECS, process_count=3)
+    with pytest.raises(UserError, match="does not divide into 3 parts"):
+        Loader(source, PHASES, 0, SPECS, share=Share((0,), 3))
     with pytest.raises(UserError, match="num_workers is -1"):
         LoaderConfig(num_workers=-1)
     with pytest.raises(UserError, match="prefetch_batches is 0"):

@@ -1,0 +1,10 @@
+"""What the exit code of a command tells the one who started it."""
+
+from __future__ import annotations
+
+DONE = 0
+BAD_INPUT = 2  # the same command would fail again
+PREEMPTED = 75  # told to go, and gone after a save: start it again (EX_TEMPFAIL)
+PEER_LOST = 76  # another process of the job is lost: start all of them again
+INTERRUPTED = 130
+FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing to start again

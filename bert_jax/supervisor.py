@@ -1,0 +1,61 @@
+"""``--restarts=N``: a process that ends by a crash, or because another was lost, is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from bert_jax.exit_codes import FINAL, PEER_LOST, PREEMPTED
+from bert_jax.training.formats import duration
+
+WAIT_SECONDS = 5.0  # before a restart: until the last process of the job before is gone
+
+
+def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
+    """Run ``bert-jax`` with ``arguments`` until it is done, or has been started ``restarts`` times more.
+
+    SIGTERM and SIGINT are passed on, and end the supervision: whoever sends them starts the whole again, or does not.
+
+    Returns:
+      The exit code of the last process.
+    """
+    told: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    for turn in range(restarts + 1):
+        start = time.monotonic()
+        child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
+        code = child.wait()
+        code = code if code >= 0 else 128 - code  # as a shell has it
+        if told or code in FINAL or turn == restarts:
+            break
+        print(
+            f"supervisor: ended {_reason(code)} after {duration(time.monotonic() - start)}; restart {turn + 1} of "
+            f"{restarts} in {wait_seconds:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        time.sleep(wait_seconds)
+        if told:
+            break
+    return code
+
+
+def _reason(code: int) -> str:
+    names = {PREEMPTED: "preempted", PEER_LOST: "because another process was lost"}
+    if code > 128:
+        return f"by signal {code - 128}"
+    return names.get(code, f"with exit code {code}")

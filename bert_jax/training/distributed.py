@@ -1,0 +1,251 @@
+"""Several processes as one job: found, joined, watched, and left together.
+
+A process that dies, freezes or stalls ends all the others within seconds, by name (``roll_call``); SIGTERM anywhere
+makes all of them save the same step and leave with ``PREEMPTED``. Whoever started them starts all of them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+from bert_jax.errors import UserError
+from bert_jax.training.roll_call import END, Call, Line, split_address
+
+VARIABLES = {
+    "coordinator": "BERT_JAX_COORDINATOR",
+    "num_processes": "BERT_JAX_NUM_PROCESSES",
+    "process_id": "BERT_JAX_PROCESS_ID",
+}
+AUTO = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """The processes of a job.
+
+    Attributes:
+      coordinator: HOST:PORT of process 0, for JAX; the port before it is for the roll call.
+      local_device_ids: those of this process, where a host has several; None: all.
+      heartbeat_seconds: of silence or standing still, after which a process is lost.
+      arrival_seconds: until all have to be there.
+    """
+
+    coordinator: str
+    num_processes: int
+    process_id: int
+    local_device_ids: tuple[int, ...] | None = None
+    heartbeat_seconds: float = 30.0
+    arrival_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        split_address(self.coordinator)
+        if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
+            raise UserError(
+                f"process {self.process_id} of {self.num_processes}; --process_id goes from 0 to --num_processes less 1"
+            )
+
+
+def find(
+    given: Mapping[str, Any], mode: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Processes | None:
+    """The processes that flags, else the environment, tell of; None: this one is alone.
+
+    Args:
+      given: fields of ``Processes`` by name; None where a flag was not given.
+      mode: "auto" asks the cluster: SLURM, Cloud TPU, GKE, Open MPI, as JAX finds them.
+
+    Raises:
+      UserError: some of coordinator, number and id are missing, or no cluster is found.
+    """
+    told = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
+    if given.get("process_id") is not None:
+        told["process_id"] = given["process_id"]
+    limits: dict[str, Any] = {
+        name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
+    }
+    if mode == AUTO:
+        return _of_cluster(limits)
+    missing = [name for name, value in told.items() if value is None]
+    if len(missing) == len(VARIABLES):
+        return None
+    if missing:
+        raise UserError(
+            f"of the job's processes {', '.join(missing)} is not told; give "
+            + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
+        )
+    for name in ("num_processes", "process_id"):
+        if not str(told[name]).isdecimal():
+            raise UserError(f"{VARIABLES[name]} is {told[name]!r}; a whole number is needed")
+    number, own = int(str(told["num_processes"])), int(str(told["process_id"]))
+    return Processes(str(told["coordinator"]), number, own, **limits)
+
+
+def _of_cluster(limits: Mapping[str, Any]) -> Processes:
+    from jax._src.clusters import ClusterEnv  # what jax.distributed.initialize itself asks
+
+    found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)
+    coordinator, num_processes, process_id, local = found
+    if coordinator is None or num_processes is None or process_id is None:
+        raise UserError(
+            "--distributed=auto: no cluster is found (SLURM, Cloud TPU, GKE, Open MPI); give --coordinator, "
+            "--num_processes and --process_id"
+        )
+    return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
+
+
+def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] = {}) -> list[dict[str, Any]]:
+    """Meet all processes of the job and set JAX up; before anything else uses JAX.
+
+    Args:
+      same: what all have to have in common, by name.
+      card: what this process tells the others of itself.
+
+    Returns:
+      The cards of all, by number.
+
+    Raises:
+      UserError: process 0 cannot be reached, or JAX does not see all of them. Where they do not fit together, every
+        process ends with the reason.
+    """
+    host, port = split_address(processes.coordinator)
+    line = Line(
+        Call(
+            f"{host}:{port - 1}",
+            processes.num_processes,
+            processes.process_id,
+            processes.arrival_seconds,
+            processes.heartbeat_seconds,
+        )
+    )
+    cards = line.gather(card)
+    for name, value in same.items():
+        line.wait(f"the {name}", value)
+    Line.open = line
+    _end_on_errors(line)
+    jax.distributed.initialize(
+        processes.coordinator,
+        processes.num_processes,
+        processes.process_id,
+        local_device_ids=processes.local_device_ids,
+        initialization_timeout=int(processes.arrival_seconds),
+        coordinator_bind_address=processes.coordinator if host in ("localhost", "127.0.0.1", "::1") else None,
+    )
+    if jax.process_count() != processes.num_processes:
+        raise UserError(
+            f"JAX sees {jax.process_count()} processes, {processes.num_processes} have come; give each its own devices"
+        )
+    return cards
+
+
+def common(config: str) -> dict[str, str]:
+    """What all processes of a job have to have in common: code, versions and the resolved ``config``, as hashes."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    return {
+        "Python": platform.python_version(),
+        "jax": jax.__version__,
+        "code": digest.hexdigest()[:12],
+        "config": hashlib.sha256(config.encode()).hexdigest()[:12],
+    }
+
+
+def several() -> bool:
+    """Whether the job has more processes than this one."""
+    return Line.open is not None and Line.open.num_processes > 1
+
+
+def is_first() -> bool:
+    """Whether this process writes what one process writes."""
+    return Line.open is None or Line.open.process_id == 0
+
+
+def at(step: int, state: str) -> None:
+    """This process gets on."""
+    if Line.open is not None:
+        Line.open.at(step, state)
+
+
+def wait(name: str, holds: str = "") -> None:
+    """Until all processes have come here, each holding the same. ``name`` is used once in a job."""
+    if Line.open is not None:
+        Line.open.wait(name, holds)
+
+
+def agreed(value: int) -> int:
+    """What process 0 says."""
+    return int(multihost_utils.broadcast_one_to_all(jax.numpy.asarray(value))) if jax.process_count() > 1 else value
+
+
+def all_agree(value: bool) -> bool:
+    """Whether it is so on every process."""
+    if jax.process_count() == 1:
+        return value
+    return bool(multihost_utils.process_allgather(jax.numpy.asarray(value)).all())
+
+
+class Termination:
+    """SIGTERM, as machines send it before they go. Of one process its handler; of several JAX's, which finds the step
+    that all of them reach."""
+
+    def __init__(self) -> None:
+        self._told = False
+        if Line.open is None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._tell)
+
+    def _tell(self, *_: Any) -> None:
+        self._told = True
+
+    def reached(self, step: int) -> bool:
+        """Whether to save and leave at ``step``. Asked at every step."""
+        if Line.open is not None:
+            return bool(multihost_utils.reached_preemption_sync_point(step))
+        return self._told
+
+
+def leave() -> None:
+    """The work of the job is done: wait for the others and close."""
+    line = Line.open
+    if line is None:
+        return
+    line.wait(END)
+    line.leave()
+    Line.open = None
+    jax.distributed.shutdown()
+
+
+def _end_on_errors(line: Line) -> None:
+    """An error in any thread ends the process at once: its exit handlers would wait for the others."""
+
+    def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        sys.__excepthook__(kind, error, trace)
+        leave_by_error(f"{kind.__name__}: {error}".splitlines()[0], 1)
+
+    sys.excepthook = end
+    threading.excepthook = lambda told: end(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+
+
+def leave_by_error(told: str, code: int) -> None:
+    """End this process, once the others have been told why; nothing where it is alone."""
+    line = Line.open
+    if line is None:
+        return
+    line.fail(told)
+    time.sleep(0.1)  # for process 0 to pass it on, if this is process 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,319 @@
+"""All processes of a job know each other: who has come, who has gone, who stands still.
+
+JAX's collectives do not tell who is missing: the others wait in them, some for ever. So every process keeps a line open
+to process 0, beside JAX, on the port before the coordinator's. A process that dies closes its line at once; one that is
+frozen falls silent; one that is stuck says so with the age of its last step. Process 0 then names it to all the others,
+which end themselves with exit code ``PEER_LOST`` for the launcher to start the job again.
+
+Messages are JSON, one a line. No part of this file knows JAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NoReturn
+
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
+
+BEAT_SECONDS = 0.5
+END = "end"  # what all wait for before the first of them leaves
+FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: compiling, restoring, an evaluation
+TIMES_LONGEST = 5.0  # after that, this many times as long as it ever took, or the heartbeat's time
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """Where the processes meet, and how long they wait for each other.
+
+    Attributes:
+      address: HOST:PORT of process 0.
+      arrival_seconds: until all have to be there.
+      heartbeat_seconds: of silence, or of standing still, after which a process is lost.
+    """
+
+    address: str
+    num_processes: int
+    process_id: int
+    arrival_seconds: float = 300.0
+    heartbeat_seconds: float = 30.0
+
+
+@dataclasses.dataclass
+class Member:
+    """What process 0 knows of a process."""
+
+    card: Mapping[str, Any]
+    writer: asyncio.StreamWriter
+    heard: float
+    step: int = 0
+    state: str = "starting"
+    age: float = 0.0  # seconds since it last got on
+    limit: float = FIRST_SECONDS
+
+    @property
+    def name(self) -> str:
+        return f"process {self.card['process_id']} on {self.card['host']}"
+
+
+class Desk:
+    """The side of process 0: a server in a thread of its own."""
+
+    def __init__(self, call: Call):
+        self._call = call
+        self._members: dict[int, Member] = {}
+        self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> what it holds there
+        self._complete = self._stopped = False
+        self._begun = time.monotonic()
+        self._bound = threading.Event()
+        self._error: OSError | None = None
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True, name="roll-call").start()
+        self._bound.wait()
+        if self._error is not None:
+            raise UserError(
+                f"cannot listen at {call.address} ({self._error.strerror}); give --coordinator another port"
+            )
+
+    async def _serve(self) -> None:
+        host, port = split_address(self._call.address)
+        try:
+            server = await asyncio.start_server(self._talk, host if _is_local(host) else None, port)
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            self._bound.set()
+        async with server:
+            while True:
+                await asyncio.sleep(BEAT_SECONDS / 2)
+                if lost := self._lost():
+                    await self._stop(lost)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        member, left = None, False
+        with contextlib.suppress(ConnectionError, ValueError, KeyError, asyncio.LimitOverrunError):
+            card = json.loads(await reader.readline())
+            member = Member(card, writer, time.monotonic())
+            if problem := self._refusal(member):
+                await self._stop(problem, code=BAD_INPUT, also=writer)
+                return
+            self._members[card["process_id"]] = member
+            if len(self._members) == self._call.num_processes:
+                self._complete = True
+                await self._tell({"all": [m.card for _, m in sorted(self._members.items())]})
+            while line := await reader.readline():
+                left = await self._hear(member, json.loads(line)) or left
+        if member is not None and not left:
+            await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
+        elif member is not None:
+            self._members.pop(member.card["process_id"], None)
+
+    async def _hear(self, member: Member, message: Mapping[str, Any]) -> bool:
+        """Take in a message; whether the process says goodbye."""
+        member.heard = time.monotonic()
+        if "step" in message:
+            member.step, member.state = message["step"], message["state"]
+            member.age, member.limit = message["age"], message["limit"]
+        if "failed" in message:
+            await self._stop(f"{member.name} has failed: {message['failed']}")
+        if "waits" in message:
+            there = self._waiting.setdefault(message["waits"], {})
+            there[member.card["process_id"]] = message["holds"]
+            if len(there) == self._call.num_processes:
+                if differing := self._differing(message["waits"], there):
+                    await self._stop(differing, code=BAD_INPUT)
+                await self._tell({"passed": message["waits"]})
+        return "bye" in message
+
+    def _differing(self, name: str, holds: Mapping[int, str]) -> str | None:
+        others = [f"{value} on {self._members[number].name}" for number, value in holds.items() if value != holds[0]]
+        if not others:
+            return None
+        more = f" and on {len(others) - 3} more" if len(others) > 3 else ""
+        return f"{name} is {', '.join(others[:3])}{more}, but {holds[0]} on {self._members[0].name}; make them the same"
+
+    def _refusal(self, member: Member) -> str | None:
+        number, wanted = member.card["process_id"], self._call.num_processes
+        if number in self._members:
+            return (
+                f"two processes have --process_id={number}: pid {self._members[number].card['pid']} on "
+                f"{self._members[number].card['host']} and pid {member.card['pid']} on {member.card['host']}; number "
+                f"them from 0 to {wanted - 1}"
+            )
+        if member.card["num_processes"] != wanted or not 0 <= number < wanted:
+            return (
+                f"{member.name} expects {member.card['num_processes']} processes, process 0 {wanted}; start all alike"
+            )
+        return None
+
+    def _lost(self) -> str | None:
+        """Who is lost, if anyone."""
+        now, limit = time.monotonic(), self._call.heartbeat_seconds
+        if not self._complete:
+            if now - self._begun < self._call.arrival_seconds:
+                return None
+            absent = ", ".join(str(n) for n in range(self._call.num_processes) if n not in self._members)
+            return (
+                f"after {now - self._begun:.0f} s processes {absent} of {self._call.num_processes} have not come to "
+                f"{self._call.address}; start them, or let the network through to that port"
+            )
+        silent = [m for m in self._members.values() if now - m.heard > limit]
+        if silent:
+            return f"{silent[0].name} has been silent for {now - silent[0].heard:.0f} s (at step {silent[0].step:,})"
+        if any(m.age > m.limit for m in self._members.values()):
+            last = min(self._members.values(), key=lambda m: (m.step, -m.age))
+            first = max(m.step for m in self._members.values())
+            return (
+                f"{last.name} has stood still for {last.age:.0f} s at step {last.step:,}, {last.state} (the others are "
+                f"at step {first:,})"
+            )
+        return None
+
+    async def _tell(self, message: Mapping[str, Any]) -> None:
+        for member in list(self._members.values()):
+            with contextlib.suppress(ConnectionError):
+                member.writer.write(_line(message))
+                await member.writer.drain()
+
+    async def _stop(self, reason: str, code: int = PEER_LOST, also: asyncio.StreamWriter | None = None) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        if also is not None:
+            also.write(_line({"stop": reason, "code": code}))
+            await also.drain()
+        await self._tell({"stop": reason, "code": code})
+
+
+class Line:
+    """A process's line to process 0, which it has too. ``Line.open`` is that of this process, if any."""
+
+    open: ClassVar[Line | None] = None
+
+    def __init__(self, call: Call, stop: Callable[[str, int], Any] | None = None):
+        """``stop`` is called, from a thread, with the reason for which the job cannot go on and the exit code; it ends
+        the process.
+
+        Raises:
+          UserError: process 0 cannot be reached, or its port cannot be had.
+        """
+        self._call, self._stop = call, stop or leave_at_once
+        self.num_processes, self.process_id = call.num_processes, call.process_id
+        self._desk = Desk(call) if call.process_id == 0 else None
+        self._step, self._state, self._since = 0, "starting", time.monotonic()
+        self._longest: dict[str, float] = {}
+        self._all: list[dict[str, Any]] | None = None
+        self._passed: set[str] = set()
+        self._changed = threading.Condition()
+        self._ending, self._lock = False, threading.Lock()
+        self._socket = self._connect()
+
+    def gather(self, card: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Tell of this process, wait for all; what each told, by its number."""
+        told = {"process_id": self._call.process_id, "num_processes": self._call.num_processes}
+        self._send({**card, **told, "host": socket.gethostname(), "pid": os.getpid()})
+        for work in (self._listen, self._beat):
+            threading.Thread(target=work, daemon=True, name="roll-call").start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._all is not None)
+        assert self._all is not None
+        return self._all
+
+    def wait(self, name: str, holds: str = "") -> None:
+        """Until all processes have come to this point of the program, each holding the same."""
+        self._send({"waits": name, "holds": holds})
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._passed)
+
+    def at(self, step: int, state: str) -> None:
+        """The process gets on: it is at ``step``, doing ``state``."""
+        now = time.monotonic()
+        self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
+        self._step, self._state, self._since = step, state, now
+
+    def fail(self, error: str) -> None:
+        """Tell the others that this process ends by an error."""
+        self._ending = True
+        self._send({"failed": error})
+
+    def leave(self) -> None:
+        """This process has done its work."""
+        self._ending = True
+        self._send({"bye": True})
+
+    def _connect(self) -> socket.socket:
+        deadline = time.monotonic() + self._call.arrival_seconds
+        while True:
+            try:
+                return socket.create_connection(split_address(self._call.address), timeout=None)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"process {self._call.process_id} cannot reach process 0 at {self._call.address} "
+                        f"({error.strerror or error}) after {self._call.arrival_seconds:.0f} s of trying; check that "
+                        "process 0 runs, --coordinator, and that the network lets that port and the next one through"
+                    ) from None
+                time.sleep(min(BEAT_SECONDS, self._call.arrival_seconds / 10))
+
+    def _beat(self) -> None:
+        while not self._ending:
+            longest = self._longest.get(self._state)
+            limit = FIRST_SECONDS if longest is None else max(self._call.heartbeat_seconds, TIMES_LONGEST * longest)
+            age = time.monotonic() - self._since
+            self._send({"step": self._step, "state": self._state, "age": age, "limit": limit})
+            time.sleep(BEAT_SECONDS)
+
+    def _listen(self) -> None:
+        reason, code = f"process 0 at {self._call.address} is gone", PEER_LOST
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._socket.makefile("r", encoding="utf-8"):
+                message = json.loads(line)
+                if "stop" in message:
+                    reason, code = message["stop"], message["code"]
+                    break
+                with self._changed:
+                    self._all = message.get("all", self._all)
+                    self._passed |= {message.get("passed", "")}
+                    self._changed.notify_all()
+        if not self._ending and END not in self._passed:
+            self._stop(reason, code)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        with self._lock, contextlib.suppress(OSError):  # a closed line is for ``_listen`` to tell of
+            self._socket.sendall(_line(message))
+
+
+def leave_at_once(reason: str, code: int) -> NoReturn:
+    """End the process without its exit handlers, which wait for the others. The stacks tell where it stood."""
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    if code == PEER_LOST:
+        faulthandler.dump_traceback(all_threads=True)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``HOST:PORT`` in its parts. Raises ``UserError`` if it is none."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 1 < int(port) <= 65_535:
+        raise UserError(f"the coordinator is {address!r}; HOST:PORT is needed, such as 10.0.0.2:8476")
+    return host.strip("[]"), int(port)
+
+
+def _is_local(host: str) -> bool:
+    """Whether nothing outside this machine is to reach the port."""
+    return host in ("localhost", "127.0.0.1", "::1")
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
