@@ -94,7 +94,7 @@ class Desk:
         finally:
             self._bound.set()
         async with server:
-            while True:
+            while self._members or not (self._complete or self._stopped):
                 await asyncio.sleep(BEAT_SECONDS / 2)
                 if lost := self._lost():
                     await self._stop(lost)
@@ -106,17 +106,18 @@ class Desk:
             member = Member(card, writer, time.monotonic())
             if problem := self._refusal(member):
                 await self._stop(problem, code=BAD_INPUT, also=writer)
-                return
+                return writer.close()
             self._members[card["process_id"]] = member
             if len(self._members) == self._call.num_processes:
                 self._complete = True
                 await self._tell({"all": [m.card for _, m in sorted(self._members.items())]})
             while line := await reader.readline():
                 left = await self._hear(member, json.loads(line)) or left
-        if member is not None and not left:
+        writer.close()
+        if member is None or self._members.pop(member.card["process_id"], None) is None:
+            return
+        if not left:
             await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
-        elif member is not None:
-            self._members.pop(member.card["process_id"], None)
 
     async def _hear(self, member: Member, message: Mapping[str, Any]) -> bool:
         """Take in a message; whether the process says goodbye."""
@@ -250,6 +251,12 @@ class Line:
         """This process has done its work."""
         self._ending = True
         self._send({"bye": True})
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _connect(self) -> socket.socket:
         deadline = time.monotonic() + self._call.arrival_seconds
@@ -276,15 +283,17 @@ class Line:
     def _listen(self) -> None:
         reason, code = f"process 0 at {self._call.address} is gone", PEER_LOST
         with contextlib.suppress(OSError, ValueError):
-            for line in self._socket.makefile("r", encoding="utf-8"):
-                message = json.loads(line)
-                if "stop" in message:
-                    reason, code = message["stop"], message["code"]
-                    break
-                with self._changed:
-                    self._all = message.get("all", self._all)
-                    self._passed |= {message.get("passed", "")}
-                    self._changed.notify_all()
+            with self._socket.makefile("r", encoding="utf-8") as lines:
+                for line in lines:
+                    message = json.loads(line)
+                    if "stop" in message:
+                        reason, code = message["stop"], message["code"]
+                        break
+                    with self._changed:
+                        self._all = message.get("all", self._all)
+                        self._passed |= {message.get("passed", "")}
+                        self._changed.notify_all()
+        self._socket.close()
         if not self._ending and END not in self._passed:
             self._stop(reason, code)
 

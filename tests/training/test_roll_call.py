@@ -1,0 +1,190 @@
+"""The roll call: real sockets between threads, each with what a process has."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
+from bert_jax.training import roll_call
+from bert_jax.training.roll_call import Call, Line
+
+Stops = dict[int, tuple[str, int]]
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Job:
+    """Lines of several "processes" of this one, and what each was stopped with."""
+
+    opened: ClassVar[list[Line]] = []
+
+    def __init__(self, address: str, count: int, **limits: Any):
+        self.stops: Stops = {}
+        self._address, self._count, self._limits = address, count, limits
+
+    def line(self, number: int, count: int | None = None) -> Line:
+        call = Call(self._address, count or self._count, number, **self._limits)
+        line = Line(call, lambda reason, code: self.stops.setdefault(number, (reason, code)))
+        self.opened.append(line)
+        return line
+
+    def lines(self) -> list[Line]:
+        with ThreadPoolExecutor(self._count) as pool:
+            lines = list(pool.map(self.line, range(self._count)))
+            cards = list(pool.map(lambda line: line.gather({"pid_of": "test"}), lines))
+        assert all([card["process_id"] for card in found] == list(range(self._count)) for found in cards)
+        return lines
+
+
+def until(done: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def cut(line: Line) -> None:
+    """As the kernel does when a process is killed."""
+    line.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(roll_call, "BEAT_SECONDS", 0.05)
+    yield
+    while Job.opened:
+        line = Job.opened.pop()
+        line._ending = True
+        line.close()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "roll-call"])
+
+
+def test_all_leave_in_any_order(address: str) -> None:
+    job = Job(address, 4)
+    lines = job.lines()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda line: line.wait(roll_call.END), lines))
+    for line in lines:
+        line.leave()
+    time.sleep(0.3)
+    assert not job.stops
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_who_is_gone_is_named_to_all_others(address: str, lost: int) -> None:
+    job = Job(address, 4)
+    lines = job.lines()
+    lines[lost].at(17, "training")
+    time.sleep(0.2)
+    cut(lines[lost])
+    until(lambda: len(job.stops) == 4)
+    for number in {0, 1, 2, 3} - {lost}:
+        reason, code = job.stops[number]
+        assert reason.startswith(f"process {lost} on ")
+        assert "is gone (at step 17, training)" in reason
+        assert code == PEER_LOST
+
+
+def test_who_stands_still_is_named_though_the_others_wait_for_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(address, 3, heartbeat_seconds=0.5)
+    lines = job.lines()
+    for step in range(3):
+        for line in lines:
+            line.at(step, "training")
+        time.sleep(0.01)
+    for number in (0, 2):
+        lines[number].at(3, "training")  # process 1 stays at step 2
+    until(lambda: len(job.stops) == 3)
+    assert "process 1 on " in job.stops[0][0]
+    assert "has stood still for" in job.stops[0][0]
+    assert "at step 2, training (the others are at step 3)" in job.stops[0][0]
+
+
+def test_what_is_new_may_take_long(address: str) -> None:
+    job = Job(address, 2, heartbeat_seconds=0.3)
+    lines = job.lines()
+    for line in lines:
+        line.at(0, "compiling")
+    time.sleep(1.0)
+    assert not job.stops
+
+
+def test_an_error_of_one_is_told_to_all(address: str) -> None:
+    job = Job(address, 3)
+    lines = job.lines()
+    lines[1].fail("UserError: no such file")
+    until(lambda: len(job.stops) >= 2)
+    assert job.stops[2][0].endswith("has failed: UserError: no such file")
+
+
+def test_what_differs_is_named(address: str) -> None:
+    job = Job(address, 3)
+    lines = job.lines()
+    for number, line in enumerate(lines):
+        value = "abc" if number == 1 else "xyz"
+        threading.Thread(target=line.wait, args=("the corpus", value), daemon=True).start()
+    until(lambda: len(job.stops) == 3)
+    reason, code = job.stops[2]
+    assert "the corpus is abc on process 1 on " in reason
+    assert "but xyz on process 0 on " in reason
+    assert code == BAD_INPUT
+
+
+def test_two_with_one_number(address: str) -> None:
+    job = Job(address, 3)
+    first = job.line(0)
+    for line in (first, job.line(1), job.line(1)):
+        threading.Thread(target=line.gather, args=({},), daemon=True).start()
+        time.sleep(0.1)
+    until(lambda: {0, 1} <= set(job.stops))
+    assert job.stops[0][0].startswith("two processes have --process_id=1: pid ")
+    assert job.stops[0][1] == BAD_INPUT
+
+
+def test_another_number_of_processes(address: str) -> None:
+    job = Job(address, 3)
+    for line in (job.line(0), job.line(1, count=4)):
+        threading.Thread(target=line.gather, args=({},), daemon=True).start()
+        time.sleep(0.1)
+    until(lambda: {0, 1} <= set(job.stops))
+    assert "expects 4 processes, process 0 3" in job.stops[1][0]
+
+
+def test_who_does_not_come_is_named(address: str) -> None:
+    job = Job(address, 4, arrival_seconds=0.5)
+    for number in (0, 2):
+        threading.Thread(target=job.line(number).gather, args=({},), daemon=True).start()
+    until(lambda: len(job.stops) == 2)
+    assert "processes 1, 3 of 4 have not come to 127.0.0.1:" in job.stops[2][0]
+
+
+def test_a_process_0_that_is_not_there(address: str) -> None:
+    with pytest.raises(UserError, match=r"cannot reach process 0 at 127.0.0.1:\d+ .* after 0 s of trying"):
+        Job(address, 2, arrival_seconds=0.2).line(1)
+
+
+def test_a_port_that_is_taken(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_server((host, int(port))), pytest.raises(UserError, match="give --coordinator another port"):
+        Job(address, 2).line(0)
+
+
+@pytest.mark.parametrize("address", ["host", "host:", ":8476", "host:0", "host:70000", "host:x"])
+def test_addresses(address: str) -> None:
+    with pytest.raises(UserError, match="HOST:PORT is needed"):
+        roll_call.split_address(address)
