@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
-    asked = arguments.config.vocab
-    told = f", of {asked.size:,} asked for: the text has no more" if tokenizer.size < asked.size else ""
-    print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {asked.path}' if asked.path else told}")
+    asked = arguments.config.get("vocab", {})
+    path = asked.get("path")
+    size = asked.get("size", 0)
+    told = f", of {size:,} asked for: the text has no more" if tokenizer.size < size else ""
+    print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {path}' if path else told}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

@@ -13,7 +13,6 @@ import platform
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -244,8 +243,7 @@ def leave_by_error(told: str, code: int) -> None:
     line = Line.open
     if line is None:
         return
-    line.fail(told)
-    time.sleep(0.1)  # for process 0 to pass it on, if this is process 0
+    line.fail(told, code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

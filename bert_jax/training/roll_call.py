@@ -106,7 +106,7 @@ class Desk:
             member = Member(card, writer, time.monotonic())
             if problem := self._refusal(member):
                 await self._stop(problem, code=BAD_INPUT, also=writer)
-                return writer.close()
+                raise ConnectionError
             self._members[card["process_id"]] = member
             if len(self._members) == self._call.num_processes:
                 self._complete = True
@@ -114,9 +114,10 @@ class Desk:
             while line := await reader.readline():
                 left = await self._hear(member, json.loads(line)) or left
         writer.close()
-        if member is None or self._members.pop(member.card["process_id"], None) is None:
-            return
-        if not left:
+        known = member is not None and self._members.get(member.card["process_id"]) is member
+        if member is not None and known:
+            del self._members[member.card["process_id"]]
+        if member is not None and known and not left:
             await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
 
     async def _hear(self, member: Member, message: Mapping[str, Any]) -> bool:
@@ -126,7 +127,8 @@ class Desk:
             member.step, member.state = message["step"], message["state"]
             member.age, member.limit = message["age"], message["limit"]
         if "failed" in message:
-            await self._stop(f"{member.name} has failed: {message['failed']}")
+            code = BAD_INPUT if message["code"] == BAD_INPUT else PEER_LOST
+            await self._stop(f"{member.name} has failed: {message['failed']}", code)
         if "waits" in message:
             there = self._waiting.setdefault(message["waits"], {})
             there[member.card["process_id"]] = message["holds"]
@@ -242,10 +244,12 @@ class Line:
         self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
         self._step, self._state, self._since = step, state, now
 
-    def fail(self, error: str) -> None:
-        """Tell the others that this process ends by an error."""
+    def fail(self, error: str, code: int) -> None:
+        """Tell the others that this process ends by an error with an exit code."""
         self._ending = True
-        self._send({"failed": error})
+        self._send({"failed": error, "code": code})
+        if self._desk is not None:
+            time.sleep(BEAT_SECONDS)  # for the desk to pass it on
 
     def leave(self) -> None:
         """This process has done its work."""
@@ -282,17 +286,16 @@ class Line:
 
     def _listen(self) -> None:
         reason, code = f"process 0 at {self._call.address} is gone", PEER_LOST
-        with contextlib.suppress(OSError, ValueError):
-            with self._socket.makefile("r", encoding="utf-8") as lines:
-                for line in lines:
-                    message = json.loads(line)
-                    if "stop" in message:
-                        reason, code = message["stop"], message["code"]
-                        break
-                    with self._changed:
-                        self._all = message.get("all", self._all)
-                        self._passed |= {message.get("passed", "")}
-                        self._changed.notify_all()
+        with contextlib.suppress(OSError, ValueError), self._socket.makefile("r", encoding="utf-8") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if "stop" in message:
+                    reason, code = message["stop"], message["code"]
+                    break
+                with self._changed:
+                    self._all = message.get("all", self._all)
+                    self._passed |= {message.get("passed", "")}
+                    self._changed.notify_all()
         self._socket.close()
         if not self._ending and END not in self._passed:
             self._stop(reason, code)

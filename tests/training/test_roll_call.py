@@ -98,9 +98,7 @@ def test_who_is_gone_is_named_to_all_others(address: str, lost: int) -> None:
         assert code == PEER_LOST
 
 
-def test_who_stands_still_is_named_though_the_others_wait_for_it(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_stands_still_is_named_though_the_others_wait_for_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(address, 3, heartbeat_seconds=0.5)
     lines = job.lines()
     for step in range(3):
@@ -127,9 +125,10 @@ def test_what_is_new_may_take_long(address: str) -> None:
 def test_an_error_of_one_is_told_to_all(address: str) -> None:
     job = Job(address, 3)
     lines = job.lines()
-    lines[1].fail("UserError: no such file")
+    lines[1].fail("UserError: no such file", BAD_INPUT)
     until(lambda: len(job.stops) >= 2)
     assert job.stops[2][0].endswith("has failed: UserError: no such file")
+    assert job.stops[2][1] == BAD_INPUT
 
 
 def test_what_differs_is_named(address: str) -> None:

@@ -1,0 +1,133 @@
+"""Several real processes of ``bert-jax pretrain`` on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.cli.main import run
+from bert_jax.training.checkpoints import read_params
+from tests import toy
+
+TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")
+HEARTBEAT_SECONDS = 5
+
+
+def make_inputs(folder: Path, num_steps: int = 50, every_steps: int = 10, **changes: Any) -> Path:
+    """Text, vocabulary, corpus and a recipe that names them: several processes build none."""
+    text = toy.write_text(folder / "text.txt", documents=80)
+    phases = {"phase1": {"num_steps": num_steps, "batch_size": 8, "max_length": 32}}
+    cadence = {"training": {"log_every_steps": 1, "eval_every_steps": 25, "eval_rows": 20}}
+    model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
+    saved = {"checkpoints": {"every_steps": every_steps}, "export": False, "examples": ()}
+    config = toy.recipe(text, phases=phases, model=model, **{**cadence, **saved, **changes})
+    config["objective"] = {"name": "mlm_nsp", "packing": "packed"}
+    recipe = toy.write_recipe(folder / "building.json", config)
+    assert run(["vocab", f"--config={recipe}", f"--output={folder / 'vocab.txt'}"]) == 0
+    named = f"--config.vocab.path={folder / 'vocab.txt'}"
+    assert run(["corpus", f"--config={recipe}", named, f"--output={folder / 'corpus'}"]) == 0
+    config["vocab"]["path"], config["corpus"]["path"] = str(folder / "vocab.txt"), str(folder / "corpus")
+    return toy.write_recipe(folder / "recipe.json", config)
+
+
+class Gang:
+    """Processes of one job, started together."""
+
+    def __init__(self, recipe: Path, workdir: Path, count: int, flags: Sequence[str] = ()):
+        port = free_ports()
+        job = [f"--coordinator=127.0.0.1:{port + 1}", f"--num_processes={count}"] if count > 1 else []
+        job += [f"--heartbeat_seconds={HEARTBEAT_SECONDS}", "--arrival_seconds=120"] if job else []
+        command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={workdir}"]
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+        self.workdir = workdir
+        self.processes = [
+            subprocess.Popen(
+                [*command, *flags, *job, *([f"--process_id={number}"] if job else [])],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environment,
+                text=True,
+            )
+            for number in range(count)
+        ]
+
+    def reach(self, step: int, seconds: float = 180) -> None:
+        """Until the log has ``step``."""
+        deadline = time.monotonic() + seconds
+        while max((record["step"] for record in records(self.workdir)), default=0) < step:
+            assert all(process.poll() is None for process in self.processes), self.end()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def send(self, number: int, which: signal.Signals) -> None:
+        self.processes[number].send_signal(which)
+
+    def end(self, seconds: float = 180) -> list[tuple[int, str]]:
+        """(exit code, what it said) of every process, once all have ended."""
+        deadline = time.monotonic() + seconds
+        try:
+            found = []
+            for process in self.processes:
+                _, said = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+                found.append((process.returncode, said))
+            return found
+        finally:
+            for process in self.processes:
+                process.kill()
+
+
+def finish(recipe: Path, workdir: Path, count: int, *flags: str) -> list[dict[str, Any]]:
+    """Run to the end; the records without what is timed."""
+    ended = Gang(recipe, workdir, count, flags).end()
+    assert [code for code, _ in ended] == [0] * count, ended
+    return records(workdir)
+
+
+def records(workdir: Path) -> list[dict[str, Any]]:
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:  # being written
+            continue
+    return [{k: v for k, v in record.items() if k not in TIMED} for record in found]
+
+
+def assert_same_losses(found: list[dict[str, Any]], wanted: list[dict[str, Any]], rtol: float = 1e-5) -> None:
+    assert [(r["step"], r["split"]) for r in found] == [(r["step"], r["split"]) for r in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        for name in ("loss", "mlm_loss", "nsp_loss"):
+            if name in other:
+                np.testing.assert_allclose(one[name], other[name], rtol=rtol, err_msg=f"{name} at {other['step']}")
+
+
+def assert_same_model(found: Path, wanted: Path) -> None:
+    (params, _, step), (expected, _, last) = read_params(str(found)), read_params(str(wanted))
+    assert step == last
+    for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def free_ports() -> int:
+    """The first of two neighbouring ports that are free."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # below those that the system deals out
+        try:
+            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
+                return port
+        except OSError:
+            continue

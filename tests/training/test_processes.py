@@ -1,0 +1,148 @@
+"""Several processes train as one, and end as one: killed, frozen, told to go, or with nothing to read."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_jax.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
+from bert_jax.training.checkpoints import saved_steps
+from tests.training import gang
+from tests.training.gang import Gang
+
+MESHES = {
+    "data": (),
+    "fsdp": ("--config.mesh={'data': 1, 'fsdp': -1}",),
+    "tensor": ("--config.mesh={'data': 1, 'tensor': -1}",),
+    "mixed": ("--config.mesh={'data': -1, 'fsdp': 1, 'tensor': 2}",),
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gang.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one process."""
+    workdir = tmp_path_factory.mktemp("alone") / "run"
+    gang.finish(recipe, workdir, 1)
+    return workdir
+
+
+def test_two_train_as_one_and_one_that_is_killed_ends_both(recipe: Path, alone: Path, tmp_path: Path) -> None:
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    flags = MESHES["fsdp"]
+    job = Gang(recipe, cut, 2, flags)
+    job.reach(random.Random(time.time()).randrange(5, 40))
+    job.send(1, signal.SIGKILL)
+    killed = time.monotonic()
+    (code, said), _ = job.end()
+    assert time.monotonic() - killed < 10
+    assert code == PEER_LOST, said
+    assert "process 1 on " in said
+    assert "is gone (at step " in said
+    assert gang.finish(recipe, cut, 2, *flags) == gang.finish(recipe, whole, 2, *flags)
+    gang.assert_same_model(cut, whole)
+    gang.assert_same_losses(gang.records(whole), gang.records(alone))
+
+
+def test_sigterm_to_one_saves_on_all(recipe: Path, alone: Path, tmp_path: Path) -> None:
+    """Then one process goes on from what two have saved."""
+    job = Gang(recipe, tmp_path / "run", 2)
+    job.reach(12)
+    job.send(1, signal.SIGTERM)
+    ended = job.end()
+    assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
+    newest = saved_steps(str(tmp_path / "run"))[-1]
+    assert newest == gang.records(tmp_path / "run")[-1]["step"] >= 12
+    assert f"step {newest} is saved" in ended[0][1]
+    gang.finish(recipe, tmp_path / "run", 1)
+    gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(alone))
+
+
+@pytest.mark.parametrize("step", [3, 24])  # in the steps; in or about an evaluation
+def test_sigterm_to_the_only_process(recipe: Path, alone: Path, tmp_path: Path, step: int) -> None:
+    job = Gang(recipe, tmp_path / "run", 1)
+    job.reach(step)
+    job.send(0, signal.SIGTERM)
+    [(code, said)] = job.end()
+    assert code == PREEMPTED, said
+    assert gang.finish(recipe, tmp_path / "run", 1) == gang.records(alone)
+    gang.assert_same_model(tmp_path / "run", alone)
+
+
+def test_several_build_nothing(recipe: Path, tmp_path: Path) -> None:
+    job = Gang(recipe, tmp_path / "run", 2, ["--config.corpus.path=", "--config.vocab.path="])
+    ended = job.end()
+    assert [code for code, _ in ended] == [BAD_INPUT, BAD_INPUT]
+    said = "".join(said for _, said in ended)
+    assert "there is no vocabulary in" in said
+    assert "run this once on one host: bert-jax vocab" in said
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_mesh(recipe: Path, alone: Path, tmp_path: Path, mesh: str, count: int) -> None:
+    gang.finish(recipe, tmp_path / "run", count, *MESHES[mesh])
+    gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(alone))
+
+
+@pytest.mark.heavy
+def test_twenty_kills_of_four(tmp_path: Path) -> None:
+    recipe = gang.make_inputs(tmp_path, num_steps=400, every_steps=5, training={"log_every_steps": 1})
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    gang.finish(recipe, whole, 4)
+    rng, reached = random.Random(time.time()), 0
+    for turn in range(20):
+        job = Gang(recipe, cut, 4)
+        reached = max(reached, max(saved_steps(str(cut)), default=0))
+        job.reach(min(reached + rng.randrange(1, 18), 399))
+        lost = rng.randrange(4)
+        job.send(lost, signal.SIGKILL)
+        killed = time.monotonic()
+        ended = job.end()
+        assert time.monotonic() - killed < 10
+        for number, (code, said) in enumerate(ended):
+            if number != lost:
+                assert code == PEER_LOST, (turn, number, said)
+                assert f"process {lost} " in said
+    gang.finish(recipe, cut, 4)
+    assert gang.records(cut) == gang.records(whole)
+    gang.assert_same_model(cut, whole)
+
+
+@pytest.mark.heavy
+def test_four_two_one_four(recipe: Path, alone: Path, tmp_path: Path) -> None:
+    for count, until in ((4, 8), (2, 20), (1, 33), (4, None)):
+        if until is None:
+            gang.finish(recipe, tmp_path / "run", count)
+            break
+        job = Gang(recipe, tmp_path / "run", count)
+        job.reach(until)
+        job.send(0, signal.SIGTERM)
+        assert {code for code, _ in job.end()} == {PREEMPTED}
+    gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(alone))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_frozen_process_ends_the_others(recipe: Path, tmp_path: Path, frozen: int) -> None:
+    job = Gang(recipe, tmp_path / "run", 2)
+    job.reach(5)
+    job.send(frozen, signal.SIGSTOP)
+    stopped = time.monotonic()
+    other = job.processes[1 - frozen]
+    _, said = other.communicate(timeout=60)
+    took = time.monotonic() - stopped
+    job.send(frozen, signal.SIGKILL)
+    job.end()
+    assert took < gang.HEARTBEAT_SECONDS + 5
+    assert other.returncode == PEER_LOST, said
+    assert f"process {frozen} " in said
