@@ -97,8 +97,11 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def in_processes(arguments: argparse.Namespace, work: Callable[[], object]) -> int:
-    """``work`` as one process of the job that the flags tell of; its exit code."""
+def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alike: bool = True) -> int:
+    """``work`` as one process of the job that the flags tell of; its exit code.
+
+    ``alike``: end where code, versions or config of the processes differ.
+    """
     if arguments.restarts:
         from bert_jax.supervisor import supervise
 
@@ -107,7 +110,8 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object]) -> i
 
     processes = distributed.find(vars(arguments), arguments.distributed)
     if processes is not None:
-        distributed.join(processes, distributed.common(arguments.config.to_json_best_effort()))
+        config = arguments.config.to_json_best_effort()
+        distributed.join(processes, distributed.common(config) if alike else {})
     try:
         work()
         code = exit_codes.DONE

@@ -150,17 +150,22 @@ def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] 
 
 
 def common(config: str) -> dict[str, str]:
-    """What all processes of a job have to have in common: code, versions and the resolved ``config``, as hashes."""
+    """What all processes of a job have to have in common: versions, code and the resolved ``config``, as hashes."""
+    return {
+        "Python": platform.python_version(),
+        "jax": jax.__version__,
+        "code": code_hash(),
+        "config": hashlib.sha256(config.encode()).hexdigest()[:12],
+    }
+
+
+def code_hash() -> str:
+    """Of this package as it is installed here."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
-    return {
-        "Python": platform.python_version(),
-        "jax": jax.__version__,
-        "code": digest.hexdigest()[:12],
-        "config": hashlib.sha256(config.encode()).hexdigest()[:12],
-    }
+    return digest.hexdigest()[:12]
 
 
 def several() -> bool:
@@ -183,6 +188,11 @@ def wait(name: str, holds: str = "") -> None:
     """Until all processes have come here, each holding the same. ``name`` is used once in a job."""
     if Line.open is not None:
         Line.open.wait(name, holds)
+
+
+def exchange(name: str, holds: str) -> list[str]:
+    """What each process holds, by its number. ``name`` is used once in a job."""
+    return [holds] if Line.open is None else Line.open.exchange(name, holds)
 
 
 def agreed(value: int) -> int:

@@ -133,9 +133,9 @@ class Desk:
             there = self._waiting.setdefault(message["waits"], {})
             there[member.card["process_id"]] = message["holds"]
             if len(there) == self._call.num_processes:
-                if differing := self._differing(message["waits"], there):
+                if message["alike"] and (differing := self._differing(message["waits"], there)):
                     await self._stop(differing, code=BAD_INPUT)
-                await self._tell({"passed": message["waits"]})
+                await self._tell({"passed": message["waits"], "holds": [value for _, value in sorted(there.items())]})
         return "bye" in message
 
     def _differing(self, name: str, holds: Mapping[int, str]) -> str | None:
@@ -216,7 +216,7 @@ class Line:
         self._step, self._state, self._since = 0, "starting", time.monotonic()
         self._longest: dict[str, float] = {}
         self._all: list[dict[str, Any]] | None = None
-        self._passed: set[str] = set()
+        self._passed: dict[str, list[str]] = {}
         self._changed = threading.Condition()
         self._ending, self._lock = False, threading.Lock()
         self._socket = self._connect()
@@ -234,9 +234,17 @@ class Line:
 
     def wait(self, name: str, holds: str = "") -> None:
         """Until all processes have come to this point of the program, each holding the same."""
-        self._send({"waits": name, "holds": holds})
+        self._pass(name, holds, alike=True)
+
+    def exchange(self, name: str, holds: str) -> list[str]:
+        """What each process holds, by its number, once all have come."""
+        return self._pass(name, holds, alike=False)
+
+    def _pass(self, name: str, holds: str, alike: bool) -> list[str]:
+        self._send({"waits": name, "holds": holds, "alike": alike})
         with self._changed:
             self._changed.wait_for(lambda: name in self._passed)
+        return self._passed[name]
 
     def at(self, step: int, state: str) -> None:
         """The process gets on: it is at ``step``, doing ``state``."""
@@ -294,7 +302,8 @@ class Line:
                     break
                 with self._changed:
                     self._all = message.get("all", self._all)
-                    self._passed |= {message.get("passed", "")}
+                    if "passed" in message:
+                        self._passed[message["passed"]] = message["holds"]
                     self._changed.notify_all()
         self._socket.close()
         if not self._ending and END not in self._passed:

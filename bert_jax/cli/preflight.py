@@ -1,0 +1,28 @@
+"""Check the hosts of a job before it starts: one table, one verdict; exit code 1 says do not start."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_jax.cli.main import add_config, add_processes, in_processes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--workdir", required=True, help="the folder that the run is to have")
+    add_processes(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bert_jax.planning.preflight import preflight, table
+    from bert_jax.training import distributed
+
+    found = []
+
+    def check() -> None:
+        found.extend(preflight(arguments.config.to_dict(), arguments.workdir))
+        if distributed.is_first():
+            print(table(found))
+
+    code = in_processes(arguments, check, alike=False)
+    return code or int(any(finding.verdict == "bad" for finding in found))
