@@ -106,12 +106,13 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
         from bert_jax.supervisor import supervise
 
         return supervise([*sys.argv[1:], "--restarts=0"], arguments.restarts)
-    from bert_jax.training import distributed
+    from bert_jax.training import compile_cache, distributed
 
     processes = distributed.find(vars(arguments), arguments.distributed)
     if processes is not None:
         config = arguments.config.to_json_best_effort()
         distributed.join(processes, distributed.common(config) if alike else {})
+    compile_cache.keep_compiled()
     try:
         work()
         code = exit_codes.DONE

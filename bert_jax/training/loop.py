@@ -116,8 +116,9 @@ def train_and_evaluate(
     tx = make_optimizer(experiment.optimizer)
     checkpoints = Checkpoints(workdir, experiment.checkpoints)
     state, frozen = initialise(task, tx, metric_names(task), phases.phases[0].batch_size, experiment.seed, mesh)
-    state, resumed = resume_or_start(state, checkpoints, start, observer)
-    frozen = frozen if given_frozen is None else given_frozen(frozen)
+    with observer.during("restoring"):
+        state, resumed = resume_or_start(state, checkpoints, start, observer)
+        frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)
     termination = distributed.Termination()
     observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))

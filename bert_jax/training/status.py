@@ -17,11 +17,12 @@ from bert_jax.training.formats import decimal, duration, is_number
 from bert_jax.training.formats import warn as warn_on_stderr
 
 FILE = "status.json"
-RUNNING = ("starting", "compiling", "training", "evaluating", "probing", "saving")
+RUNNING = ("starting", "restoring", "compiling", "training", "evaluating", "probing", "saving")
 ENDED = ("finished", "failed", "interrupted", "preempted")
 # State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
 ACCOUNTS = {
     "starting": "start",
+    "restoring": "restore",
     "compiling": "compile",
     "training": "train",
     "evaluating": "evaluation",
@@ -48,9 +49,9 @@ class StatusFile:
 
     Only process 0 of a job has one. What changes is written within ``every_seconds``, the heartbeat every 15 s.
 
-    ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, compile, train,
-    input_wait, evaluation, probe, save, and lost (done again after a kill). Nothing here raises on a full or broken
-    disk.
+    ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, restore, compile,
+    train, input_wait, evaluation, probe, save, and lost (done again after a kill). Nothing here raises on a full or
+    broken disk.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):

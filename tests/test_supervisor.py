@@ -1,0 +1,69 @@
+"""``--restarts``: what is started again, and what is not; real processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax import supervisor
+from bert_jax.exit_codes import BAD_INPUT, DONE, PEER_LOST
+from bert_jax.training.checkpoints import saved_steps
+from tests.training import gang
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of ``bert-jax``: ends with the codes in ``codes``, one after the other."""
+    stand_in = tmp_path / "bert_jax"
+    stand_in.mkdir()
+    (stand_in / "__init__.py").write_text("")
+    (stand_in / "__main__.py").write_text(
+        "import pathlib, sys\n"
+        f"path = pathlib.Path({str(tmp_path / 'codes')!r})\n"
+        "first, *rest = path.read_text().split()\n"
+        "path.write_text(' '.join(rest))\n"
+        "sys.exit(int(first))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield tmp_path / "codes"
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "left"),
+    [
+        ("1 76 75 0 0", DONE, "0"),
+        ("76 2 0", BAD_INPUT, "0"),
+        ("1 1 1 76 0", PEER_LOST, "0"),  # three restarts, no more
+        ("0 1", DONE, "1"),
+    ],
+)
+def test_what_is_started_again(
+    counted: Path, capfd: pytest.CaptureFixture[str], codes: str, code: int, left: str
+) -> None:
+    counted.write_text(codes)
+    assert supervisor.supervise(["pretrain"], 3, wait_seconds=0) == code
+    assert counted.read_text() == left
+    assert ("restart 1 of 3" in capfd.readouterr().err) == (codes != "0 1")
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    recipe = gang.make_inputs(tmp_path, num_steps=60)
+    command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]
+    supervised = subprocess.Popen([*command, "--restarts=2"], stderr=subprocess.PIPE, text=True)
+    while not saved_steps(str(tmp_path / "run")):
+        assert supervised.poll() is None
+    killed = subprocess.run(["pkill", "-KILL", "-P", str(supervised.pid)], check=False)
+    _, said = supervised.communicate(timeout=120)
+    assert killed.returncode == 0
+    assert supervised.returncode == 0, said
+    assert "ended by signal 9" in said
+    assert "resumed at step" in said
+    assert saved_steps(str(tmp_path / "run"))[-1] == 60
