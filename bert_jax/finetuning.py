@@ -33,11 +33,12 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training import distributed
 from bert_jax.training import run as runs
 from bert_jax.training.checkpoints import CheckpointConfig, save_params, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.observer import Observer
+from bert_jax.training.observer import Observer, observe
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.report import write_report
 from bert_jax.training.schedules import ScheduleConfig
@@ -123,7 +124,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     """Run a recipe to its end in ``request.workdir``, from wherever it stands.
 
     Returns:
-      The metrics of the best evaluation.
+      The metrics of the best evaluation; {} on all processes of a job but the first.
 
     Raises:
       UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
@@ -156,10 +157,11 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         experiment = make_experiment(settings, task)
         experiment.check()
         jax.eval_shape(task.init, jax.random.key(0))  # finds what the model cannot be built of
-        if not saved:
+        distributed.wait("the vocabulary", tokenizer.sha256)
+        distributed.wait("the examples", fingerprint(splits))
+        if not saved and distributed.is_first():
             keep_vocabulary(tokenizer, workdir)
-        runs.write_run(workdir, run)
-        observer = Observer(workdir, run, experiment.phases.num_steps, settings.loggers)
+        observer = observe(workdir, run, experiment.phases.num_steps, settings.loggers)
         with observer.to_the_end():
             for line in [*notes, *task.notes, *describe(task, splits, experiment)]:
                 observer.note(line)
@@ -174,8 +176,9 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "bilstm_layers": settings.bilstm_layers,
                 "data": dataclasses.asdict(settings.data),
             }
-            run = runs.settle(workdir, run, facts)
-            files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
+            if distributed.is_first():
+                run = runs.settle(workdir, run, facts)
+                files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
             given = initial if settings.weights == "pretrained" else None
             head = of_facts(facts) if room.Task.exported else None
             start = None
@@ -183,6 +186,8 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
+        if not distributed.is_first():
+            return {}
         return finish(settings, request, splits, observer, experiment.selection.metric)
 
 
@@ -315,7 +320,7 @@ def frozen_parts(
     def place(frozen: Any) -> Any:
         if initial is not None:
             frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
-        if not saved_steps(folder):
+        if not distributed.agreed(len(saved_steps(folder))):
             save_params(folder, frozen, facts)
         return frozen
 

@@ -100,7 +100,7 @@ class Predictor:
         task = self.make_task(examples, name)
         for line in task.notes:
             note(line)
-        mesh = meshes.make_mesh(MeshConfig())
+        mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # others of the job, if any, are not here
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
         with meshes.activations(mesh):
