@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import linen as nn
+from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configuration import check_fields
@@ -39,11 +40,16 @@ ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axe
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each mesh axis; -1 (at most once) takes what is left."""
+    """Devices along each mesh axis; -1 (at most once) takes what is left.
+
+    ``slices``: of a job that spans several TPU slices, joined by the slower data-centre network (or of several hosts,
+    where a device knows no slice). The data axis goes over it, in this many parts; fsdp and tensor stay inside.
+    """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    slices: int = 1
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -55,6 +61,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     devices = jax.devices() if devices is None else devices
     allowed = "at least 1 is needed, or -1 for what is left"
     check_fields(config, "config.mesh", allowed, *AXES, sound=lambda size: size >= 1 or size == -1)
+    check_fields(config, "config.mesh", "at least 1 is needed", "slices", sound=lambda number: number >= 1)
     sizes = [getattr(config, axis) for axis in AXES]
     if sizes.count(-1) > 1:
         left = " and ".join(f"config.mesh.{axis}" for axis in AXES if getattr(config, axis) == -1)
@@ -66,7 +73,27 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"devices there are; the product must be {len(devices)}, and -1 takes what is left"
         )
     shape = [len(devices) // known if size == -1 else size for size in sizes]
-    return Mesh(np.asarray(devices).reshape(shape), AXES)
+    return Mesh(_arranged(devices, shape, config.slices), AXES)
+
+
+def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.ndarray:
+    """Devices [data, fsdp, tensor]: neighbours on the network are neighbours on the mesh."""
+    if slices > 1:
+        data, *inside = shape
+        if data % slices:
+            raise UserError(
+                f"config.mesh.data is {data}, which {slices} slices do not divide; choose a multiple of them"
+            )
+        granules = {getattr(device, "slice_index", device.process_index) for device in devices}
+        if len(granules) != slices:
+            raise UserError(f"config.mesh.slices is {slices}; the devices lie in {len(granules)}")
+        by_process = not hasattr(devices[0], "slice_index")
+        return mesh_utils.create_hybrid_device_mesh(
+            [data // slices, *inside], [slices, 1, 1], devices, process_is_granule=by_process
+        )
+    if devices[0].platform == "tpu":
+        return mesh_utils.create_device_mesh(shape, devices)
+    return np.asarray(devices).reshape(shape)
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int, where: str) -> None:
