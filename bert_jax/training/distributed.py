@@ -102,6 +102,8 @@ def _of_cluster(limits: Mapping[str, Any]) -> Processes:
             "--distributed=auto: no cluster is found (SLURM, Cloud TPU, GKE, Open MPI); give --coordinator, "
             "--num_processes and --process_id"
         )
+    if told := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # as JAX itself does
+        local = [int(number) for number in told.split(",")]
     return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
 
 
