@@ -8,11 +8,11 @@ leaving='' # set when we ourselves are told to go: nothing is restarted then
 # with exec. When one ends badly the others have GRACE seconds. All are started again as `decision` says, at most LIMIT
 # times after crashes; BEFORE is called before each attempt. Returns the code of the last one.
 keep_running() {
-  local count=$1 limit=$2 grace=$3 command=$4 before=${5:-:} crashes=0 code=0
+  local count=$1 limit=$2 grace=$3 _start=$4 before=${5:-:} crashes=0 code=0
   trap 'leaving=yes; signal_all TERM' TERM INT HUP
   while :; do
     "$before"
-    run_together "$count" "$grace" "$command"
+    run_together "$count" "$grace" "$_start"
     [[ -z $leaving ]] || return "$code"
     case $(decision "$code") in
       finish) return 0 ;;
@@ -34,10 +34,10 @@ signal_all() {
 
 # run_together COUNT GRACE COMMAND: sets `code` of keep_running when all have ended.
 run_together() {
-  local count=$1 grace=$2 command=$3 i pid status deadline='' left codes=()
+  local count=$1 grace=$2 _start=$3 i pid status deadline='' left codes=()
   pids=()
   for ((i = 0; i < count; i++)); do
-    "$command" "$i" &
+    "$_start" "$i" &
     pids+=("$!")
   done
   while ((${#pids[@]})); do
@@ -62,8 +62,8 @@ run_together() {
   code=$(worst "${codes[@]}")
 }
 
-# reap: past the deadline a process is told to go, and 10 s later made to: a frozen one hears no other signal.
+# reap: past the deadline a process is told to go, and 5 s later made to: a frozen one hears no other signal.
 reap() {
-  ((SECONDS < deadline + 10)) || signal_all KILL
+  ((SECONDS < deadline + 5)) || signal_all KILL
   ((SECONDS < deadline)) || signal_all TERM
 }
