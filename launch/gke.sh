@@ -14,7 +14,7 @@
 #
 #   --accelerator=LABEL --topology=AxB --chips-per-node=N   of the node pools, as GKE labels them
 #   --slices=N             node pools that work together (default 1)
-#   --spot                 only on spot nodes
+#   --spot                 only on spot nodes       --privileged   as root, where a cluster gives TPUs in no other way
 #   --namespace=NS         (default: default)       --context=C   of kubectl (default: the current one)
 #   --service-account=A    of Kubernetes, one that may write the bucket
 #   --restarts=N           after crashes (default 10); after preemptions always
@@ -25,7 +25,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=launch/lib.sh
 source "$here/lib.sh"
 
-name='' image='' accelerator='' topology='' chips_per_node='' slices=1 spot='' namespace=default context=''
+name='' image='' accelerator='' topology='' chips_per_node='' slices=1 spot='' privileged='' namespace=default context=''
 service_account='' restarts=10 grace=300 worker=0
 known='name= image= accelerator= topology= chips_per_node= slices= namespace= context= service_account= restarts= grace='
 action=${1:-}
@@ -34,7 +34,7 @@ case $action in
   --help | -h) usage && exit 0 ;;
   *) die "first word $(displayed "$action"); allowed: run, resume, manifest, logs, status, delete (--help explains)" ;;
 esac
-read_options "$known worker= spot" "$@"
+read_options "$known worker= spot privileged" "$@"
 needed name
 plain_name "$name"
 whole 0 worker restarts grace
@@ -54,6 +54,7 @@ describe_jobset() {
     "--accelerator=$accelerator" "--topology=$topology" "--chips-per-node=$chips_per_node" "--slices=$slices"
     "--restarts=$restarts" "--grace=$grace" "--service-account=$service_account")
   [[ -z $spot ]] || generator+=(--spot)
+  [[ -z $privileged ]] || generator+=(--privileged)
   generator+=(-- "${words[@]}")
 }
 

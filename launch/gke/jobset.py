@@ -87,6 +87,8 @@ def pod(options: argparse.Namespace) -> dict[str, Any]:
     if options.spot:
         selector["cloud.google.com/gke-spot"] = "true"
         spec["tolerations"] = [{"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true"}]
+    if options.privileged:
+        spec["containers"][0]["securityContext"] = {"privileged": True, "runAsUser": 0}
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
     return spec
@@ -132,6 +134,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--grace", type=int, default=300, help="seconds between the signal and the end of a pod")
     parser.add_argument("--service-account", default="")
     parser.add_argument("--spot", action="store_true")
+    parser.add_argument("--privileged", action="store_true", help="as root, with the devices of the node")
     parser.add_argument("words", nargs="+", help="-- VERB and its flags")
     options = parser.parse_args(argv)
     if not re.fullmatch(r"\d+(x\d+){1,2}", options.topology):

@@ -109,13 +109,21 @@ def test_jobset_restarts_as_the_exit_codes_say(launch):
     """The rules of the job give a message, and the rules of the JobSet read it."""
     flags = ["--name=books", "--image=i", "--accelerator=a", "--topology=2x2x4", "--chips-per-node=4", "--slices=3"]
     done = launch.command(
-        "python3", str(ROOT / "launch/gke/jobset.py"), *flags, "--restarts=7", "--spot", "--", "pretrain"
+        "python3",
+        str(ROOT / "launch/gke/jobset.py"),
+        *flags,
+        "--restarts=7",
+        "--spot",
+        "--privileged",
+        "--",
+        "pretrain",
     )
     spec = json.loads(done.stdout)["spec"]
     [slices] = spec["replicatedJobs"]
     job = slices["template"]["spec"]
     assert (slices["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (3, 4, 4, 0)
     assert job["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert job["template"]["spec"]["containers"][0]["securityContext"]["privileged"]
     assert spec["failurePolicy"]["maxRestarts"] == 7
 
     def action(code: int | None) -> str:

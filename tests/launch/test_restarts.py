@@ -73,7 +73,7 @@ def test_one_process_that_ends_takes_a_frozen_one_with_it(launch):
     launch.answers = {"bert-jax": [["process=0", [{"code": 1}]], ["process=1", [{"sleep": 50, "term": None}]]]}
     began = time.monotonic()
     done = launch.script("local.sh", "--processes=2", "--grace=1", "--restarts=0", *RUN)
-    assert done.returncode in (1, 128 + signal.SIGKILL)
+    assert done.returncode == 1  # the first to end says why
     assert time.monotonic() - began < 30
     assert "the others have 1 s" in done.stderr
 
@@ -99,7 +99,9 @@ def test_a_signal_is_passed_on_and_nothing_is_started_again(launch):
 def job(launch, *codes, restarts=2, state="RUNNING\n") -> subprocess.CompletedProcess:
     launch.answers = {"srun": [["bert-jax", [{"code": code} for code in codes]]], "squeue": [["", [{"out": state}]]]}
     launch.environment = {"SLURM_JOB_ID": "77"}
-    return launch.script("slurm/job.sh", str(ROOT / "launch"), str(restarts), "srun", "--wait=60", "bert-jax", *ARGUMENTS)
+    return launch.script(
+        "slurm/job.sh", str(ROOT / "launch"), str(restarts), "srun", "--wait=60", "bert-jax", *ARGUMENTS
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,11 @@ def test_a_job_that_was_cancelled_is_not_queued_again(launch, state):
     [
         ([], 1, ["srun", "--kill-on-bad-exit=0", "--wait=60", "--export=ALL"]),
         (["--gpus=4"], 1, [*"srun --kill-on-bad-exit=0 --wait=60 --export=ALL --gpu-bind=none".split(), "env"]),
-        (["--gpus=4", "--process=gpu"], 4, [*"srun --kill-on-bad-exit=0 --wait=60 --export=ALL --gpu-bind=none".split()]),
+        (
+            ["--gpus=4", "--process=gpu"],
+            4,
+            [*"srun --kill-on-bad-exit=0 --wait=60 --export=ALL --gpu-bind=none".split()],
+        ),
     ],
     ids=str,
 )
@@ -143,7 +149,9 @@ def test_slurm_submits_a_process_a_node_or_a_gpu(launch, flags, tasks, step):
     [argv] = launch.argvs("sbatch")
     script = argv.index(str(ROOT / "launch" / "slurm" / "job.sh"))
     options = argv[:script]
-    assert {"--nodes=2", f"--ntasks-per-node={tasks}", "--requeue", "--signal=TERM@300", "--partition=a b"} <= set(options)
+    assert {"--nodes=2", f"--ntasks-per-node={tasks}", "--requeue", "--signal=TERM@300", "--partition=a b"} <= set(
+        options
+    )
     assert ("--gpus-per-node=4" in options) == bool(flags)
     assert argv[script + 1 : script + 3] == [str(ROOT / "launch"), "3"]
     assert argv[script + 3 : script + 3 + len(step)] == step

@@ -93,7 +93,10 @@ def test_a_missing_tool_is_one_line(launch, words, tool):
         (["tpu_pod.sh", "run", *POD, "--", "pretrain", "--workdir=runs/x"], "--workdir=runs/x is lost"),
         (["tpu_pod.sh", "create", "--name=A;touch x", "--zone=z"], "--name='A;touch x': at most 40"),
         (["tpu_pod.sh", "create", "--name=a", "--zone=z", "--poll=soon", "--restarts=-1"], "--restarts=-1 --poll=soon"),
-        (["local.sh", "--proceses=2", "--PATH=/x", "y", *RUN], "unexpected --proceses=2 --PATH=/x y; allowed: --processes="),
+        (
+            ["local.sh", "--proceses=2", "--PATH=/x", "y", *RUN],
+            "unexpected --proceses=2 --PATH=/x y; allowed: --processes=",
+        ),
         (["local.sh", "--processes=0", *RUN], "--processes=0: whole numbers of at least 1"),
         (["local.sh", "--processes", *RUN], "unexpected --processes;"),
         (["local.sh", "--processes=a[$(touch x)]", *RUN], "whole numbers of at least 1"),
