@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def failure_policy(restarts: int) -> dict[str, Any]:
-    """What a job that ended badly leads to; the first rule that fits holds. A crash fits none: restarted, and counted."""
+    """What a job that ended badly leads to, by the first rule that fits. A crash fits none: restarted, and counted."""
     return {
         "maxRestarts": restarts,
         "rules": [

@@ -105,47 +105,43 @@ def test_flags_of_ours_are_not_put_twice(launch):
     assert argv[-1] == "--command=exec bert-jax status"
 
 
-def test_jobset_restarts_as_the_exit_codes_say(launch):
+def failure_message(job: dict, code: int | None) -> str:
+    """Of a job with a pod that ended with this code, or was disrupted (None), as Kubernetes writes it."""
+    for i, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        if code in rule.get("onExitCodes", {}).get("values", []):
+            return f"Container bert-jax for pod a/b failed with exit code {code} matching FailJob rule at index {i}"
+        if code is None and "onPodConditions" in rule:
+            return f"Pod a/b has condition DisruptionTarget matching FailJob rule at index {i}"
+    return ""
+
+
+def action(spec: dict, code: int | None) -> str:
+    """What JobSet does then."""
+    message = failure_message(spec["replicatedJobs"][0]["template"]["spec"], code)
+    reason = "PodFailurePolicy" if message else "BackoffLimitExceeded"
+    for rule in spec["failurePolicy"]["rules"]:
+        fits = any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"])
+        if fits and reason in rule["onJobFailureReasons"]:
+            return rule["action"]
+    return "RestartJobSet"
+
+
+def test_a_jobset_restarts_as_the_exit_codes_say(launch):
     """The rules of the job give a message, and the rules of the JobSet read it."""
     flags = ["--name=books", "--image=i", "--accelerator=a", "--topology=2x2x4", "--chips-per-node=4", "--slices=3"]
-    done = launch.command(
-        "python3",
-        str(ROOT / "launch/gke/jobset.py"),
-        *flags,
-        "--restarts=7",
-        "--spot",
-        "--privileged",
-        "--",
-        "pretrain",
-    )
+    flags += ["--restarts=7", "--spot", "--privileged"]
+    done = launch.command("python3", f"{ROOT}/launch/gke/jobset.py", *flags, "--", "pretrain")
     spec = json.loads(done.stdout)["spec"]
     [slices] = spec["replicatedJobs"]
     job = slices["template"]["spec"]
     assert (slices["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (3, 4, 4, 0)
-    assert job["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
-    assert job["template"]["spec"]["containers"][0]["securityContext"]["privileged"]
+    pod = job["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert pod["containers"][0]["securityContext"]["privileged"]
     assert spec["failurePolicy"]["maxRestarts"] == 7
-
-    def action(code: int | None) -> str:
-        """What happens when a pod ends with this code, or is disrupted (None): as Kubernetes and JobSet describe it."""
-        message = ""
-        for i, rule in enumerate(job["podFailurePolicy"]["rules"]):
-            if code in rule.get("onExitCodes", {}).get("values", []):
-                message = f"Container bert-jax for pod default/p failed with exit code {code} matching FailJob rule at index {i}"
-            elif code is None and "onPodConditions" in rule:
-                message = f"Pod default/p has condition DisruptionTarget matching FailJob rule at index {i}"
-            if message:
-                break
-        reason = "PodFailurePolicy" if message else "BackoffLimitExceeded"
-        for rule in spec["failurePolicy"]["rules"]:
-            if reason in rule["onJobFailureReasons"]:
-                if any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"]):
-                    return rule["action"]
-        return "RestartJobSet"
-
-    assert action(2) == "FailJobSet"
-    assert action(75) == action(None) == "RestartJobSetAndIgnoreMaxRestarts"
-    assert action(1) == action(76) == action(134) == "RestartJobSet"
+    assert action(spec, 2) == "FailJobSet"
+    assert action(spec, 75) == action(spec, None) == "RestartJobSetAndIgnoreMaxRestarts"
+    assert action(spec, 1) == action(spec, 76) == action(spec, 134) == "RestartJobSet"
 
 
 def test_a_failing_description_creates_nothing(launch):
