@@ -16,7 +16,7 @@
 #   --slices=N             node pools that work together (default 1)
 #   --spot                 only on spot nodes       --privileged   as root, where a cluster gives TPUs in no other way
 #   --namespace=NS         (default: default)       --context=C   of kubectl (default: the current one)
-#   --service-account=A    of Kubernetes, one that may write the bucket
+#   --service-account=A    of Kubernetes; the bucket is open to the account of the nodes, whose network the pods use
 #   --restarts=N           after crashes (default 10); after preemptions always
 #   --grace=S              seconds between the signal and the end of a pod (default 300; a spot node gives fewer)
 #   --dry-run              prints the commands and does nothing

@@ -6,7 +6,7 @@
 #   --processes=N   processes that belong together (default 1); more than one run on CPU, unless JAX_PLATFORMS is set
 #   --restarts=N    how often all are started again after a crash (default 3); after a preemption always
 #   --grace=S       when one process ends badly, seconds that the others have to end too (default 60)
-#   --port=N        of the coordinator (default: a free one, another for every attempt)
+#   --port=N        of the coordinator, which takes N-1 too (default: free ones, others for every attempt)
 #   --dry-run       prints the commands and runs nothing
 #
 # The exit code is that of bert-jax; launch/README.md says what each means.
@@ -25,11 +25,13 @@ whole 0 restarts grace
 needs_verb
 tools bert-jax
 
-free_port() { # below the range that the system hands out by itself
+free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+free_port() { # below the range that the system hands out by itself; the roll call takes the port before it
   local tried
   for _ in {1..50}; do
-    tried=$((20000 + RANDOM % 12000))
-    (exec 3<>"/dev/tcp/127.0.0.1/$tried") 2>/dev/null || { echo "$tried" && return; }
+    tried=$((20001 + RANDOM % 12000))
+    if free "$tried" && free $((tried - 1)); then echo "$tried" && return; fi
   done
   die "no free port between 20000 and 32000; give one with --port=N"
 }

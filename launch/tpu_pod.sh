@@ -60,7 +60,8 @@ create() {
   local command=(gcloud compute tpus queued-resources create "$name" "--node-id=$name" "${place[@]}"
     "--accelerator-type=$accelerator_type" "--runtime-version=$runtime_version")
   [[ -n $on_demand ]] || command+=(--spot)
-  [[ -z $service_account ]] || command+=("--service-account=$service_account")
+  [[ -z $service_account ]] || # its roles alone say what it may do
+    command+=("--service-account=$service_account" --scopes=https://www.googleapis.com/auth/cloud-platform)
   run "${command[@]}" "${gcloud[@]}"
 }
 
