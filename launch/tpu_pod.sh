@@ -69,10 +69,13 @@ on_workers() { # WHICH COMMAND: a line for the shell of the workers
   run gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" "--worker=$1" --quiet "--command=$2"
 }
 
+# What tells the container of one command from that of another, such as of a preflight.
+words_id() { printf '%s\0' "${words[@]}" | cksum | cut -d ' ' -f 1; }
+
 # gcloud may send the line twice, so it may be run twice. The docker of root needs the credentials of this user.
 start() {
   local flags=(--detach --init --name=bert-jax --privileged --network=host --stop-timeout=300 --ulimit=memlock=-1
-    --log-opt=max-size=100m "${docker[@]}")
+    --log-opt=max-size=100m "--label=words=$(words_id)" "${docker[@]}")
   local quiet='>/dev/null 2>&1' line
   line="gcloud auth configure-docker $(posix_quoted "${image%%/*}") --quiet $quiet; "
   line+="sudo docker stop --time=300 bert-jax $quiet; sudo docker rm --force bert-jax $quiet; "
@@ -95,11 +98,13 @@ slice_state() { # what gcloud calls it, MISSING where there is none, UNKNOWN whe
   fi
 }
 
-# The exit codes of all containers, or "running", or "missing" where there is none. Nothing if a worker does not answer.
+# The exit code of the command's container on every worker, or "running", or "missing" where there is none or another.
+# Nothing if a worker does not answer.
 container_states() {
-  local line='sudo docker inspect --format="{{.State.Status}} {{.State.ExitCode}}" bert-jax 2>/dev/null || echo missing 0'
-  gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all --quiet "--command=$line" 2>/dev/null |
-    sed -n 's/^exited \([0-9]*\).*/\1/p; s/^\(running\|created\|restarting\) .*/running/p; s/^missing .*/missing/p'
+  local line='sudo docker inspect --format="{{.State.Status}} {{.State.ExitCode}} {{.Config.Labels.words}}" bert-jax' id
+  id=$(words_id)
+  gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all --quiet "--command=$line 2>/dev/null || echo none" \
+    2>/dev/null | sed -n -e "s/^exited \([0-9]*\) $id\$/\1/p" -e t -e "s/^[a-z]* [0-9]* $id\$/running/p" -e t -e 's/^..*/missing/p'
 }
 
 # have_slice: returns when the slice is there. One that was preempted or failed is asked for again. An answer that gcloud

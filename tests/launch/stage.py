@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SHELL_TOOLS = ("bash", "sh", "env", "sed", "date", "dirname", "seq", "sleep", "id", "python3", "cat")
+SHELL_TOOLS = ("bash", "sh", "env", "sed", "date", "dirname", "seq", "sleep", "id", "python3", "cat", "cksum", "cut")
 RECORDED = ("gcloud", "kubectl", "sbatch", "srun", "squeue", "scontrol", "xpk", "docker", "bert-jax")
 HOSTILE = [
     "with  two spaces",

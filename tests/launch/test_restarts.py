@@ -1,6 +1,7 @@
 """What the exit code of bert-jax leads to, in the launchers that start it again themselves."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -166,8 +167,18 @@ def test_a_dry_run_of_slurm_prints_the_submission_and_the_step(launch):
 # TPU pods
 
 
-def pod(*, slice_=("ACTIVE",), containers=("missing 0",)) -> dict:
+def label(*words: str) -> str:
+    """That of the container of these words."""
+    text = "".join(f"{word}\0" for word in words)
+    return subprocess.run(["cksum"], input=text, capture_output=True, text=True, check=True).stdout.split()[0]
+
+
+WORDS = label("pretrain", "--restarts=10", "--distributed=auto", *BUCKET[2:])
+
+
+def pod(*, slice_=("ACTIVE",), containers=("none",)) -> dict:
     """gcloud, with what it says of the slice and of the containers, one answer after the other."""
+    containers = [re.sub(r"(?m)(\w+ \d+)$", rf"\1 {WORDS}", text) for text in containers]
     absent = {"code": 1, "err": "ERROR: NOT_FOUND: Resource was not found"}
     states = [absent if state == "MISSING" else {"out": f"{state}\n"} for state in slice_]
     return {"gcloud": [["describe", states], ["docker inspect", [{"out": f"{text}\n"} for text in containers]]]}
@@ -229,12 +240,12 @@ def test_on_demand_is_not_spot(launch):
 @pytest.mark.parametrize(
     ("containers", "done", "final"),
     [
-        (["missing 0", "running 0", "exited 0\nexited 0"], ["start"], 0),
+        (["none", "running 0", "exited 0\nexited 0"], ["start"], 0),
         (["running 0\nrunning 0", "exited 0\nexited 0"], [], 0),
         (["exited 75\nexited 75", "running 0", "exited 0"], ["start"], 0),
         (["exited 2\nexited 2"], [], 2),
         (["exited 75\nexited 1"], [], 1),
-        (["exited 0\nmissing 0", "exited 0"], ["start"], 0),
+        (["exited 0\nnone", "exited 0"], ["start"], 0),
     ],
     ids=str,
 )
@@ -245,9 +256,18 @@ def test_watch_ends_with_the_run(launch, containers, done, final):
     assert deeds(launch) == done
 
 
+def test_watch_does_not_take_a_preflight_for_the_run(launch):
+    """Its container has ended well, and has other words."""
+    launch.answers = pod(containers=[f"exited 0 {label('preflight')}", "running 0", "exited 0"])
+    assert launch.script("tpu_pod.sh", "watch", *POD, *BUCKET).returncode == 0
+    assert deeds(launch) == ["start"]
+    [start] = [argv[-1] for argv in launch.argvs("gcloud") if "--detach" in argv[-1]]
+    assert f" --label=words={WORDS} " in start
+
+
 def test_watch_outlives_preemptions(launch):
     states = ["ACTIVE", "ACTIVE", "SUSPENDED", "PROVISIONING", "ACTIVE"]
-    launch.answers = pod(slice_=states, containers=["missing 0", "running 0", "missing 0", "running 0", "exited 0"])
+    launch.answers = pod(slice_=states, containers=["none", "running 0", "none", "running 0", "exited 0"])
     ended = launch.script("tpu_pod.sh", "watch", *POD, *BUCKET)
     assert ended.returncode == 0, ended.stderr
     assert deeds(launch) == ["start", "delete", "create", "start"]
