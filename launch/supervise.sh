@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# Keeps processes of this machine that belong together running. Sourced after lib.sh.
+
+pids=()
+leaving='' # set when we ourselves are told to go: nothing is restarted then
+
+# keep_running COUNT LIMIT GRACE COMMAND [BEFORE]: starts COUNT processes, `COMMAND I` each in a subshell that it replaces
+# with exec. When one ends badly the others have GRACE seconds. All are started again as `decision` says, at most LIMIT
+# times after crashes; BEFORE is called before each attempt. Returns the code of the last one.
+keep_running() {
+  local count=$1 limit=$2 grace=$3 _start=$4 before=${5:-:} crashes=0 code=0
+  trap 'leaving=yes; signal_all TERM' TERM INT HUP
+  while :; do
+    "$before"
+    run_together "$count" "$grace" "$_start"
+    [[ -z $leaving ]] || return "$code"
+    case $(decision "$code") in
+      finish) return 0 ;;
+      stop) told "exit code $code: not started again" && return "$code" ;;
+      restart) told "preempted and saved: started again" ;;
+      retry)
+        crashes=$((crashes + 1))
+        ((crashes <= limit)) || { told "exit code $code after $limit restarts: given up" && return "$code"; }
+        told "exit code $code: restart $crashes of $limit"
+        ;;
+    esac
+  done
+}
+
+signal_all() {
+  local pid
+  for pid in "${pids[@]}"; do kill "-$1" "$pid" 2>/dev/null || true; done
+}
+
+# run_together COUNT GRACE COMMAND: sets `code` of keep_running when all have ended.
+run_together() {
+  local count=$1 grace=$2 _start=$3 i pid status deadline='' left codes=()
+  pids=()
+  for ((i = 0; i < count; i++)); do
+    "$_start" "$i" &
+    pids+=("$!")
+  done
+  while ((${#pids[@]})); do
+    left=()
+    for pid in "${pids[@]}"; do
+      if kill -0 "$pid" 2>/dev/null; then
+        left+=("$pid")
+      else
+        status=0
+        wait "$pid" || status=$?
+        codes+=("$status")
+        if ((status && ${#pids[@]} > 1)) && [[ -z $deadline ]]; then
+          deadline=$((SECONDS + grace))
+          told "a process ended with exit code $status: the others have $grace s"
+        fi
+      fi
+    done
+    pids=("${left[@]}")
+    [[ -z $deadline || ${#pids[@]} -eq 0 ]] || reap
+    ((${#pids[@]} == 0)) || sleep 0.1
+  done
+  code=$(worst "${codes[@]}")
+}
+
+# reap: past the deadline a process is told to go, and 5 s later made to: a frozen one hears no other signal.
+reap() {
+  ((SECONDS < deadline + 5)) || signal_all KILL
+  ((SECONDS < deadline)) || signal_all TERM
+}
