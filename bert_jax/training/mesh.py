@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
-from bert_jax.records import Batch
+from bert_jax.records import Batch, BatchSpec
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -120,3 +120,12 @@ def to_devices(batch: Batch, mesh: Mesh) -> Batch:
     """This host's part of a batch -> global arrays on the mesh."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
+
+
+def abstract_batch(spec: BatchSpec, num_rows: int, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """What ``to_devices`` makes of a global batch of ``num_rows`` such rows, as shapes, dtypes and shardings."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.ShapeDtypeStruct((num_rows, *feature.shape), feature.dtype, sharding=sharding)
+        for name, feature in spec.items()
+    }

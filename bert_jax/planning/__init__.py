@@ -1,0 +1,1 @@
+"""What a run will need and cost, before it is started."""
