@@ -15,9 +15,9 @@ from bert_jax.planning.hlo import Array, Computation, Instruction, Module, array
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
 _ELEMENTWISE = """add subtract multiply divide power maximum minimum and or xor not negate abs sign floor ceil
-round-nearest-even round-nearest-afz exponential exponential-minus-one log log-plus-one sqrt rsqrt cbrt tanh erf logistic
-sine cosine tan atan2 compare select clamp convert shift-left shift-right-logical shift-right-arithmetic remainder popcnt
-is-finite"""
+round-nearest-even round-nearest-afz exponential exponential-minus-one log log-plus-one sqrt rsqrt cbrt tanh erf
+logistic sine cosine tan atan2 compare select clamp convert shift-left shift-right-logical shift-right-arithmetic
+remainder popcnt is-finite"""
 FREE = frozenset(_FREE.split())  # nothing is computed or moved
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # an operation an element of the output; others (broadcast) only move
 _SLICES = ("dynamic-slice", "slice", "gather")

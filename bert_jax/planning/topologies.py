@@ -156,5 +156,5 @@ def _cpu(topology: Topology) -> list[Any]:
 
 def _use_cpu() -> None:
     """Shapes and keys need a backend; a TPU or GPU of this machine is left alone."""
-    if not jax.config.read("jax_platforms"):  # type: ignore[no-untyped-call]
+    if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")

@@ -102,7 +102,7 @@ def unbox(tree: Any) -> Any:
 def activations(mesh: Mesh) -> Any:
     """Context in which the logical constraints inside models mean this mesh."""
     stack = contextlib.ExitStack()
-    stack.enter_context(mesh)
+    stack.enter_context(jax.set_mesh(mesh))
     stack.enter_context(nn.logical_axis_rules(ACTIVATION_RULES))
     return stack
 
