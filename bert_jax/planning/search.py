@@ -69,20 +69,25 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
     Raises:
       UserError: no layout divides the batches.
     """
-    candidates = sorted(_candidates(recipe, machine), key=lambda c: c.seconds)
-    if not candidates:
+    judged = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
+    if not judged:
         raise UserError(
             f"no mesh of {machine.topology.num_devices} devices divides the batches of this recipe; choose batches "
             f"that are multiples of {machine.topology.num_devices}, or a smaller topology"
         )
-    fitting = [c for c in candidates if c.memory <= machine.chip.memory_bytes] or candidates[-compiles:]
+    fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or judged[-compiles:]
     done = []
     for candidate in fitting[:compiles]:
         note(f"compiling{candidate.line()}")
         done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change)))
     good = [c for c in done if c.plan is not None and c.plan.fits]
     best = min(good, key=lambda c: c.plan.training_seconds or 0.0, default=None)  # type: ignore[union-attr]
-    return Found(best, tuple(done), tuple(fitting[compiles : compiles + 5]), len(candidates))
+    return Found(best, tuple(done), tuple(fitting[compiles : compiles + 5]), len(judged))
+
+
+def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
+    """Every layout that divides the batches, by arithmetic."""
+    return list(_candidates(recipe, machine))
 
 
 def _candidates(recipe: Recipe, machine: Machine) -> Iterator[Candidate]:
