@@ -96,7 +96,7 @@ def within(module: Module, computation: Computation, instruction: Instruction) -
     """The collectives that an instruction is, or that its fusion or asynchronous start holds."""
     if instruction.opcode.removesuffix("-start") in KINDS:
         return [(computation, instruction)]
-    called = module.called(instruction) if instruction.opcode in ("fusion", "async-start", "call") else None
+    called = module.called(instruction) if instruction.opcode in ("fusion", "async-start") else None
     if called is None:
         return []
     return [found for inner in called.instructions for found in within(module, called, inner)]
@@ -105,6 +105,8 @@ def within(module: Module, computation: Computation, instruction: Instruction) -
 def measured(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
     """A collective instruction on a mesh."""
     kind = instruction.opcode.removesuffix("-start")
+    if computation.name.startswith("all-reduce-scatter"):  # a TPU's fusion of an all-reduce and the slice of it
+        kind = "reduce-scatter"
     sent = sum(a.bytes for name in instruction.operands for a in _shape(computation, name))
     groups = replica_groups(instruction, math.prod(on.shape))
     size = groups.shape[1]

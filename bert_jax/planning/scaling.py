@@ -26,7 +26,7 @@ LAMB_FROM = 1024  # sequences a batch: up to here the published AdamW, beyond it
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Of one phase at a larger batch. ``warmup_steps`` counts from the beginning of the run."""
+    """Of one phase at a larger batch. ``warmup_steps``: at its beginning; 0 goes on where the last one ended."""
 
     phase: str
     batch_size: int
@@ -57,7 +57,7 @@ def advise(experiment: Experiment, factor: int) -> list[Advice]:
 def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
     phase, schedule = experiment.phases.phases[index], experiment.schedule
     batch, steps = phase.batch_size * factor, max(1, round(phase.num_steps / factor))
-    warmup = max(1, round(schedule.warmup_steps / factor))
+    warmup = round(schedule.warmup_steps / factor) if index == 0 else 0
     if batch > LAMB_FROM:
         rate, share = lamb(batch)
         warmup = round(share * steps)
@@ -86,5 +86,6 @@ CAVEATS = (
     "watch the held-out loss by rows seen, not by steps.",
     "LAMB's advantage has been disputed: a tuned AdamW reached the same at 32,768 (Nado et al. 2021, \"A Large Batch "
     'Optimizer Reality Check").',
-    "A phase with longer rows begins anew: warm the rate up again (You et al. 2020, section 4.1, mixed batches).",
+    "With LAMB every phase warms up again (You et al. 2020, section 4.1, mixed batches). A recipe has one clock for "
+    "all its phases: make the later phase a run of its own, with --init=WORKDIR of the first.",
 )

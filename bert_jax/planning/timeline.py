@@ -87,7 +87,7 @@ def _walk(module: Module, computation: Computation, on: Fabric, clock: Clock, ti
     for instruction in computation.instructions:
         if instruction.opcode == "while":
             _loop(module, instruction, on, clock, times)
-        elif instruction.opcode in ("call", "conditional") and not collectives.within(module, computation, instruction):
+        elif instruction.opcode in ("call", "conditional"):
             for name in _branches(instruction):
                 _walk(module, module.computations[name], on, clock, times)
         elif instruction.opcode in _ASYNC_COPIES:
