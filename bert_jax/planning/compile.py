@@ -96,7 +96,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            refused = out_of_memory(str(error))
+            refused = out_of_memory(str(error), known.total)
             if refused is None:
                 raise
             return Compiled(phase, time.perf_counter() - start, known, refused_bytes=refused)
@@ -139,9 +139,15 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def out_of_memory(message: str) -> int | None:
-    """Bytes that a compiler needed in vain, or None if it failed for another reason."""
+def out_of_memory(message: str, arguments: int = 0) -> int | None:
+    """Bytes that a compiler needed in vain, or None if it failed for another reason; 1 where it says no figure.
+
+    Args:
+      arguments: what it counts apart, where it speaks of temporaries.
+    """
     if "RESOURCE_EXHAUSTED" not in message and "out of memory" not in message.lower():
         return None
-    used = re.search(r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of", message)
-    return int(float(used[1]) * _UNITS[used[2]]) if used else 1
+    for pattern, beside in ((r"temporaries \(([\d.]+)([KMGT]?)", arguments), (r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of", 0)):
+        if found := re.search(pattern, message):
+            return int(float(found[1]) * _UNITS[found[2]]) + beside
+    return 1

@@ -41,8 +41,8 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
     compiled, of = phase.compiled, phase.phase
     memory = compiled.memory
     lines = [
-        f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} x {of.max_length}, compiled in "
-        f"{compiled.seconds:,.0f} s",
+        f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} x {of.max_length}, "
+        f"{'refused' if compiled.refused_bytes else 'compiled'} in {compiled.seconds:,.0f} s",
         f"  {'fits' if phase.fits else 'DOES NOT FIT'}: {size(compiled.needed_bytes)} of "
         f"{size(plan.chip.memory_bytes)} a device",
         f"  memory: parameters {size(memory.parameters)}, optimizer {size(memory.optimizer)}, "

@@ -173,12 +173,15 @@ def test_search_takes_the_fastest_that_fits(machine):
     ("message", "size"),
     [
         ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.50G of 15.75G hbm.", 18.5 * 2**30),
+        ("RESOURCE_EXHAUSTED: ... required for HLO temporaries (29.50G) exceeds available HBM (15.75G).", 29.5 * 2**30),
         ("RESOURCE_EXHAUSTED: something else", 1),
         ("INTERNAL: a fault", None),
     ],
 )
 def test_a_compiler_that_runs_out_of_memory(message, size):
     assert out_of_memory(message) == (None if size is None else int(size))
+    if "temporaries" in message:
+        assert out_of_memory(message, 100) == int(size) + 100
 
 
 @pytest.mark.heavy
