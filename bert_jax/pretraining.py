@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import jax
 from etils import epath
 
 from bert_jax import catalogue, configuration, files
@@ -191,8 +192,16 @@ def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
     return tokenizer, corpus
 
 
-def checked(settings: Settings, experiment: Experiment, initial: Initial | None = None) -> Callable[..., Any]:
+def checked(
+    settings: Settings,
+    experiment: Experiment,
+    initial: Initial | None = None,
+    devices: list[jax.Device] | None = None,
+) -> Callable[..., Any]:
     """Whatever can be found wrong in a recipe before a text is read.
+
+    Args:
+      devices: what it is to run on; None: those there are.
 
     Returns:
       (corpus, tokenizer, model, seed) -> the recipe's objective.
@@ -204,7 +213,7 @@ def checked(settings: Settings, experiment: Experiment, initial: Initial | None 
     objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
     masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
-    experiment.check()
+    experiment.check(devices)
     room.batch_specs(objective, kinds, masking)
     if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")

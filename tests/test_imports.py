@@ -24,7 +24,7 @@ LAYERS = [
     {"planning", "interchange", "inspection"},
     {"inputs", "model_choice", "probe"},
     {"pretraining", "prediction", "features", "retrieval", "attention_maps", "details"},
-    {"finetuning", "neighbours"},
+    {"finetuning", "neighbours", "recipe_plan"},
     {"experiments"},
     {"cli", "__main__"},
 ]

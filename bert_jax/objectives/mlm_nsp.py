@@ -40,8 +40,8 @@ class Objective(PairObjective):
     def __init__(
         self,
         config: Config,
-        corpus: Corpus | Mixture,
-        tokenizer: Tokenizer,
+        corpus: Corpus | Mixture | None,
+        tokenizer: Tokenizer | None,
         model: ModelConfig,
         max_lengths: Mapping[str, int],
         seed: int,

@@ -88,39 +88,47 @@ class PairObjective:
     row_order: Literal["shuffled", "stream"] = "shuffled"
     gathered_outputs: tuple[str, ...] = ()
     loss_weights: dict[str, float]
+    heldout_parts: tuple[str, ...] = ("",)
 
     def __init__(
         self,
         config: PairsConfig,
-        corpus: Corpus | Mixture,
-        tokenizer: Tokenizer,
+        corpus: Corpus | Mixture | None,
+        tokenizer: Tokenizer | None,
         model: ModelConfig,
         max_lengths: Mapping[str, int],
         seed: int,
         masking: Masking = NO_CHANGES,
     ):
         """``max_lengths``: kind of batch, one a phase -> positions of a row. ``masking``: by kind, keys of
-        ``config.masking`` that differ.
+        ``config.masking`` that differ. Without ``corpus`` and ``tokenizer`` it has the device side alone: its step
+        can be compiled, and ``source`` and ``baselines`` must not be asked for.
 
         Raises:
           UserError: a row is longer than the model's positions, or the vocabulary larger than its embedding.
         """
         self.check_model(model)
         model.check_lengths(max_lengths)
-        if tokenizer.size > model.vocab_size:
-            raise UserError(
-                f"the vocabulary has {tokenizer.size} pieces, the model {model.vocab_size} embeddings; "
-                "leave model.vocab_size out to take the vocabulary's"
-            )
-        corpus.check_tokenizer(tokenizer)
         self.model_config = model
         self._model = self.module(model)
-        self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
-        self.heldout_parts = tuple(self._corpora.parts)
-        self._facts, self._seed = TokenFacts.of(tokenizer), seed
+        self._seed = seed
+        if corpus is not None and tokenizer is not None:
+            self._read(corpus, tokenizer)
         self._rows = {kind: config.rows(n, masking.get(kind, {}), kind) for kind, n in max_lengths.items()}
         self.batch_specs = batch_specs(config, max_lengths, masking)
         self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
+
+    def _read(self, corpus: Corpus | Mixture, tokenizer: Tokenizer) -> None:
+        """The host side."""
+        if tokenizer.size > self.model_config.vocab_size:
+            raise UserError(
+                f"the vocabulary has {tokenizer.size} pieces, the model {self.model_config.vocab_size} embeddings; "
+                "leave model.vocab_size out to take the vocabulary's"
+            )
+        corpus.check_tokenizer(tokenizer)
+        self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
+        self.heldout_parts = tuple(self._corpora.parts)
+        self._facts = TokenFacts.of(tokenizer)
 
     @classmethod
     def check_model(cls, model: ModelConfig) -> None:

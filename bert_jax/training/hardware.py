@@ -43,3 +43,15 @@ def _measured(device: jax.Device, size: int = 1024) -> float:
         product(x, x).block_until_ready()
         times.append(time.perf_counter() - start)
     return 2 * size**3 / min(times)
+
+
+def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:
+    """Bytes a second that reading and writing ``size`` float32 numbers in place reaches now."""
+    x = jax.device_put(jnp.ones(size, jnp.float32), device)
+    add = jax.jit(lambda v: v + 1, donate_argnums=0)  # in place: fresh memory would measure the operating system
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        x = add(x).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return 2 * 4 * size / min(times)

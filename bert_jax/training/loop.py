@@ -27,7 +27,7 @@ from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.state import TrainState, abstract, initialise
-from bert_jax.training.step import make_train_step, metric_names
+from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,22 +71,22 @@ class Experiment:
     def make_schedule(self) -> Schedule:
         return make_schedule(self.schedule, self.phases.num_steps)
 
-    def make_mesh(self) -> Mesh:
-        """The mesh of this machine's devices, on which every phase's batch fits."""
-        mesh = meshes.make_mesh(self.mesh)
+    def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
+        """The mesh of ``devices`` (None: those there are), on which every phase's batch fits."""
+        mesh = meshes.make_mesh(self.mesh, devices)
         for phase in self.phases.phases:
             where = self.batch_key.format(phase.kind)
             meshes.check_batch(mesh, phase.batch_size, self.training.micro_batches, where)
         return mesh
 
-    def check(self) -> None:
-        """Whatever can be found wrong before a text is read.
+    def check(self, devices: list[jax.Device] | None = None) -> None:
+        """Whatever can be found wrong before a text is read, on ``devices`` (None: those there are).
 
         Raises:
           UserError: a schedule longer than the run, an unknown phase, a mesh that divides not the devices or a batch.
         """
         self.make_schedule()
-        self.make_mesh()
+        self.make_mesh(devices)
         assert self.evaluated_phase
 
 
@@ -128,11 +128,7 @@ def train_and_evaluate(
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 
     with meshes.activations(mesh):
-        train_step = jax.jit(
-            make_train_step(task, tx, schedule, experiment.seed, training.micro_batches),
-            donate_argnums=0,
-            out_shardings=jax.tree.map(lambda x: x.sharding, state),
-        )
+        train_step = jit_train_step(make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), state)
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
         selection = Selection(experiment.selection, observer.evaluations(first_step))
         compiled: dict[str, Any] = {}

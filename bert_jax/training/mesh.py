@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,7 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
-from bert_jax.records import Batch
+from bert_jax.models.primitives import placement
+from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows.share import Share
 
 AXES = ("data", "fsdp", "tensor")
@@ -127,12 +129,22 @@ def unbox(tree: Any) -> Any:
     return nn.unbox(tree)
 
 
-def activations(mesh: Mesh) -> Any:
-    """Context in which the logical constraints inside models mean this mesh."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(mesh)
-    stack.enter_context(nn.logical_axis_rules(ACTIVATION_RULES))
-    return stack
+@contextlib.contextmanager
+def activations(mesh: Mesh) -> Iterator[None]:
+    """Context in which the logical constraints inside models mean this mesh.
+
+    The mesh is named to each of them: flax finds none that ``with mesh`` alone has set, and leaves activations alone.
+    """
+
+    def place(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        return nn.with_logical_constraint(x, axes, rules=ACTIVATION_RULES, mesh=mesh)  # type: ignore[no-any-return]
+
+    token = placement.set(place)
+    try:
+        with mesh:  # what was traced for another mesh is traced again
+            yield
+    finally:
+        placement.reset(token)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -161,3 +173,12 @@ def to_devices(batch: Batch, mesh: Mesh) -> Batch:
         return jax.make_array_from_process_local_data(sharding, value, shape)
 
     return {name: place(value) for name, value in batch.items()}
+
+
+def abstract_batch(spec: BatchSpec, num_rows: int, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """What ``to_devices`` makes of a global batch of ``num_rows`` such rows, as shapes, dtypes and shardings."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.ShapeDtypeStruct((num_rows, *feature.shape), feature.dtype, sharding=sharding)
+        for name, feature in spec.items()
+    }

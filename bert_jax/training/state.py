@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,17 +53,33 @@ def initialise(
     Returns:
       (state, frozen variables).
     """
+    fresh, key = _fresh(task, tx, metric_names, num_rows), jax.random.key(seed)
+    placement = meshes.shardings(mesh, jax.eval_shape(fresh, key))
+    with meshes.activations(mesh):
+        state, frozen = jax.jit(lambda k: meshes.unbox(fresh(k)), out_shardings=placement)(key)
+    return state, frozen
 
+
+def abstract_fresh(
+    task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, mesh: Mesh
+) -> tuple[TrainState, Any]:
+    """What ``initialise`` returns, as shapes, dtypes and shardings: the devices of ``mesh`` need not exist."""
+    boxed = jax.eval_shape(_fresh(task, tx, metric_names, num_rows), jax.random.key(0))
+    return jax.tree.map(  # type: ignore[no-any-return]
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        meshes.unbox(boxed),
+        meshes.shardings(mesh, boxed),
+    )
+
+
+def _fresh(
+    task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int
+) -> Callable[[jax.Array], tuple[TrainState, Any]]:
     def fresh(key: jax.Array) -> tuple[TrainState, Any]:
         variables = task.init(key)
         return make_state(variables.params, tx, task.init_carry(num_rows), metric_names), variables.frozen
 
-    key = jax.random.key(seed)
-    boxed = jax.eval_shape(fresh, key)
-    placement = meshes.shardings(mesh, boxed)
-    with meshes.activations(mesh):
-        state, frozen = jax.jit(lambda k: meshes.unbox(fresh(k)), out_shardings=placement)(key)
-    return state, frozen
+    return fresh
 
 
 def abstract(tree: Any) -> Any:

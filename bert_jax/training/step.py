@@ -83,6 +83,19 @@ def make_train_step(
     return train_step
 
 
+def jit_train_step(train_step: TrainStep, state: Any) -> Any:
+    """``train_step`` as the loop and every plan compile it: the old state's memory is given to the new one, which lies
+    where it lay.
+
+    Args:
+      state: arrays or shapes, with shardings.
+
+    Returns:
+      What ``.lower(state, frozen, batch).compile()`` makes an executable of.
+    """
+    return jax.jit(train_step, donate_argnums=0, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+
+
 def split_rows(tree: Any, parts: int) -> Any:
     """[B, ...] -> [parts, B/parts, ...], taking every ``parts``-th row, so that each part lies on all devices evenly.
 

@@ -1,0 +1,192 @@
+"""Communication of a program: its kind, its bytes, the mesh axes and links it rides, and how long it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.planning.chips import HOP_SECONDS, Chip
+from bert_jax.planning.hlo import Computation, Instruction, Module
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+Groups = np.ndarray  # [groups, members] of partition numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One operation, run once.
+
+    Attributes:
+      axes: names of the mesh axes along which the members of a group differ; ("?",) where they fit no axes.
+      bytes: of the whole array that a device ends with (gather) or begins with (the others).
+      seconds: by the bandwidth of the links and the least time of a hop.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    group_size: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Fabric:
+    """Devices as a mesh, and what connects them.
+
+    Attributes:
+      shape: sizes of the axes ``names``; the number of a partition counts through them, the last fastest.
+      places: [devices, 1 + dimensions] of each partition: its slice, then its place in the torus. None: every device
+        reaches every other equally.
+      extent: length of the torus by dimension.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    chip: Chip
+    places: np.ndarray | None = None
+    extent: tuple[int, ...] = ()
+    per_host: int = 0  # where ``places`` is None: devices that share a host; 0: all
+
+    def axes(self, groups: Groups, whole: bool = True) -> tuple[str, ...]:
+        """Those along which the members of each group differ; all of an axis, if groups are to be ``whole``."""
+        where = np.stack(np.unravel_index(groups, self.shape), axis=-1)  # [G, M, axes]
+        varies = (where != where[:, :1]).any(axis=(0, 1))
+        full = math.prod(n for n, v in zip(self.shape, varies, strict=True) if v)
+        if whole and full != groups.shape[1]:
+            return ("?",)
+        return tuple(name for name, v in zip(self.names, varies, strict=True) if v)
+
+    def rates(self, group: np.ndarray) -> tuple[float, int]:
+        """(bytes a second that one member sends to and receives from the others, hops to the farthest)."""
+        if self.places is None:
+            hosts = 1 if not self.per_host else len(np.unique(group // self.per_host))
+            bandwidth = self.chip.network_bandwidth if hosts > 1 else 2 * self.chip.link_bandwidth
+            return bandwidth, 1
+        places = self.places[group]
+        if len(np.unique(places[:, 0])) > 1:
+            return self.chip.network_bandwidth, 1
+        bandwidth, hops = 0.0, 0
+        for axis, whole in enumerate(self.extent, start=1):
+            length = len(np.unique(places[:, axis]))
+            if length > 1:
+                ring = length == whole and whole % self.chip.torus == 0
+                bandwidth += 2 * self.chip.link_bandwidth if ring else self.chip.link_bandwidth
+                hops += length // 2 if ring else length - 1
+        return max(bandwidth, self.chip.link_bandwidth), max(hops, 1)
+
+
+def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
+    """Of a ``jax.sharding.Mesh``."""
+    devices = list(mesh.devices.flat)
+    shape = tuple(mesh.devices.shape)
+    if not all(hasattr(device, "coords") for device in devices):
+        return Fabric(tuple(mesh.axis_names), shape, chip, per_host=per_host)
+    places = np.array([[getattr(d, "slice_index", 0) or 0, *d.coords] for d in devices])
+    extent = tuple(int(n) + 1 for n in places[:, 1:].max(axis=0))
+    return Fabric(tuple(mesh.axis_names), shape, chip, places, extent)
+
+
+def within(module: Module, computation: Computation, instruction: Instruction) -> list[tuple[Computation, Instruction]]:
+    """The collectives that an instruction is, or that its fusion or asynchronous start holds."""
+    if instruction.opcode.removesuffix("-start") in KINDS:
+        return [(computation, instruction)]
+    called = module.called(instruction) if instruction.opcode in ("fusion", "async-start") else None
+    if called is None:
+        return []
+    return [found for inner in called.instructions for found in within(module, called, inner)]
+
+
+def measured(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
+    """A collective instruction on a mesh."""
+    kind = instruction.opcode.removesuffix("-start")
+    if computation.name.startswith("all-reduce-scatter"):  # a TPU's fusion of an all-reduce and the slice of it
+        kind = "reduce-scatter"
+    sent = sum(a.bytes for name in instruction.operands for a in _shape(computation, name))
+    groups = replica_groups(instruction, math.prod(on.shape))
+    size = groups.shape[1]
+    whole = sent * size if kind == "all-gather" else sent
+    bandwidth, hops = on.rates(groups[0])
+    axes = on.axes(groups, kind != "collective-permute")
+    return Collective(kind, axes, whole, size, duration(kind, whole, bandwidth, hops, size))
+
+
+def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int) -> float:
+    """Seconds, as the scaling book has it (sharding.md): an all-gather or reduce-scatter of V bytes takes V / W with W
+    counted over both directions, an all-reduce twice that, an all-to-all a quarter; never less than the hops take."""
+    if members <= 1:
+        return 0.0
+    if kind == "collective-permute":
+        return max(HOP_SECONDS, 2 * whole / bandwidth)
+    times = {"all-reduce": 2.0, "all-to-all": 0.25}.get(kind, 1.0)
+    share = (members - 1) / members
+    return max(HOP_SECONDS * hops * max(times, 1.0), times * share * whole / bandwidth)
+
+
+def replica_groups(instruction: Instruction, devices: int) -> Groups:
+    """Of any of the forms ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)``, ``mesh['a'=2,'b'=2] {'a'}``; of a permutation, its
+    pairs."""
+    text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
+    if text.startswith("["):
+        return _iota(text).reshape(_numbers(text[: text.index("]")]))
+    if text.startswith("mesh["):
+        return _of_mesh(instruction.attributes)
+    groups = [_numbers(group) for group in re.findall(r"\{([\d,\s]+)\}", text)]
+    return np.array(groups) if groups else np.arange(devices)[None, :]
+
+
+def _of_mesh(attributes: str) -> Groups:
+    match = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^ ]*)\))?\s*(?:\{([^}]*)\})?", attributes)
+    assert match, attributes[:200]
+    names, sizes = re.findall(r"'([^']+)'=", match[1]), [int(n) for n in re.findall(r"'=(\d+)", match[1])]
+    order = _iota(f"[{math.prod(sizes)}]<={match[2]}") if match[2] else np.arange(math.prod(sizes))
+    chosen = [names.index(name) for name in re.findall(r"'([^']+)'", match[3] or "")]
+    rest = [axis for axis in range(len(sizes)) if axis not in chosen]
+    members = math.prod(sizes[axis] for axis in chosen)
+    return order.reshape(sizes).transpose(*rest, *chosen).reshape(-1, members)
+
+
+def _iota(text: str) -> np.ndarray:
+    """``[..]<=[2,2]T(1,0)``: the numbers 0, 1, ... in the second shape, transposed and read in order."""
+    shape = _numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
+    order = re.search(r"T\(([\d,]+)\)", text)
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    return (numbers.transpose(_numbers(order[1])) if order else numbers).reshape(-1)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def _shape(computation: Computation, name: str) -> Sequence[Any]:
+    instruction = computation.by_name.get(name)
+    return instruction.arrays if instruction else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """All collectives of one kind over the same axes, in one step."""
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    bytes: int
+    seconds: float
+
+
+def table(found: Sequence[tuple[Collective, float]]) -> list[Row]:
+    """Collectives, each with how often it runs in a step, by kind and axes; the most bytes first. Groups of one device,
+    which send nothing, are left out."""
+    key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
+    rows = []
+    for (kind, axes), group in itertools.groupby(sorted(found, key=key), key):
+        entries = [(c, times) for c, times in group if c.group_size > 1]
+        if entries:
+            count, size = round(sum(t for _, t in entries)), round(sum(c.bytes * t for c, t in entries))
+            rows.append(Row(kind, axes, count, size, sum(c.seconds * t for c, t in entries)))
+    return sorted(rows, key=lambda row: -row.bytes)

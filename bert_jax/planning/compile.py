@@ -1,0 +1,153 @@
+"""The very train step of a run, compiled for devices that need not exist, from shapes alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from typing import Any
+
+import jax
+
+from bert_jax.rows.phases import Phase
+from bert_jax.task import Task
+from bert_jax.training import mesh as meshes
+from bert_jax.training.loop import Experiment
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.state import abstract_fresh
+from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on each device while a step runs. The new state lies where the old one lay.
+
+    Attributes:
+      temporaries: activations, gradients and whatever else lives within a step; the compiler reuses their space.
+      padding: what the layout of the arguments adds to the bytes of their numbers.
+      outputs: of results that lie not where an argument lay.
+    """
+
+    parameters: int
+    optimizer: int
+    frozen: int
+    batch: int
+    padding: int
+    temporaries: int
+    outputs: int
+    program: int
+
+    @property
+    def state(self) -> int:
+        """What stays from step to step."""
+        return self.parameters + self.optimizer + self.frozen
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A phase's step.
+
+    Attributes:
+      text: the optimized program; "" where the compiler gave up for want of memory.
+      refused_bytes: what it said it would have needed then.
+      flops, bytes: the compiler's own analysis; it counts the body of a loop once.
+    """
+
+    phase: Phase
+    seconds: float
+    memory: Memory
+    text: str = ""
+    refused_bytes: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.refused_bytes or self.memory.total
+
+
+def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, devices: list[Any]) -> Compiled:
+    """Compile the step for the batches of ``kind`` of a phase, as ``training.loop`` does on devices that exist."""
+    start = time.perf_counter()
+    mesh, tx = experiment.make_mesh(devices), make_optimizer(experiment.optimizer)
+    num_rows = phase.batch_size
+    state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh)
+    batch = meshes.abstract_batch(task.batch_specs[kind], num_rows, mesh)
+    known = Memory(
+        parameters=bytes_of(state.params),
+        optimizer=bytes_of((state.step, state.opt_state, state.carry, state.metrics)),
+        frozen=bytes_of(frozen),
+        batch=bytes_of(batch),
+        padding=0,
+        temporaries=0,
+        outputs=0,
+        program=0,
+    )
+    schedule = experiment.make_schedule()
+    train_step = make_train_step(task, tx, schedule, experiment.seed, experiment.training.micro_batches)
+    with meshes.activations(mesh):
+        lowered = jit_train_step(train_step, state).lower(state, frozen, batch)
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            refused = out_of_memory(str(error), known.total)
+            if refused is None:
+                raise
+            return Compiled(phase, time.perf_counter() - start, known, refused_bytes=refused)
+    analysis = compiled.cost_analysis() or {}
+    return Compiled(
+        phase,
+        time.perf_counter() - start,
+        measured(known, compiled.memory_analysis()),
+        compiled.as_text(),
+        flops=float(analysis.get("flops", 0.0)),
+        bytes=float(analysis.get("bytes accessed", 0.0)),
+    )
+
+
+def measured(known: Memory, stats: Any) -> Memory:
+    """With what the compiler says it needs; where it says nothing (None), with what is known."""
+    if stats is None:
+        return known
+    arguments = known.state + known.batch
+    return dataclasses.replace(
+        known,
+        padding=max(0, stats.argument_size_in_bytes - arguments),
+        temporaries=stats.temp_size_in_bytes,
+        outputs=max(0, stats.output_size_in_bytes - stats.alias_size_in_bytes),
+        program=stats.generated_code_size_in_bytes,
+    )
+
+
+def bytes_of(tree: Any) -> int:
+    """Of the part of abstract arrays that one device holds."""
+    return sum(
+        int(leaf.dtype.itemsize) * _size(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def out_of_memory(message: str, arguments: int = 0) -> int | None:
+    """Bytes that a compiler needed in vain, or None if it failed for another reason; 1 where it says no figure.
+
+    Args:
+      arguments: what it counts apart, where it speaks of temporaries.
+    """
+    if "RESOURCE_EXHAUSTED" not in message and "out of memory" not in message.lower():
+        return None
+    for pattern, beside in ((r"temporaries \(([\d.]+)([KMGT]?)", arguments), (r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of", 0)):
+        if found := re.search(pattern, message):
+            return int(float(found[1]) * _UNITS[found[2]]) + beside
+    return 1

@@ -1,0 +1,190 @@
+"""What an instruction of an optimized program costs: products, elementwise work, bytes of main memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_jax.planning.hlo import Array, Computation, Instruction, Module, arrays
+
+_FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
+copy-done slice-done async-done iota"""
+_ELEMENTWISE = """add subtract multiply divide power maximum minimum and or xor not negate abs sign floor ceil
+round-nearest-even round-nearest-afz exponential exponential-minus-one log log-plus-one sqrt rsqrt cbrt tanh erf
+logistic sine cosine tan atan2 compare select clamp convert shift-left shift-right-logical shift-right-arithmetic
+remainder popcnt is-finite"""
+FREE = frozenset(_FREE.split())  # nothing is computed or moved
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # an operation an element of the output; others (broadcast) only move
+_SLICES = ("dynamic-slice", "slice", "gather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of one run of an instruction on one device.
+
+    Attributes:
+      products: FLOPs of matrix products, by dtype of their operands ("bf16", "f32").
+      elementwise: operations on single elements.
+      bytes: read from and written to the main memory.
+    """
+
+    products: dict[str, float] = dataclasses.field(default_factory=dict)
+    elementwise: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        return sum(self.products.values()) + self.elementwise
+
+    def __add__(self, other: Cost) -> Cost:
+        names = self.products.keys() | other.products.keys()
+        products = {name: self.products.get(name, 0.0) + other.products.get(name, 0.0) for name in names}
+        return Cost(products, self.elementwise + other.elementwise, self.bytes + other.bytes)
+
+    def __mul__(self, times: float) -> Cost:
+        products = {name: times * flops for name, flops in self.products.items()}
+        return Cost(products, times * self.elementwise, times * self.bytes)
+
+
+def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
+    """Of an instruction that is no loop and no collective. Work inside a fusion counts, traffic at its border alone."""
+    if instruction.opcode in FREE:
+        return Cost()
+    work = _work(module, computation, instruction)
+    return dataclasses.replace(work, bytes=float(_traffic(module, computation, instruction)))
+
+
+# ---- Work ---------------------------------------------------------------------------------------------------------
+
+
+def _work(module: Module, computation: Computation, instruction: Instruction) -> Cost:
+    called = module.called(instruction)
+    if instruction.opcode in ("fusion", "call", "async-start") and called is not None:
+        inside = (_work(module, called, i) for i in called.instructions)
+        return functools.reduce(Cost.__add__, inside, Cost())
+    if instruction.opcode in ("dot", "convolution"):
+        operands = [_array(computation, name) for name in instruction.operands[:2]]
+        flops = (_dot if instruction.opcode == "dot" else _convolution)(instruction, *operands)
+        return Cost({_precision(operands[0]): flops})
+    if instruction.opcode in ELEMENTWISE:
+        return Cost(elementwise=float(sum(array.size for array in instruction.arrays)))
+    if instruction.opcode in ("reduce", "reduce-window"):
+        return Cost(elementwise=float(_array(computation, instruction.operands[0]).size))
+    return Cost()
+
+
+def _precision(array: Array) -> str:
+    return "bf16" if array.dtype in ("bf16", "f16") else "f32"
+
+
+def _dot(instruction: Instruction, left: Array, right: Array) -> float:
+    del right
+    contracted = [int(d) for d in re.findall(r"\d+", instruction.attribute("lhs_contracting_dims"))]
+    return 2.0 * instruction.arrays[0].size * math.prod(left.dims[d] for d in contracted)
+
+
+def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
+    """A TPU writes every matrix product as one. Positions of the window on padding or between dilated elements do not
+    count, as in XLA's own analysis."""
+    inputs, kernel, outputs = re.split(r"_|->", instruction.attribute("dim_labels"))
+    window = _window(instruction.attribute("window"), sum(c.isdigit() for c in inputs))
+    flops = 2.0 * instruction.arrays[0].size * right.dims[kernel.index("i")]
+    for axis, side in enumerate(window):
+        label = str(axis)
+        length = instruction.arrays[0].dims[outputs.index(label)]
+        flops *= _valid(left.dims[inputs.index(label)], right.dims[kernel.index(label)], length, *side) / length
+    return flops
+
+
+def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
+    """(stride, low padding, dilation of the input, of the kernel) by axis."""
+
+    def read(name: str, default: int) -> list[int]:
+        match = re.search(rf"\b{name}=([\dx_\-]+)", text)
+        if not match:
+            return [default] * axes
+        return [int(part.split("_")[0]) for part in match[1].split("x")]
+
+    fields = (read("stride", 1), read("pad", 0), read("lhs_dilate", 1), read("rhs_dilate", 1))
+    return list(zip(*fields, strict=True))
+
+
+@functools.cache
+def _valid(length: int, kernel: int, output: int, stride: int, pad: int, dilate: int, kernel_dilate: int) -> int:
+    """Pairs of an output position and a kernel position that meet an element of the input."""
+    where = np.arange(output)[:, None] * stride - pad + np.arange(kernel)[None, :] * kernel_dilate
+    return int(((where >= 0) & (where <= (length - 1) * dilate) & (where % dilate == 0)).sum())
+
+
+# ---- Traffic ------------------------------------------------------------------------------------------------------
+
+
+def _traffic(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Bytes of main memory. Slices read what they cut out; an update in place writes what it updates."""
+    out = main_memory(instruction.arrays)
+    if instruction.opcode in ("broadcast", "rng-bit-generator"):
+        return out
+    if instruction.opcode in _SLICES:
+        return 2 * out
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        return 2 * main_memory(
+            [_array(computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1])]
+        )
+    if instruction.opcode in ("copy-start", "slice-start"):
+        return _moved(instruction)
+    if instruction.opcode == "custom-call" and "Allocate" in instruction.attribute("custom_call_target"):
+        return 0
+    called = module.called(instruction) if instruction.opcode == "fusion" else None
+    if called is None:
+        return out + sum(main_memory(_arrays(computation, name)) for name in instruction.operands)
+    return _written(called, out) + sum(
+        _read(called, parameter, main_memory(_arrays(computation, name)))
+        for name, parameter in zip(instruction.operands, called.parameters, strict=False)
+    )
+
+
+def _moved(instruction: Instruction) -> int:
+    """Bytes of main memory that an asynchronous copy reads or writes."""
+    found = [array for array in arrays(instruction.shape) if array.size > 1]
+    smallest = min((array.bytes for array in found), default=0)
+    return smallest * sum(array.space == 0 for array in found[:2])
+
+
+def _read(called: Computation, parameter: Instruction, whole: int) -> int:
+    """Bytes of an operand that a fusion reads: no more than what it cuts out, if it does nothing else with it."""
+    users = called.users.get(parameter.name, ())
+    if whole and users and all(_cuts(user, parameter) for user in users):
+        return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u in users))
+    return whole
+
+
+def _cuts(user: Instruction, parameter: Instruction) -> bool:
+    return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == parameter.name
+
+
+def _written(called: Computation, out: int) -> int:
+    root = called.root
+    while root.opcode in ("bitcast", "copy") and root.operands[0] in called.by_name:
+        root = called.by_name[root.operands[0]]
+    if root.opcode == "dynamic-update-slice":
+        return min(out, 2 * sum(array.bytes for array in _arrays(called, root.operands[1])))
+    return out
+
+
+def main_memory(found: Sequence[Array]) -> int:
+    """Bytes of the arrays that lie in the device's main memory."""
+    return sum(array.bytes for array in found if array.space == 0)
+
+
+def _arrays(computation: Computation, name: str) -> tuple[Array, ...]:
+    instruction = computation.by_name.get(name)
+    return instruction.arrays if instruction else ()
+
+
+def _array(computation: Computation, name: str) -> Array:
+    return computation.by_name[name].arrays[0]

@@ -1,0 +1,76 @@
+"""What a layout would need and take, by arithmetic alone: to choose which layouts are worth compiling."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from bert_jax.models.config import ModelConfig
+from bert_jax.planning.chips import Chip
+
+_EFFICIENCY = 0.5  # of the peak: a guess that is the same for all layouts, so that it does not change their order
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a batch lies on devices: ``rows`` of ``length``, each with ``masked`` predicted positions."""
+
+    data: int
+    fsdp: int
+    tensor: int
+    micro_batches: int
+    remat: str
+    rows: int
+    length: int
+    masked: int
+
+    @property
+    def rows_at_once(self) -> float:
+        """Of a device, in one micro-batch."""
+        return self.rows / (self.data * self.fsdp * self.micro_batches)
+
+
+def activation_bytes(model: ModelConfig, layout: Layout) -> float:
+    """What the backward pass needs of the forward pass, on one device.
+
+    A layer keeps 34 L D + 5 H L^2 bytes a row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
+    Recomputation", equation 1), of which the outputs of products with weights are 18 L D. float32 takes twice that.
+    """
+    d, heads, length = model.hidden_size, model.num_heads, layout.length
+    scale = 1 if model.dtype == "bfloat16" else 2
+    # Of the 34, 10 are not split over the tensor axis (equation 2).
+    kept = {
+        "none": length * d * (10 + 24 / layout.tensor) + 5 * heads * length**2 / layout.tensor,
+        "dots": length * d * (2 + 16 / layout.tensor),
+        "full": 2.0 * length * d,
+    }
+    layers = scale * model.num_layers * kept[layout.remat]
+    if layout.remat != "none":  # one layer is recomputed at a time
+        layers += scale * kept["none"]
+    logits = 3 * 4 * layout.masked * model.vocab_size / layout.tensor  # float32: logits, their gradient, one copy
+    return layout.rows_at_once * (layers + logits)
+
+
+def gradient_bytes(parameters: int, layout: Layout) -> float:
+    """Gradients of one device, twice where micro-batches are summed."""
+    return parameters * (2.0 if layout.micro_batches > 1 else 1.0)
+
+
+def step_seconds(model: ModelConfig, layout: Layout, chip: Chip, row_flops: float, parameter_count: int) -> float:
+    """A rough step: computation at half the peak, and communication over one torus axis after it."""
+    devices = layout.data * layout.fsdp * layout.tensor
+    again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # a third more: the forward pass once again
+    dtype = "bf16" if model.dtype == "bfloat16" else "f32"
+    width = 2 if model.dtype == "bfloat16" else 4
+    compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY
+    bandwidth = 2 * chip.link_bandwidth
+    own = width * parameter_count / layout.tensor
+    sent = 0.0
+    if layout.data > 1:
+        sent += 2 * own / layout.fsdp
+    if layout.fsdp > 1:  # gathered forward and backward in every micro-batch, scattered after each
+        sent += 3 * own * layout.micro_batches
+    if layout.tensor > 1:  # four all-reduces a layer
+        positions = layout.rows_at_once * layout.micro_batches * layout.length
+        sent += 8 * width * model.num_layers * positions * model.hidden_size
+    return compute + sent / bandwidth + 1e-5 * math.log2(devices + 1) + 2e-5 * layout.micro_batches

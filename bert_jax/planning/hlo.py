@@ -1,0 +1,177 @@
+"""The text of an optimized XLA program, read into instructions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
+_NAME = re.compile(r"%([\w.\-]+)")
+_BITS = re.compile(r"\d+")
+_SPACE = re.compile(r"S\((\d+)\)")
+_ASSIGNMENT = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of a shape. ``space`` 0 is the main memory of the device; others lie on the chip."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    space: int = 0
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Without the padding of its layout."""
+        if self.dtype in ("pred", "token", "opaque"):
+            return self.size if self.dtype == "pred" else 0
+        bits = _BITS.search(self.dtype)
+        return self.size * int(bits[0]) // 8 if bits else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line: ``name = shape opcode(operands), attributes``."""
+
+    name: str
+    opcode: str
+    shape: str
+    operand_text: str
+    attributes: str
+    is_root: bool
+
+    @functools.cached_property
+    def arrays(self) -> tuple[Array, ...]:
+        """Those of its shape, in order."""
+        return arrays(self.shape)
+
+    @functools.cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names."""
+        return tuple(_NAME.findall(self.operand_text))
+
+    def attribute(self, name: str) -> str:
+        """Text of ``name=``, up to the end of its bracket, brace or word; "" where it is missing."""
+        match = re.search(rf"\b{name}=", self.attributes)
+        return _value(self.attributes, match.end()) if match else ""
+
+    def computation(self, name: str) -> str:
+        """Of an attribute such as ``calls=%x``."""
+        return self.attribute(name).lstrip("%")
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, Instruction]:
+        return {instruction.name: instruction for instruction in self.instructions}
+
+    @functools.cached_property
+    def root(self) -> Instruction:
+        return next((i for i in self.instructions if i.is_root), self.instructions[-1])
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Instruction, ...]:
+        """In the order of their numbers."""
+        found = [i for i in self.instructions if i.opcode == "parameter"]
+        return tuple(sorted(found, key=lambda i: int(i.operand_text or 0)))
+
+    @functools.cached_property
+    def users(self) -> Mapping[str, tuple[Instruction, ...]]:
+        """Name -> the instructions that read it."""
+        found: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in dict.fromkeys(instruction.operands):
+                found.setdefault(operand, []).append(instruction)
+        return {name: tuple(users) for name, users in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A program. ``entry`` is in the order in which the device runs it."""
+
+    entry: Computation
+    computations: Mapping[str, Computation]
+
+    def called(self, instruction: Instruction) -> Computation | None:
+        """The computation of a fusion, a call or an asynchronous start."""
+        for attribute in ("calls", "to_apply", "called_computation"):
+            if (name := instruction.computation(attribute)) in self.computations:
+                return self.computations[name]
+        return None
+
+
+def arrays(shape: str) -> tuple[Array, ...]:
+    """The arrays of a shape, or of a tuple of shapes."""
+    found = []
+    for dtype, dims, layout in _ARRAY.findall(shape):
+        space = _SPACE.search(layout)
+        sizes = tuple(int(d.lstrip("<=")) for d in dims.split(",") if d)
+        found.append(Array(dtype, sizes, int(space[1]) if space else 0))
+    return tuple(found)
+
+
+def parse(text: str) -> Module:
+    """The text of ``compiled.as_text()``."""
+    computations: dict[str, Computation] = {}
+    entry, name, lines = "", "", list[str]()
+    for line in text.splitlines():
+        if line.startswith(("%", "ENTRY")) and line.endswith("{"):
+            header = _HEADER.match(line)
+            assert header, line[:80]
+            name, lines = header[2], []
+            entry = name if header[1] else entry
+        elif line.startswith("}"):
+            computations[name] = Computation(name, tuple(_instructions(lines)))
+        elif name:
+            lines.append(line)
+    return Module(computations[entry], computations)
+
+
+def _instructions(lines: list[str]) -> Iterator[Instruction]:
+    for line in lines:
+        match = _ASSIGNMENT.match(line)
+        if not match:
+            continue
+        start = match.end()
+        end = _closing(line, start) if line[start] == "(" else line.index(" ", start)
+        shape = line[start:end]
+        opening = line.index("(", end)
+        closing = _closing(line, opening)
+        yield Instruction(
+            match[2], line[end:opening].strip(), shape, line[opening + 1 : closing - 1], line[closing:], bool(match[1])
+        )
+
+
+def _closing(line: str, start: int) -> int:
+    """Index after the parenthesis that closes the one at ``start``."""
+    depth = 0
+    for match in re.compile(r"[()]").finditer(line, start):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.end()
+    return len(line)
+
+
+def _value(text: str, start: int) -> str:
+    """From ``start`` to the comma outside of braces and brackets that ends a value."""
+    depth = 0
+    for i in range(start, len(text)):
+        if text[i] in "{[(":
+            depth += 1
+        elif text[i] in "}])":
+            depth -= 1
+        elif text[i] == "," and depth == 0:
+            return text[start:i]
+    return text[start:]

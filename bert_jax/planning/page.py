@@ -1,0 +1,203 @@
+"""A plan as lines to read, and as a record."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bert_jax.planning.collectives import Row
+from bert_jax.planning.plan import PhasePlan, Plan
+from bert_jax.planning.scaling import CAVEATS, Advice
+from bert_jax.planning.search import Candidate, Found
+from bert_jax.planning.smaller import Smaller, describe
+
+Record = dict[str, Any]
+
+
+def as_lines(plan: Plan) -> list[str]:
+    """All that a plan says."""
+    mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
+    lines = [
+        f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, micro_batches={plan.micro_batches}, "
+        f"remat={plan.remat}",
+        _chip(plan),
+    ]
+    for phase in plan.phases:
+        lines += ["", *_phase(phase, plan)]
+    return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
+
+
+def _chip(plan: Plan) -> str:
+    chip, rates = plan.chip, ", ".join(f"{name} {flops / 1e12:,.4g}" for name, flops in plan.chip.matrix_flops.items())
+    measured = " (measured here, now)" if chip.platform == "cpu" else ""
+    return (
+        f"a device at most{measured}: {rates} TFLOP/s, {size(chip.memory_bytes)}, "
+        f"{chip.memory_bandwidth / 1e9:,.4g} GB/s memory, {chip.link_bandwidth / 1e9:,.4g} GB/s a link one way"
+    )
+
+
+def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
+    compiled, of = phase.compiled, phase.phase
+    memory = compiled.memory
+    lines = [
+        f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} x {of.max_length}, "
+        f"{'refused' if compiled.refused_bytes else 'compiled'} in {compiled.seconds:,.0f} s",
+        f"  {'fits' if phase.fits else 'DOES NOT FIT'}: {size(compiled.needed_bytes)} of "
+        f"{size(plan.chip.memory_bytes)} a device",
+        f"  memory: parameters {size(memory.parameters)}, optimizer {size(memory.optimizer)}, "
+        + (f"frozen {size(memory.frozen)}, " if memory.frozen else "")
+        + f"batch {size(memory.batch)}"
+        + ("" if compiled.refused_bytes else _temporary(compiled.memory)),
+    ]
+    prediction = phase.prediction
+    if prediction is None or phase.mfu is None or phase.positions_per_second is None:
+        return lines
+    bound = ", ".join(f"{name} {1e3 * s:,.2f} ms" for name, s in sorted(prediction.bound.items(), key=lambda b: -b[1]))
+    lines += [
+        f"  work of a device: {prediction.products / 1e9:,.1f} GFLOP of products (the model's own count "
+        f"{phase.model_flops / phase.num_devices / 1e9:,.1f}), {prediction.elementwise / 1e9:,.1f} G elementwise, "
+        f"{prediction.bytes / 1e9:,.2f} GB of memory, {prediction.intensity:,.0f} FLOPs a byte",
+        *_collectives(prediction.collectives),
+        f"  PREDICTED step: {1e3 * prediction.seconds:,.2f} ms = computation {1e3 * prediction.compute_seconds:,.2f} "
+        f"({bound}) + communication that nothing hides {1e3 * prediction.exposed_seconds:,.2f}",
+        f"  PREDICTED: {phase.positions_per_second:,.0f} tokens/s (positions), MFU {100 * phase.mfu:.1f} %, "
+        f"{duration(phase.seconds or 0.0)} for the phase",
+    ]
+    return lines
+
+
+def _temporary(memory: Any) -> str:
+    return (
+        f", layout {size(memory.padding)}, activations and other temporaries {size(memory.temporaries)}, "
+        f"outputs apart {size(memory.outputs)}, program {size(memory.program)}"
+    )
+
+
+def _collectives(rows: Iterable[Row]) -> list[str]:
+    lines = [
+        f"    {row.kind:<20}{'+'.join(row.axes):<18}{row.count:>6} times {size(row.bytes):>12}"
+        f"  {1e3 * row.seconds:9.3f} ms"
+        for row in rows
+    ]
+    return ["  collectives of a step, by the mesh axis they ride:", *lines] if lines else ["  no collectives"]
+
+
+def _whole(plan: Plan) -> list[str]:
+    if plan.days is None or plan.restart_share is None or plan.chip_hours is None:
+        return ["verdict: does not fit"]
+    rates = plan.rates
+    return [
+        f"PREDICTED for the run: {duration(plan.days * 86_400)}, {plan.chip_hours:,.1f} chip-hours"
+        + ("" if plan.money is None else f", {plan.money:,.2f} at {rates.price_per_chip_hour:g} a chip-hour"),
+        f"  of it {100 * plan.restart_share:.1f} % for restarts: {rates.restarts_per_day:g} a day, each "
+        f"{rates.restart_seconds:,.0f} s and half of {plan.save_every_steps:,} steps; evaluations, saves and waiting "
+        "for input are not counted",
+        "verdict: fits" if plan.fits else "verdict: does not fit",
+    ]
+
+
+def advice_lines(advice: list[Advice], factor: int) -> list[str]:
+    """The section on scaling."""
+    head = "the batch suits the machine" if factor == 1 else f"{factor} times the batch, as many rows seen"
+    lines = ["", f"scaling: {head}"]
+    for entry in advice:
+        lines.append(
+            f"  {entry.phase}: batch {entry.batch_size:,}, {entry.num_steps:,} steps, {entry.optimizer}, peak rate "
+            f"{entry.learning_rate:.3g}, warm-up {entry.warmup_steps:,} steps: {entry.rule}"
+        )
+    return [*lines, *(f"  - {caveat}" for caveat in CAVEATS)]
+
+
+def smaller_lines(smaller: Smaller | None, batches: Mapping[str, int]) -> list[str]:
+    """Where a plan does not fit."""
+    if smaller is None:
+        return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
+    seconds = smaller.plan.training_seconds
+    lines = [
+        f"smallest change that fits: {describe(smaller.change)} ({_needed(smaller.plan)} a device, predicted "
+        f"{duration(seconds or 0.0)}): {' '.join(smaller.change.overrides(batches))}"
+    ]
+    if smaller.same:
+        flags = " ".join(smaller.same.overrides(batches))
+        lines.append(f"that changes what is learned; with the same batch: {describe(smaller.same)}: {flags}")
+    return lines
+
+
+def _needed(plan: Plan) -> str:
+    return size(max(phase.compiled.needed_bytes for phase in plan.phases))
+
+
+def search_lines(found: Found, batches: Mapping[str, int]) -> list[str]:
+    """The table of a search, the fastest layouts first."""
+    lines = [f"search: {found.tried} layouts that divide the batches, by arithmetic; the best were compiled"]
+    lines += [candidate.line() for candidate in (*found.compiled, *found.others)]
+    if found.best is None:
+        return [*lines, "none of those compiled fits; --compiles takes more, else the recipe as it is:", ""]
+    return [*lines, f"fastest that fits: {' '.join(found.best.change.overrides(batches))}", ""]
+
+
+def candidate_record(candidate: Candidate) -> Record:
+    """A compiled layout."""
+    return {
+        "change": dataclasses.asdict(candidate.change),
+        "estimated_bytes": candidate.memory,
+        "estimated_seconds": candidate.seconds,
+        "fits": candidate.plan.fits if candidate.plan else None,
+        "predicted_seconds": candidate.plan.training_seconds if candidate.plan else None,
+    }
+
+
+def as_record(plan: Plan) -> Record:
+    """For ``--json``: bytes, seconds and FLOPs as plain numbers."""
+    return {
+        "topology": plan.topology.name,
+        "devices": plan.topology.num_devices,
+        "mesh": plan.mesh,
+        "micro_batches": plan.micro_batches,
+        "remat": plan.remat,
+        "fits": plan.fits,
+        "chip": dataclasses.asdict(plan.chip),
+        "phases": [_phase_record(phase) for phase in plan.phases],
+        "predicted_days": plan.days,
+        "predicted_chip_hours": plan.chip_hours,
+        "predicted_price": plan.money,
+        "restart_share": plan.restart_share,
+        "notes": list(plan.notes),
+    }
+
+
+def _phase_record(phase: PhasePlan) -> Record:
+    of, compiled = phase.phase, phase.compiled
+    return {
+        "phase": of.kind,
+        "num_steps": of.num_steps,
+        "batch_size": of.batch_size,
+        "max_length": of.max_length,
+        "fits": phase.fits,
+        "compile_seconds": compiled.seconds,
+        "needed_bytes": compiled.needed_bytes,
+        "memory": dataclasses.asdict(compiled.memory),
+        "model_flops": phase.model_flops,
+        "compiler_flops": compiled.flops,
+        "compiler_bytes": compiled.bytes,
+        "predicted": None if phase.prediction is None else dataclasses.asdict(phase.prediction),
+        "predicted_tokens_per_second": phase.positions_per_second,
+        "predicted_mfu": phase.mfu,
+    }
+
+
+def size(count: float) -> str:
+    """Bytes to read: ``1.50 GiB``."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """``2.5 days``, ``3.1 hours``, ``40 s``."""
+    for unit, scale in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds:.1f} s"

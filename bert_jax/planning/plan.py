@@ -1,0 +1,218 @@
+"""The plan of a run: what each phase needs on each chip, how long it would take, and what that would cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from bert_jax.configuration import check_fields
+from bert_jax.planning import hlo, timeline, topologies
+from bert_jax.planning.chips import Chip
+from bert_jax.planning.collectives import fabric
+from bert_jax.planning.compile import Compiled, compile_phase
+from bert_jax.planning.timeline import Prediction
+from bert_jax.planning.topologies import Topology
+from bert_jax.rows.phases import Phase
+from bert_jax.task import Task
+from bert_jax.training.loop import Experiment
+from bert_jax.training.mesh import MeshConfig
+
+DAY = 86_400.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What may differ from a recipe. All but ``batch_divisor`` leaves what is learned as it is."""
+
+    mesh: MeshConfig | None = None
+    micro_batches: int | None = None
+    remat: str | None = None
+    batch_divisor: int = 1
+
+    def overrides(self, batches: Mapping[str, int]) -> list[str]:
+        """As a command line has it. ``batches``: rows of each phase's batch in the recipe."""
+        flags = []
+        if self.mesh is not None:
+            flags += [f"--config.mesh.{axis}={size}" for axis, size in dataclasses.asdict(self.mesh).items()]
+        if self.micro_batches is not None:
+            flags.append(f"--config.training.micro_batches={self.micro_batches}")
+        if self.remat is not None:
+            flags.append(f"--config.model.remat={self.remat}")
+        if self.batch_divisor > 1:
+            flags += [f"--config.phases.{n}.batch_size={b // self.batch_divisor}" for n, b in batches.items()]
+        return flags
+
+
+class Recipe(Protocol):
+    """A run that can be made with changes."""
+
+    def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
+        """The task, without text, and what the loop is handed. Raises ``UserError`` for what does not divide."""
+        ...
+
+    def remat(self) -> str:
+        """What the recipe recomputes."""
+        ...
+
+    def shape(self) -> Any:
+        """The ``ModelConfig``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A topology with its devices."""
+
+    topology: Topology
+    chip: Chip
+    devices: list[Any] = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(cls, topology: Topology) -> Machine:
+        devices = topologies.devices(topology)
+        return cls(topology, topologies.chip(topology), devices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What a run is charged by."""
+
+    price_per_chip_hour: float | None = None
+    restarts_per_day: float = 1.0
+    restart_seconds: float = 600.0  # until the machine is there again, the state restored and the step compiled
+
+    def __post_init__(self) -> None:
+        names = ("restarts_per_day", "restart_seconds")
+        check_fields(self, "plan", "0 or more is needed", *names, sound=lambda v: v >= 0 and math.isfinite(v))
+        positive = lambda v: v is None or (v > 0 and math.isfinite(v))  # noqa: E731
+        check_fields(self, "plan", "more than 0 is needed", "price_per_chip_hour", sound=positive)
+
+
+@dataclasses.dataclass(frozen=True)
+class PhasePlan:
+    """One phase on a machine. ``prediction`` is None where its step does not fit."""
+
+    compiled: Compiled
+    prediction: Prediction | None
+    fits: bool
+    model_flops: float  # of a step on all devices, by ``models/flops.py``
+    num_devices: int
+    peak_flops: float
+
+    @property
+    def phase(self) -> Phase:
+        return self.compiled.phase
+
+    @property
+    def positions_per_second(self) -> float | None:
+        """Positions of rows, padding included."""
+        if self.prediction is None:
+            return None
+        return self.phase.batch_size * self.phase.max_length / self.prediction.seconds
+
+    @property
+    def mfu(self) -> float | None:
+        if self.prediction is None:
+            return None
+        return self.model_flops / self.prediction.seconds / self.num_devices / self.peak_flops
+
+    @property
+    def seconds(self) -> float | None:
+        """All steps, without restarts, evaluations and saves."""
+        return None if self.prediction is None else self.phase.num_steps * self.prediction.seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A recipe on a machine."""
+
+    topology: Topology
+    chip: Chip
+    mesh: dict[str, int]
+    micro_batches: int
+    remat: str
+    phases: tuple[PhasePlan, ...]
+    save_every_steps: int
+    rates: Rates
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return all(phase.fits for phase in self.phases)
+
+    @property
+    def training_seconds(self) -> float | None:
+        if not all(phase.seconds is not None for phase in self.phases):
+            return None
+        return sum(phase.seconds or 0.0 for phase in self.phases)
+
+    @property
+    def restart_share(self) -> float | None:
+        """Of the training time, lost to restarts: each loses half a save interval and the time to come back."""
+        seconds = self.training_seconds
+        if seconds is None:
+            return None
+        step = seconds / sum(phase.phase.num_steps for phase in self.phases)
+        lost = self.rates.restart_seconds + self.save_every_steps * step / 2
+        return self.rates.restarts_per_day * lost / DAY
+
+    @property
+    def days(self) -> float | None:
+        """With restarts."""
+        seconds, share = self.training_seconds, self.restart_share
+        return None if seconds is None or share is None else seconds * (1 + share) / DAY
+
+    @property
+    def chip_hours(self) -> float | None:
+        return None if self.days is None else self.days * 24 * self.topology.num_devices
+
+    @property
+    def money(self) -> float | None:
+        price = self.rates.price_per_chip_hour
+        return None if price is None or self.chip_hours is None else price * self.chip_hours
+
+
+def make(recipe: Recipe, machine: Machine, rates: Rates = Rates(), change: Change = Change()) -> Plan:  # noqa: B008
+    """Compile every phase of a recipe for a machine.
+
+    Raises:
+      UserError: a mesh or a batch that does not divide, found before the first compile.
+    """
+    task, experiment = recipe.variant(change, machine.devices)
+    mesh = experiment.make_mesh(machine.devices)
+    on = fabric(mesh, machine.chip, machine.topology.devices_of_a_host)
+    phases, notes = [], []
+    for phase in experiment.phases.phases:
+        compiled = compile_phase(task, experiment, phase, phase.kind, machine.devices)
+        fits = fits_in(compiled, machine)
+        prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
+        flops = task.flops_per_row[phase.kind] * phase.batch_size
+        peak = machine.chip.matrix_flops[_precision(recipe)]
+        phases.append(PhasePlan(compiled, prediction, fits, flops, machine.topology.num_devices, peak))
+        shorter = [kind for kind in task.batch_specs if kind.startswith(f"{phase.kind}/")]
+        if shorter:
+            notes.append(f"{phase.kind} also has shorter batches ({', '.join(shorter)}); the longest is planned")
+    return Plan(
+        machine.topology,
+        machine.chip,
+        dict(mesh.shape),
+        experiment.training.micro_batches,
+        change.remat or recipe.remat(),
+        tuple(phases),
+        experiment.checkpoints.every_steps,
+        rates,
+        tuple(notes),
+    )
+
+
+def fits_in(compiled: Compiled, machine: Machine) -> bool:
+    """A TPU's compiler knows what its chip can hold, and refuses more; elsewhere the sum decides."""
+    if machine.topology.platform == "tpu":
+        return not compiled.refused_bytes
+    return not compiled.refused_bytes and compiled.memory.total <= machine.chip.memory_bytes
+
+
+def _precision(recipe: Recipe) -> str:
+    return "bf16" if recipe.shape().dtype == "bfloat16" else "f32"

@@ -1,0 +1,93 @@
+"""Where a recipe does not fit: the smallest change with which it does, found by compiling."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+from bert_jax.errors import UserError
+from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
+from bert_jax.training.mesh import MeshConfig
+
+Note = Callable[[str], None]
+_LEVELS = 8  # of halving
+_ROOM = 1.06  # what a data sheet calls 16 GB, a compiler may call 15.75 GiB
+
+
+@dataclasses.dataclass(frozen=True)
+class Smaller:
+    """A change that fits, and the ``plan`` with it. ``same``: one that fits too and leaves the batch as it is."""
+
+    change: Change
+    plan: Plan
+    same: Change | None = None
+
+
+def smallest(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> Smaller | None:
+    """Smaller batch, more micro-batches, remat, fsdp, in this order, each by its smallest step before any by its next.
+
+    A smaller batch changes what is learned, so where it is the first that fits, a change is sought too that does not.
+    What cannot suffice by arithmetic (halving the batch halves the temporaries at best) is not compiled.
+    """
+    first: Smaller | None = None
+    for change in _changes(refused):
+        if not _may_suffice(change, refused, machine) or (first and change.batch_divisor > 1):
+            continue
+        try:
+            recipe.variant(change, machine.devices)
+        except UserError:
+            continue  # it does not divide
+        note(f"trying {describe(change)}")
+        plan = make(recipe, machine, rates, change)
+        if plan.fits and first is None:
+            first = Smaller(change, plan)
+            if change.batch_divisor == 1:
+                return first
+        elif plan.fits and first is not None:
+            return dataclasses.replace(first, same=change)
+    return first
+
+
+def _changes(plan: Plan) -> Iterator[Change]:
+    devices = plan.topology.num_devices
+    for level in range(1, _LEVELS + 1):
+        yield Change(batch_divisor=2**level)
+        yield Change(micro_batches=plan.micro_batches * 2**level)
+        remat = {"none": ("dots", "full"), "dots": ("full",)}.get(plan.remat, ())
+        if level <= len(remat):
+            yield Change(remat=remat[level - 1])
+        fsdp = plan.mesh["fsdp"] * 2**level
+        if devices % (fsdp * plan.mesh["tensor"]) == 0:
+            yield Change(mesh=MeshConfig(-1, fsdp, plan.mesh["tensor"]))
+
+
+def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
+    """Whether a change could make every phase fit if it did all that it can."""
+    room = machine.chip.memory_bytes * _ROOM
+    return all(
+        _least(change, refused, phase.compiled.memory.state, phase.compiled.needed_bytes) <= room
+        for phase in refused.phases
+        if not phase.fits
+    )
+
+
+def _least(change: Change, refused: Plan, state: int, needed: int) -> float:
+    temporaries = max(0, needed - state)
+    if change.mesh is not None:  # the batch is split no further where data shrinks as fsdp grows
+        return state * refused.mesh["fsdp"] / change.mesh.fsdp + temporaries
+    if change.remat is not None:
+        return state + temporaries * {"dots": 0.3, "full": 0.05}[change.remat]
+    more = (change.micro_batches or refused.micro_batches) / refused.micro_batches
+    return state + temporaries / max(change.batch_divisor, more) if math.isfinite(more) else math.inf
+
+
+def describe(change: Change) -> str:
+    """In words."""
+    if change.mesh is not None:
+        return f"fsdp={change.mesh.fsdp}"
+    if change.remat is not None:
+        return f"remat={change.remat}"
+    if change.micro_batches is not None:
+        return f"micro_batches={change.micro_batches}"
+    return f"batches of 1/{change.batch_divisor}"

@@ -1,0 +1,178 @@
+"""How long a step takes by the peaks of a chip: a prediction, read off the program that the compiler made."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from bert_jax.planning import collectives, costs
+from bert_jax.planning.chips import Chip
+from bert_jax.planning.collectives import Collective, Fabric
+from bert_jax.planning.costs import Cost
+from bert_jax.planning.hlo import Computation, Instruction, Module
+
+_ASYNC_COPIES = ("copy-start", "slice-start")
+
+
+@dataclasses.dataclass
+class Clock:
+    """Of one device, while its program is walked through in the order of the schedule.
+
+    Attributes:
+      now: seconds since the step began.
+      network, memory: when the links, and the copies that run beside the computation, are free again.
+      work: of all that ran; ``compute`` its seconds, ``products_bound`` those that matrix products take of them.
+      exposed: seconds in which nothing but communication ran.
+    """
+
+    now: float = 0.0
+    network: float = 0.0
+    memory: float = 0.0
+    work: Cost = dataclasses.field(default_factory=Cost)
+    compute: float = 0.0
+    bound: dict[str, float] = dataclasses.field(default_factory=dict)
+    exposed: float = 0.0
+    collectives: list[tuple[Collective, float]] = dataclasses.field(default_factory=list)
+    ends: dict[str, tuple[float, bool]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Of one step on one device: seconds, and what they are spent on."""
+
+    seconds: float
+    compute_seconds: float
+    exposed_seconds: float
+    bound: dict[str, float]  # what limits the computation ("products", "elementwise", "memory") -> seconds
+    products: float  # FLOPs of matrix products
+    elementwise: float
+    bytes: float
+    collectives: tuple[collectives.Row, ...]
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte of main memory."""
+        return (self.products + self.elementwise) / max(self.bytes, 1.0)
+
+
+def predict(module: Module, on: Fabric) -> Prediction:
+    """Walk through a program once.
+
+    A fusion takes max(products / peak, elementwise / peak, bytes / bandwidth). A collective or a copy that is started
+    apart runs beside what stands between its start and its end; what is left of it then is waited for.
+    """
+    clock = Clock()
+    _walk(module, module.entry, on, clock, 1.0)
+    return Prediction(
+        clock.now,
+        clock.compute,
+        clock.exposed,
+        clock.bound,
+        sum(clock.work.products.values()),
+        clock.work.elementwise,
+        clock.work.bytes,
+        tuple(collectives.table(clock.collectives)),
+    )
+
+
+def seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
+    """What each peak of a chip needs for a cost."""
+    products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items())
+    elementwise = cost.elementwise / chip.vector_ops if chip.vector_ops else 0.0
+    return {"products": products, "elementwise": elementwise, "memory": cost.bytes / chip.memory_bandwidth}
+
+
+def _walk(module: Module, computation: Computation, on: Fabric, clock: Clock, times: float) -> None:
+    """``times``: how often the computation runs in a step; its clock advances as often."""
+    for instruction in computation.instructions:
+        if instruction.opcode == "while":
+            _loop(module, instruction, on, clock, times)
+        elif instruction.opcode in ("call", "conditional"):
+            for name in _branches(instruction):
+                _walk(module, module.computations[name], on, clock, times)
+        elif instruction.opcode in _ASYNC_COPIES:
+            _copy(module, computation, instruction, on.chip, clock, times)
+        elif instruction.opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
+            _wait(instruction, clock, times)
+        elif found := collectives.within(module, computation, instruction):
+            _communicate(module, computation, instruction, found, on, clock, times)
+        else:
+            _compute(costs.cost(module, computation, instruction), on.chip, clock, times)
+
+
+def _compute(cost: Cost, chip: Chip, clock: Clock, times: float) -> None:
+    needed = seconds_of(cost, chip)
+    limit = max(needed, key=lambda name: needed[name])
+    if needed[limit]:
+        clock.now += times * needed[limit]
+        clock.compute += times * needed[limit]
+        clock.bound[limit] = clock.bound.get(limit, 0.0) + times * needed[limit]
+    clock.work += cost * times
+
+
+def _communicate(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    found: list[tuple[Computation, Instruction]],
+    on: Fabric,
+    clock: Clock,
+    times: float,
+) -> None:
+    sent = [collectives.measured(where, inner, on) for where, inner in found]
+    clock.collectives += [(collective, times) for collective in sent]
+    if instruction.opcode == "fusion":
+        _compute(costs.cost(module, computation, instruction), on.chip, clock, times)
+    begins = max(clock.now, clock.network)
+    clock.network = begins + times * sum(collective.seconds for collective in sent)
+    if instruction.opcode.endswith("-start") or instruction.name.startswith("async-collective-start"):
+        clock.ends[instruction.name] = (clock.network, True)
+    else:
+        clock.exposed += clock.network - clock.now
+        clock.now = clock.network
+
+
+def _copy(
+    module: Module, computation: Computation, instruction: Instruction, chip: Chip, clock: Clock, times: float
+) -> None:
+    cost = costs.cost(module, computation, instruction)
+    clock.work += cost * times
+    clock.memory = max(clock.now, clock.memory) + times * cost.bytes / chip.memory_bandwidth
+    clock.ends[instruction.name] = (clock.memory, False)
+
+
+def _wait(instruction: Instruction, clock: Clock, times: float) -> None:
+    """For what one of the operands started."""
+    del times
+    for name in instruction.operands:
+        end, is_network = clock.ends.pop(name, (0.0, False))
+        if end > clock.now:
+            if is_network:
+                clock.exposed += end - clock.now
+            else:
+                clock.compute += end - clock.now
+                clock.bound["memory"] = clock.bound.get("memory", 0.0) + end - clock.now
+            clock.now = end
+
+
+def _loop(module: Module, instruction: Instruction, on: Fabric, clock: Clock, times: float) -> None:
+    body = module.computations[instruction.computation("body")]
+    _walk(module, body, on, clock, times * trips(module, instruction))
+
+
+def trips(module: Module, instruction: Instruction) -> int:
+    """How often a loop runs: as its annotation says, or the constant that its counter is compared with; else 1."""
+    if match := re.search(r'known_trip_count[^}]*?"?n"?\s*[:=]\s*"?(\d+)', instruction.attributes):
+        return int(match[1])
+    condition = module.computations[instruction.computation("condition")]
+    constants = [i for i in condition.instructions if i.opcode == "constant" and i.shape.startswith(("s", "u"))]
+    whole = [i.operand_text for i in constants]
+    return max((int(text) for text in whole if text.lstrip("-").isdigit()), default=1)
+
+
+def _branches(instruction: Instruction) -> list[str]:
+    """Of a call or a conditional: the computations that may run. Of several, the first stands for all."""
+    for attribute in ("to_apply", "branch_computations", "true_computation"):
+        if text := instruction.attribute(attribute):
+            return [re.findall(r"%?([\w.\-]+)", text)[0]]
+    return []

@@ -1,0 +1,160 @@
+"""Named machines: ``v5e:16x16``, ``cpu:8``, ``h200:8``. Their devices can be compiled for where there are none."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+from typing import Any
+
+import jax
+
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+from bert_jax.planning.chips import CHIPS, GPUS, Chip
+from bert_jax.training import hardware
+
+# The slices that can be ordered: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, "Configurations".
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
+SHAPES = {
+    "v4": (*_CUBES, "4x4x16", "8x8x12", "12x16x16"),
+    "v5e": _FLAT,
+    "v5p": (*_CUBES, "8x8x12", "16x16x16", "16x16x24"),
+    "v6e": _FLAT,
+}
+GPUS_OF_A_HOST = 8
+_ACCELERATOR_TYPES = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """``name`` as the user wrote it, and what it means. ``shape`` is the torus of a TPU slice, or (devices,)."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_devices(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def platform(self) -> str:
+        return "tpu" if self.kind in CHIPS else "gpu" if self.kind in GPUS else "cpu"
+
+    @property
+    def devices_of_a_host(self) -> int:
+        """0: all."""
+        return GPUS_OF_A_HOST if self.platform == "gpu" else 0
+
+
+def parse(name: str) -> Topology:
+    """``KIND:SHAPE``.
+
+    Raises:
+      UserError: no such kind or shape; lists those that are known.
+    """
+    kind, _, shape = name.partition(":")
+    if kind in SHAPES:
+        if shape not in SHAPES[kind]:
+            comes = ", ".join(f"{kind}:{s}" for s in SHAPES[kind])
+            raise UserError(f"unknown topology {name!r}; {kind} comes as {comes}")
+        return Topology(name, kind, tuple(int(n) for n in shape.split("x")))
+    if kind == "cpu" or kind in GPUS:
+        if not re.fullmatch(r"[1-9]\d{0,3}", shape):
+            raise UserError(f"unknown topology {name!r}; write {kind}:N with the number of devices, such as {kind}:8")
+        return Topology(name, kind, (int(shape),))
+    raise UserError(
+        f"unknown topology {name!r}; {nearest(kind, [*SHAPES, *GPUS, 'cpu'])}; a topology is KIND:SHAPE: "
+        + "; ".join(f"{k}: {', '.join(shapes)}" for k, shapes in SHAPES.items())
+        + f"; {', '.join(GPUS)} and cpu: a number of devices, such as cpu:8"
+    )
+
+
+def devices(topology: Topology) -> list[Any]:
+    """Devices to compile for, in the order in which a run on them would have them. To be asked for before jax is used
+    otherwise: a machine has as many CPU devices as it had first.
+
+    Raises:
+      UserError: what compiles for them is not installed, or was set up otherwise.
+    """
+    return {"tpu": _tpu, "gpu": _gpu, "cpu": _cpu}[topology.platform](topology)
+
+
+def chip(topology: Topology) -> Chip:
+    """Peaks of one of its devices. Those of a CPU are measured here and now, each device having its share."""
+    if topology.platform != "cpu":
+        return (CHIPS | GPUS)[topology.kind]
+    device, count = jax.devices("cpu")[0], topology.num_devices
+    flops = hardware.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
+    bandwidth = hardware.memory_bandwidth(device) / count
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
+    # Devices of one machine talk through its memory: written once and read once.
+    return Chip("cpu", "cpu", {"bf16": flops, "f32": flops}, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
+
+
+def _tpu(topology: Topology) -> list[Any]:
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(
+            f"{topology.name} is compiled by libtpu, which is not installed (no TPU is needed); install it with: "
+            "pip install 'bert-jax[tpu]', or plan for cpu:8"
+        )
+    # libtpu would ask the metadata server of a TPU VM which chips there are, and lock them.
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": f"{_ACCELERATOR_TYPES[topology.kind]}-{topology.num_devices}",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+    _use_cpu()
+    from jax.experimental import topologies
+
+    host = (1,) * 3 if topology.num_devices == 1 else (2, 2, 1)
+    return list(
+        topologies.get_topology_desc(
+            topology.name,
+            platform="tpu",
+            chip_config_name=CHIPS[topology.kind].chip_config,
+            chips_per_host_bounds=host,
+        ).devices
+    )
+
+
+def _gpu(topology: Topology) -> list[Any]:
+    hosts = -(-topology.num_devices // GPUS_OF_A_HOST)
+    if hosts > 1 and topology.num_devices % GPUS_OF_A_HOST:
+        raise UserError(f"{topology.name}: more than one host has {GPUS_OF_A_HOST} GPUs each; take a multiple of that")
+    from jax.experimental import topologies
+
+    try:
+        shape = f"1x{hosts}x{topology.num_devices // hosts}"
+        return list(topologies.get_topology_desc("", platform="cuda", topology=shape).devices)
+    except Exception as error:  # the plugin's own kinds of error are not public
+        raise UserError(
+            f"{topology.name} needs jax's CUDA plugin and a GPU of this kind to compile for "
+            f"({type(error).__name__}); install it with: pip install 'bert-jax[gpu]', or plan for a TPU or cpu:8"
+        ) from error
+
+
+def _cpu(topology: Topology) -> list[Any]:
+    _use_cpu()
+    with contextlib.suppress(RuntimeError):  # jax has its devices already; they may be enough
+        jax.config.update("jax_num_cpu_devices", topology.num_devices)
+    found = jax.devices("cpu")
+    if len(found) < topology.num_devices:
+        raise UserError(
+            f"{topology.name} needs {topology.num_devices} CPU devices and jax was started with {len(found)}; start "
+            f"with XLA_FLAGS=--xla_force_host_platform_device_count={topology.num_devices}"
+        )
+    return list(found[: topology.num_devices])
+
+
+def _use_cpu() -> None:
+    """Shapes and keys need a backend; a TPU or GPU of this machine is left alone."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")

@@ -1,0 +1,68 @@
+"""What is wrong with a plan's request is one line, before anything is compiled."""
+
+import importlib.util
+
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.planning import topologies
+from bert_jax.recipe_plan import Request, plan
+from tests.planning import tiny
+
+
+def phase(batch_size: int, max_length: int) -> dict[str, dict[str, dict[str, int]]]:
+    return {"phases": {"phase1": {"num_steps": 999, "batch_size": batch_size, "max_length": max_length}}}
+
+
+CASES = {
+    "unknown kind": ({}, "v9:2x2", "unknown topology 'v9:2x2'; .*v5e: 1x1, 2x2.*cpu"),
+    "a slip": ({}, "v5:4x4", "did you mean 'v5"),
+    "unknown shape": ({}, "v5e:3x5", "v5e comes as v5e:1x1, .*v5e:16x16"),
+    "no number": ({}, "cpu:many", "write cpu:N"),
+    "mesh": ({"mesh": {"data": 3}}, "cpu:8", "does not divide the 8 devices"),
+    "batch": (
+        {"phases": {"phase1": {"num_steps": 999, "batch_size": 12, "max_length": 32}}},
+        "cpu:8",
+        "nearest .* 8 or 16",
+    ),
+    "row": (phase(8, 64), "cpu:8", "32 positions"),
+    "key": ({"model": {"hiden_size": 3}}, "cpu:8", "did you mean 'hidden_size'"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_named_before_a_compile(name):
+    changes, topology, message = CASES[name]
+    notes: list[str] = []
+    with pytest.raises(UserError, match=message):
+        plan(tiny.config(**changes), Request(topology), notes.append)
+    assert notes == []
+
+
+def test_recipes_of_fine_tuning_are_refused():
+    with pytest.raises(UserError, match=r"one for fine-tuning .*configs/pretrain"):
+        plan({"task": {"name": "classification"}}, Request("cpu:8"), print)
+
+
+def test_every_listed_name_is_understood():
+    for kind, shapes in topologies.SHAPES.items():
+        for shape in shapes:
+            found = topologies.parse(f"{kind}:{shape}")
+            assert found.platform == "tpu"
+            assert len(found.shape) == topologies.CHIPS[kind].dimensions
+    assert topologies.parse("h200:16").num_devices == 16
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed here")
+def test_missing_compiler(capsys):
+    assert run(["plan", "--config=bert_base", "--topology=v5e:16x16"]) == 2
+    assert "pip install 'bert-jax[tpu]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag", ["--price-per-chip-hour=-1", "--restarts-per-day=nan", "--scale=0", "--search --compiles=-2"]
+)
+def test_flags(flag, capsys):
+    assert run(["plan", "--config=quickstart", "--topology=cpu:8", *flag.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,190 @@
+"""The text of a program: what it costs, over which axes it talks, what hides behind what."""
+
+import numpy as np
+import pytest
+
+from bert_jax.planning import collectives, costs, hlo, timeline
+from bert_jax.planning.chips import CHIPS
+from bert_jax.planning.collectives import Fabric
+
+CHIP = CHIPS["v5e"]
+MESH = Fabric(("data", "fsdp"), (2, 4), CHIP)
+
+PROGRAM = """HloModule toy, is_scheduled=true, entry_computation_layout={(f32[8,4]{1,0})->f32[8,16]{1,0}}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add.0 = f32[] add(%a, %b)
+}
+
+%fused (p0: bf16[8,4], p1: bf16[4,16]) -> f32[8,16] {
+  %p0 = bf16[8,4]{1,0} parameter(0)
+  %p1 = bf16[4,16]{1,0} parameter(1)
+  %dot.1 = f32[8,16]{1,0} dot(%p0, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %exp.1 = f32[8,16]{1,0} exponential(%dot.1)
+}
+
+%body (state: (s32[], f32[8,16])) -> (s32[], f32[8,16]) {
+  %state = (s32[], f32[8,16]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %x = f32[8,16]{1,0} get-tuple-element(%state), index=1
+  %twice = f32[8,16]{1,0} add(%x, %x)
+  ROOT %next = (s32[], f32[8,16]{1,0}) tuple(%i, %twice)
+}
+
+%condition (state.1: (s32[], f32[8,16])) -> pred[] {
+  %state.1 = (s32[], f32[8,16]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%state.1), index=0
+  %limit = s32[]{:T(128)} constant(12)
+  ROOT %less = pred[] compare(%i.1, %limit), direction=LT
+}
+
+ENTRY %main (x0: bf16[8,4], x1: bf16[4,16]) -> f32[8,16] {
+  %x0 = bf16[8,4]{1,0:T(8,128)(2,1)} parameter(0), metadata={op_name="a(b) c"}
+  %x1 = bf16[4,16]{1,0} parameter(1)
+  %start = f32[8,16]{1,0} all-gather-start(%x0), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}
+  %fusion.1 = f32[8,16]{1,0} fusion(%x0, %x1), kind=kOutput, calls=%fused
+  %done = f32[8,16]{1,0} all-gather-done(%start)
+  %zero = s32[] constant(0)
+  %first = (s32[], f32[8,16]{1,0}) tuple(%zero, %fusion.1)
+  %loop = (s32[], /*index=1*/f32[8,16]{1,0}) while(%first), condition=%condition, body=%body
+  %out = f32[8,16]{1,0} get-tuple-element(%loop), index=1
+  ROOT %all = f32[8,16]{1,0} all-reduce(%out), replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%sum
+}
+"""
+
+
+def instruction(line: str) -> hlo.Instruction:
+    text = f"HloModule m\n\nENTRY %e (p: f32[2]) -> f32[2] {{\n  %p = f32[2]{{0}} parameter(0)\n  {line}\n}}\n"
+    return hlo.parse(text).entry.instructions[-1]
+
+
+def groups(attributes: str) -> list[list[int]]:
+    found = collectives.replica_groups(instruction(f"%c = f32[2]{{0}} all-reduce(%p), {attributes}, to_apply=%s"), 8)
+    return found.tolist()
+
+
+def test_reads_names_shapes_and_the_root():
+    module = hlo.parse(PROGRAM)
+    assert set(module.computations) == {"sum", "fused", "body", "condition", "main"}
+    assert module.entry.root.name == "all"
+    first = module.entry.instructions[0]
+    assert (first.opcode, first.arrays[0].dims, first.arrays[0].bytes) == ("parameter", (8, 4), 64)
+    assert module.entry.by_name["loop"].arrays[1] == hlo.Array("f32", (8, 16))
+    assert module.called(module.entry.by_name["fusion.1"]) is module.computations["fused"]
+
+
+def test_memory_space():
+    there, here = hlo.arrays("(bf16[3,5]{1,0:T(8,128)(2,1)S(1)}, pred[7]{0})")
+    assert (there.space, there.bytes, here.space, here.bytes) == (1, 30, 0, 7)
+
+
+def test_a_fusion_costs_its_work_and_the_traffic_at_its_border():
+    module = hlo.parse(PROGRAM)
+    cost = costs.cost(module, module.entry, module.entry.by_name["fusion.1"])
+    assert cost.products == {"bf16": 2 * 8 * 16 * 4}
+    assert cost.elementwise == 8 * 16
+    assert cost.bytes == 64 + 128 + 512  # two operands in bfloat16, the result in float32
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    module = hlo.parse(PROGRAM)
+    assert timeline.trips(module, module.entry.by_name["loop"]) == 12
+    predicted = timeline.predict(module, MESH)
+    assert predicted.products == 1024
+    assert predicted.elementwise == 8 * 16 * 13  # the exponential once, the addition twelve times
+
+
+def test_what_runs_beside_is_hidden_and_the_rest_waits():
+    module = hlo.parse(PROGRAM)
+    predicted = timeline.predict(module, MESH)
+    gather, reduce = sorted(predicted.collectives, key=lambda row: row.kind)
+    assert (gather.kind, gather.axes, gather.bytes) == ("all-gather", ("fsdp",), 4 * 64)
+    assert (reduce.kind, reduce.axes, reduce.bytes) == ("all-reduce", ("data",), 512)
+    fused = max(timeline.seconds_of(costs.cost(module, module.entry, module.entry.by_name["fusion.1"]), CHIP).values())
+    assert predicted.exposed_seconds == pytest.approx(gather.seconds - fused + reduce.seconds)
+    assert predicted.seconds == pytest.approx(predicted.compute_seconds + predicted.exposed_seconds)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    {
+        "listed": ("replica_groups={{0,2},{1,3}}", [[0, 2], [1, 3]]),
+        "counted": ("replica_groups=[2,4]<=[8]", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        "transposed": ("replica_groups=[4,2]<=[2,4]T(1,0)", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        "mesh": ("replica_groups=mesh['a'=2,'b'=4] {'a'}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        "mesh, all": ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
+        "mesh, ordered": (
+            "replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}, use_global_device_ids=true",
+            [[0, 2], [1, 3]],
+        ),
+        "pairs": ("source_target_pairs={{0,1},{1,0}}", [[0, 1], [1, 0]]),
+        "none": ("channel_id=1, replica_groups={}", [[0, 1, 2, 3, 4, 5, 6, 7]]),
+    }.values(),
+)
+def test_replica_groups(attributes, expected):
+    assert groups(attributes) == expected
+
+
+@pytest.mark.parametrize(
+    ("members", "axes"),
+    [([[0, 4], [1, 5]], ("data",)), ([[0, 1, 2, 3]], ("fsdp",)), ([[*range(8)]], ("data", "fsdp")), ([[0, 1]], ("?",))],
+)
+def test_axes(members, axes):
+    assert MESH.axes(np.array(members)) == axes
+
+
+def test_links_of_a_torus():
+    """A row of 16 on v5e is a ring: both directions of its links. A shorter one is a line."""
+    where = np.stack(np.unravel_index(np.arange(256), (16, 16)), axis=-1)
+    places = np.concatenate([np.zeros((256, 1), int), where], axis=1)
+    torus = Fabric(("data", "fsdp"), (16, 16), CHIP, places, (16, 16))
+    assert torus.rates(np.arange(16)) == (2 * CHIP.link_bandwidth, 8)
+    assert torus.rates(np.arange(8)) == (CHIP.link_bandwidth, 7)
+    assert torus.rates(np.arange(256)) == (4 * CHIP.link_bandwidth, 16)
+    far = Fabric(("data",), (2,), CHIP, np.array([[0, 0, 0], [1, 0, 0]]), (1, 1))
+    assert far.rates(np.arange(2))[0] == CHIP.network_bandwidth
+
+
+CONVOLUTIONS = {  # TPU programs have their matrix products in this form
+    "a product": ("f32[8,16]", "f32[8,4]", "f32[4,16]", "dim_labels=bf_io->bf", 2 * 8 * 16 * 4),
+    "of batches": (
+        "bf16[16,12,128,128]",
+        "bf16[16,128,12,64]",
+        "bf16[16,128,12,64]",
+        "window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o1i->01bf",
+        2 * 16 * 12 * 128 * 128 * 64,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_counts_what_it_multiplies(name):
+    out, left, right, attributes, expected = CONVOLUTIONS[name]
+    text = (
+        f"HloModule m\n\nENTRY %e (a: f32[1]) -> f32[1] {{\n  %a = {left} parameter(0)\n  %b = {right} parameter(1)\n"
+    )
+    text += f"  ROOT %c = {out} convolution(%a, %b), {attributes}\n}}\n"
+    module = hlo.parse(text)
+    assert costs.cost(module, module.entry, module.entry.root).flops == expected
+
+
+def test_a_slice_costs_what_it_cuts_out():
+    text = """HloModule m
+
+%cut (w: f32[24,100], i: s32[]) -> f32[1,100] {
+  %w = f32[24,100]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %c = s32[] constant(0)
+  ROOT %s = f32[1,100]{1,0} dynamic-slice(%w, %i, %c), dynamic_slice_sizes={1,100}
+}
+
+ENTRY %e (w0: f32[24,100], i0: s32[]) -> f32[1,100] {
+  %w0 = f32[24,100]{1,0} parameter(0)
+  %i0 = s32[] parameter(1)
+  ROOT %f = f32[1,100]{1,0} fusion(%w0, %i0), kind=kLoop, calls=%cut
+}
+"""
+    module = hlo.parse(text)
+    assert costs.cost(module, module.entry, module.entry.root).bytes == 400 + 400 + 4

@@ -1,0 +1,219 @@
+"""Plans for CPU devices, against figures that come from elsewhere."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import re
+
+import jax
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.planning import page, topologies
+from bert_jax.planning.compile import compile_phase, out_of_memory
+from bert_jax.planning.plan import Change, Machine, Rates, make
+from bert_jax.planning.search import candidates, search
+from bert_jax.planning.smaller import smallest
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.state import abstract, abstract_fresh, initialise
+from bert_jax.training.step import metric_names
+from tests.planning import tiny
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return tiny.machine()
+
+
+@pytest.fixture(scope="module")
+def plan(machine):
+    return make(tiny.recipe(), machine, Rates(price_per_chip_hour=2.0))
+
+
+def parameters() -> int:
+    """Of the model in tests.planning.tiny, counted by hand (Devlin et al. 2019; pooler, NSP and MLM heads)."""
+    d, mlp = tiny.SIZES["hidden_size"], tiny.SIZES["mlp_dim"]
+    embeddings = (tiny.VOCABULARY + tiny.SIZES["max_length"] + 2) * d + 2 * d
+    layer = 4 * (d * d + d) + d * mlp + mlp + mlp * d + d + 4 * d
+    heads = (d * d + d) + (2 * d + 2) + (d * d + d) + 2 * d + tiny.VOCABULARY
+    return embeddings + tiny.SIZES["num_layers"] * layer + heads
+
+
+def test_memory(plan):
+    memory = plan.phases[0].compiled.memory
+    assert memory.parameters == 4 * parameters()
+    assert memory.optimizer == pytest.approx(2 * memory.parameters, rel=0.01)  # two moments, and a few counters
+    assert memory.temporaries > memory.parameters  # gradients alone are as many
+    assert memory.total == sum(dataclasses.astuple(memory))
+    assert plan.fits
+
+
+def test_products_are_those_of_the_model(plan):
+    """Ours come from the program, the model's from arithmetic; the compiler's own count has the rest too."""
+    phase = plan.phases[0]
+    counted = phase.prediction.products * plan.topology.num_devices
+    assert counted == pytest.approx(phase.model_flops, rel=0.05)
+    whole = phase.prediction.products + phase.prediction.elementwise
+    assert whole == pytest.approx(phase.compiled.flops, rel=0.25)
+
+
+def test_data_parallel_sums_gradients_over_data(plan):
+    rows = plan.phases[0].prediction.collectives
+    assert {row.axes for row in rows} == {("data",)}
+    assert {row.kind for row in rows} == {"all-reduce"}
+    # The word embeddings' gradient is summed twice: as looked up and as decoded with.
+    least = 4 * parameters()
+    assert least <= sum(row.bytes for row in rows) <= least + 4 * tiny.VOCABULARY * tiny.SIZES["hidden_size"] + 1000
+
+
+def test_fsdp_gathers_parameters(machine, plan):
+    sharded = make(tiny.recipe(mesh={"data": 1, "fsdp": 8}), machine)
+    memory, whole = sharded.phases[0].compiled.memory, plan.phases[0].compiled.memory
+    assert memory.state < 0.2 * whole.state  # an eighth, and what does not divide
+    rows = sharded.phases[0].prediction.collectives
+    assert {row.axes for row in rows} == {("fsdp",)}
+    gathered = sum(row.bytes for row in rows if row.kind == "all-gather")
+    assert gathered >= 0.9 * whole.parameters
+    # No row of activations is on more than one device: each works through its own rows from first to last.
+    assert f"f32[{tiny.ROWS},{tiny.LENGTH},{tiny.SIZES['hidden_size']}]" not in sharded.phases[0].compiled.text
+
+
+@pytest.mark.heavy
+def test_tensor_parallel_talks_over_tensor(machine):
+    recipe = tiny.recipe(mesh={"data": 2, "tensor": 4}, training={"micro_batches": 2})
+    rows = make(recipe, machine).phases[0].prediction.collectives
+    assert {axes for row in rows for axes in row.axes} >= {"data", "tensor"}
+
+
+def test_the_step_is_that_of_the_loop(machine):
+    """Shapes and places of a planned state are those of one that is made."""
+    task, experiment = tiny.recipe(mesh={"data": 2, "fsdp": 2, "tensor": 2}).variant(Change(), machine.devices)
+    mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
+    planned = abstract_fresh(task, tx, metric_names(task), tiny.ROWS, mesh)
+    made = abstract(initialise(task, tx, metric_names(task), tiny.ROWS, 0, mesh))
+    assert jax.tree.structure(planned) == jax.tree.structure(made)
+    for one, other in zip(jax.tree.leaves(planned), jax.tree.leaves(made), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert one.sharding.is_equivalent_to(other.sharding, len(one.shape))
+    batch = meshes.abstract_batch(task.batch_specs["phase1"], tiny.ROWS, mesh)
+    assert batch["input_ids"].sharding.shard_shape((tiny.ROWS, tiny.LENGTH)) == (tiny.ROWS // 4, tiny.LENGTH)
+
+
+def test_time_and_money_add_up(plan):
+    phase = plan.phases[0]
+    step = phase.prediction.seconds
+    assert plan.training_seconds == pytest.approx(1000 * step)
+    lost = (600 + plan.save_every_steps * step / 2) / 86_400
+    assert plan.days == pytest.approx(1000 * step * (1 + lost) / 86_400)
+    assert plan.money == pytest.approx(2 * 24 * 8 * plan.days)
+    assert phase.mfu == pytest.approx(phase.model_flops / step / 8 / phase.peak_flops)
+    text = "\n".join(page.as_lines(plan))
+    for said in ("verdict: fits", "PREDICTED step", "all-reduce", "at 2 a chip-hour", "of it"):
+        assert said in text
+    assert json.loads(json.dumps(page.as_record(plan)))["phases"][0]["memory"]["parameters"] == 4 * parameters()
+
+
+def with_memory(machine: Machine, size: float) -> Machine:
+    return dataclasses.replace(machine, chip=dataclasses.replace(machine.chip, memory_bytes=size))
+
+
+@pytest.mark.heavy
+def test_what_does_not_fit_names_the_smallest_change(machine):
+    recipe = tiny.recipe(phases={"phase1": {"num_steps": 1000, "batch_size": 1024, "max_length": 32}})
+    memory = make(recipe, machine).phases[0].compiled.memory
+    small = with_memory(machine, memory.total - 0.3 * memory.temporaries)
+    refused = make(recipe, small)
+    assert not refused.fits
+    tried: list[str] = []
+    found = smallest(recipe, small, Rates(), refused, tried.append)
+    assert found is not None
+    assert found.change == Change(batch_divisor=2)
+    assert found.plan.fits
+    assert found.same == Change(micro_batches=2)
+    assert found.change.overrides({"phase1": 1024}) == ["--config.phases.phase1.batch_size=512"]
+    assert tried == ["batches of 1/2", "micro_batches=2"]
+
+
+def test_nothing_helps_a_state_that_is_too_large(machine, plan):
+    """Only sharding makes a state smaller, so nothing else is compiled."""
+    refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False, prediction=None),))
+    small = with_memory(machine, refused.phases[0].compiled.memory.state / 100)
+    tried: list[str] = []
+    assert smallest(tiny.recipe(), small, Rates(), refused, tried.append) is None
+    assert tried == []
+    assert "verdict: does not fit" in page.as_lines(refused)
+
+
+def test_layouts_are_judged_by_arithmetic(machine, plan):
+    [alone] = [c for c in candidates(tiny.recipe(), machine) if c.change == Change(MeshConfig(8, 1, 1), 1, "none")]
+    assert 1 / 4 < alone.memory / plan.phases[0].compiled.needed_bytes < 4
+    found = {c.change: c for c in candidates(tiny.recipe(model={"num_layers": 6}), machine)}
+    assert len(found) > 20
+    whole, again = found[Change(MeshConfig(8, 1, 1), 1, "none")], found[Change(MeshConfig(8, 1, 1), 1, "full")]
+    assert again.memory < whole.memory
+    assert again.seconds > whole.seconds
+    assert found[Change(MeshConfig(1, 8, 1), 1, "none")].memory < whole.memory
+    assert found[Change(MeshConfig(8, 1, 1), 4, "none")].memory < whole.memory
+
+
+@pytest.mark.heavy
+def test_search_takes_the_fastest_that_fits(machine):
+    found = search(tiny.recipe(), machine, Rates(), 2, lambda _: None)
+    assert found.best is not None
+    assert found.best.plan is not None
+    assert found.best.plan.fits
+    assert found.best.change.mesh == MeshConfig(8, 1, 1)  # so small a model is only slowed by sharding
+    assert found.best.plan.training_seconds == min(c.plan.training_seconds for c in found.compiled)
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.50G of 15.75G hbm.", 18.5 * 2**30),
+        ("RESOURCE_EXHAUSTED: ... required for HLO temporaries (29.50G) exceeds available HBM (15.75G).", 29.5 * 2**30),
+        ("RESOURCE_EXHAUSTED: something else", 1),
+        ("INTERNAL: a fault", None),
+    ],
+)
+def test_a_compiler_that_runs_out_of_memory(message, size):
+    assert out_of_memory(message) == (None if size is None else int(size))
+    if "temporaries" in message:
+        assert out_of_memory(message, 100) == int(size) + 100
+
+
+@pytest.mark.heavy
+def test_command(capsys, tmp_path):
+    recipe = tmp_path / "tiny.json"
+    recipe.write_text(json.dumps(tiny.config()))
+    assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price-per-chip-hour=1"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["fits"]
+    assert math.isfinite(record["predicted_price"])
+    assert record["scaling"]["phases"][0]["phase"] == "phase1"
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'bert-jax[tpu]')")
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:4x4", "v5p:2x2x1", "v6e:2x2"])
+def test_tpu(topology):
+    recipe = tiny.recipe(model={"dtype": "bfloat16"})
+    made = make(recipe, Machine.of(topologies.parse(topology)))
+    assert made.fits
+    assert made.phases[0].compiled.memory.parameters == 4 * parameters()
+    assert made.phases[0].prediction.products * made.topology.num_devices == pytest.approx(
+        made.phases[0].model_flops, rel=0.3
+    )
+    assert re.search("all-reduce +data", "\n".join(page.as_lines(made)))
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'bert-jax[tpu]')")
+def test_tpu_refuses_what_does_not_fit():
+    recipe = tiny.recipe(phases={"phase1": {"num_steps": 10, "batch_size": 2**20, "max_length": 32}})
+    machine = Machine.of(topologies.parse("v5e:2x2"))
+    task, experiment = recipe.variant(Change(), machine.devices)
+    compiled = compile_phase(task, experiment, experiment.phases.phases[0], "phase1", machine.devices)
+    assert compiled.refused_bytes > machine.chip.memory_bytes
