@@ -14,7 +14,19 @@ PACKAGE = Path(bert_jax.__file__).resolve().parent
 # From the bottom up: a file imports its own layer and those below. At the bottom too: task, a contract that imports the
 # nouns alone, and catalogue, which imports by name.
 LAYERS = [
-    {"__init__", "records", "errors", "configuration", "files", "remote", "program", "task", "catalogue", "recipes"},
+    {
+        "__init__",
+        "records",
+        "errors",
+        "configuration",
+        "files",
+        "remote",
+        "program",
+        "task",
+        "catalogue",
+        "recipes",
+        "exit_codes",
+    },
     {"text", "models"},
     {"corpora"},
     {"examples"},
@@ -22,9 +34,9 @@ LAYERS = [
     {"objectives", "tasks"},
     {"training"},
     {"planning", "interchange", "inspection"},
-    {"inputs", "model_choice", "probe"},
+    {"inputs", "model_choice", "probe", "supervisor"},
     {"pretraining", "prediction", "features", "retrieval", "attention_maps", "details"},
-    {"finetuning", "neighbours", "recipe_plan"},
+    {"finetuning", "neighbours", "recipe_plan", "preflight"},
     {"experiments"},
     {"cli", "__main__"},
 ]

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.planning.preflight import preflight, table
+    from bert_jax.preflight import preflight, table
     from bert_jax.training import distributed
 
     found = []

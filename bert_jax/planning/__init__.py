@@ -1,1 +1,1 @@
-"""Before a job costs: what it will need and take (``plan``), and whether its hosts fit together (``preflight``)."""
+"""What a job will need and take, before it costs: the train step compiled for a machine that is not there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.planning.preflight import _alike, _processes, table
+from bert_jax.preflight import _alike, _processes, table
 from tests.training import gang
 
 
