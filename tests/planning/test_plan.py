@@ -212,7 +212,7 @@ def test_tpu(topology):
 @pytest.mark.heavy
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'bert-jax[tpu]')")
 def test_tpu_refuses_what_does_not_fit():
-    recipe = tiny.recipe(phases={"phase1": {"num_steps": 10, "batch_size": 2**20, "max_length": 32}})
+    recipe = tiny.recipe(phases={"phase1": {"num_steps": 1000, "batch_size": 2**20, "max_length": 32}})
     machine = Machine.of(topologies.parse("v5e:2x2"))
     task, experiment = recipe.variant(Change(), machine.devices)
     compiled = compile_phase(task, experiment, experiment.phases.phases[0], "phase1", machine.devices)
