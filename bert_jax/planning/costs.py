@@ -187,7 +187,7 @@ def _result(called: Computation, instruction: Instruction) -> int:
     while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in called.by_name:
         instruction = called.by_name[instruction.operands[0]]
     if instruction.opcode == "dynamic-update-slice":
-        return min(size, 2 * sum(array.bytes for array in _arrays(called, instruction.operands[1])))
+        return min(size, sum(array.bytes for array in _arrays(called, instruction.operands[1])))
     return size
 
 
