@@ -135,7 +135,7 @@ def test_what_does_not_fit_names_the_smallest_change(machine):
     assert found.same is not None
     assert found.same.batch_divisor == 1  # sums of gradients take room too, so two micro-batches need not suffice
     assert found.change.overrides({"phase1": 1024}) == ["--config.phases.phase1.batch_size=512"]
-    assert tried[:2] == ["batches of 1/2", "micro_batches=2"]
+    assert tried[:2] == ["trying batches of 1/2", "trying micro_batches=2"]
 
 
 def test_nothing_helps_a_state_that_is_too_large(machine, plan):
