@@ -157,23 +157,38 @@ def _moved(instruction: Instruction) -> int:
 
 def _read(called: Computation, parameter: Instruction, whole: int) -> int:
     """Bytes of an operand that a fusion reads: no more than what it cuts out, if it does nothing else with it."""
-    users = called.users.get(parameter.name, ())
-    if whole and users and all(_cuts(user, parameter) for user in users):
-        return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u in users))
+    users = _users(called, parameter)
+    if whole and users and all(_cuts(user, name) for user, name in users):
+        return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u, _ in users))
     return whole
 
 
-def _cuts(user: Instruction, parameter: Instruction) -> bool:
-    return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == parameter.name
+def _users(called: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
+    """(what reads an instruction, under which name), seen through bitcasts."""
+    found = []
+    for user in called.users.get(instruction.name, ()):
+        found += _users(called, user) if user.opcode == "bitcast" else [(user, instruction.name)]
+    return found
+
+
+def _cuts(user: Instruction, name: str) -> bool:
+    return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == name
 
 
 def _written(called: Computation, out: int) -> int:
+    """Of all results of a fusion; one that updates an operand in place writes the update."""
     root = called.root
-    while root.opcode in ("bitcast", "copy") and root.operands[0] in called.by_name:
-        root = called.by_name[root.operands[0]]
-    if root.opcode == "dynamic-update-slice":
-        return min(out, 2 * sum(array.bytes for array in _arrays(called, root.operands[1])))
-    return out
+    names = root.operands if root.opcode == "tuple" else (root.name,)
+    return min(out, sum(_result(called, called.by_name[name]) for name in names))
+
+
+def _result(called: Computation, instruction: Instruction) -> int:
+    size = main_memory(instruction.arrays)
+    while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in called.by_name:
+        instruction = called.by_name[instruction.operands[0]]
+    if instruction.opcode == "dynamic-update-slice":
+        return min(size, sum(array.bytes for array in _arrays(called, instruction.operands[1])))
+    return size
 
 
 def main_memory(found: Sequence[Array]) -> int:
