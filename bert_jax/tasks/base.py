@@ -137,7 +137,10 @@ class ExampleTask(abc.ABC):
             if listed:
                 said.append(f"{split} has {self.answer} that training has not: {', '.join(listed[:5])}")
         if said:
-            raise UserError(f"{'; '.join(said)}; those it has are {', '.join(self.setting.labels)}")
+            raise UserError(
+                f"{'; '.join(said)}; those it has are {', '.join(self.setting.labels)}. Correct "
+                "the examples, or leave them out"
+            )
 
     def answer_names(self, example: Example) -> Sequence[str]:
         """Of an example: the names that have to be labels."""

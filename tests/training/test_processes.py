@@ -66,7 +66,7 @@ def test_sigterm_to_one_saves_on_all(recipe: Path, alone: Path, tmp_path: Path) 
     gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(alone))
 
 
-@pytest.mark.parametrize("step", [3, 24])  # in the steps; in or about an evaluation
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.heavy), 24])  # in the steps; about an evaluation
 def test_sigterm_to_the_only_process(recipe: Path, alone: Path, tmp_path: Path, step: int) -> None:
     job = Gang(recipe, tmp_path / "run", 1)
     job.reach(step)
