@@ -55,7 +55,7 @@ def test_what_is_started_again(
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
-    recipe = gang.make_inputs(tmp_path, num_steps=60)
+    recipe = gang.make_inputs(tmp_path, num_steps=300)
     command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]
     supervised = subprocess.Popen([*command, "--restarts=2"], stderr=subprocess.PIPE, text=True)
     while not saved_steps(str(tmp_path / "run")):
@@ -66,4 +66,4 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert supervised.returncode == 0, said
     assert "ended by signal 9" in said
     assert "resumed at step" in said
-    assert saved_steps(str(tmp_path / "run"))[-1] == 60
+    assert saved_steps(str(tmp_path / "run"))[-1] == 300

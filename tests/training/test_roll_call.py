@@ -49,7 +49,7 @@ class Job:
         return lines
 
 
-def until(done: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(done: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline
@@ -88,7 +88,9 @@ def test_who_is_gone_is_named_to_all_others(address: str, lost: int) -> None:
     job = Job(address, 4)
     lines = job.lines()
     lines[lost].at(17, "training")
-    time.sleep(0.2)
+    desk = lines[0]._desk
+    assert desk is not None
+    until(lambda: desk._members[lost].step == 17)
     cut(lines[lost])
     until(lambda: len(job.stops) == 4)
     for number in {0, 1, 2, 3} - {lost}:
@@ -99,7 +101,7 @@ def test_who_is_gone_is_named_to_all_others(address: str, lost: int) -> None:
 
 
 def test_who_stands_still_is_named_though_the_others_wait_for_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(address, 3, heartbeat_seconds=0.5)
+    job = Job(address, 3, heartbeat_seconds=2.0)
     lines = job.lines()
     for step in range(3):
         for line in lines:
@@ -114,11 +116,11 @@ def test_who_stands_still_is_named_though_the_others_wait_for_it(address: str, m
 
 
 def test_what_is_new_may_take_long(address: str) -> None:
-    job = Job(address, 2, heartbeat_seconds=0.3)
+    job = Job(address, 2, heartbeat_seconds=1.5)
     lines = job.lines()
     for line in lines:
         line.at(0, "compiling")
-    time.sleep(1.0)
+    time.sleep(2.0)
     assert not job.stops
 
 
