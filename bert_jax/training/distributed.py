@@ -210,16 +210,25 @@ def all_agree(value: bool) -> bool:
 
 
 class Termination:
-    """SIGTERM, as machines send it before they go. Of one process its handler; of several JAX's, which finds the step
-    that all of them reach."""
+    """SIGTERM, as machines send it before they go, inside the context. Of one process its handler, and a second signal
+    ends it at once; of several JAX's, which finds the step that all of them reach."""
 
     def __init__(self) -> None:
         self._told = False
+        self._before: Any = None
+
+    def __enter__(self) -> Termination:
         if Line.open is None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._tell)
+            self._before = signal.signal(signal.SIGTERM, self._tell)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
 
     def _tell(self, *_: Any) -> None:
         self._told = True
+        signal.signal(signal.SIGTERM, self._before)
 
     def reached(self, step: int) -> bool:
         """Whether to save and leave at ``step``. Asked at every step."""

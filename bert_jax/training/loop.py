@@ -120,14 +120,13 @@ def train_and_evaluate(
         state, resumed = resume_or_start(state, checkpoints, start, observer)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)
-    termination = distributed.Termination()
     observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))
     if resumed and first_step < phases.num_steps and distributed.is_first():
         facts = {**facts, "run": runs.record_restart(workdir, first_step)}
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 
-    with meshes.activations(mesh):
+    with meshes.activations(mesh), distributed.Termination() as termination:
         train_step = jit_train_step(make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), state)
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
         selection = Selection(experiment.selection, observer.evaluations(first_step))

@@ -66,7 +66,7 @@ def test_sigterm_to_one_saves_on_all(recipe: Path, alone: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.heavy), 24])  # in the steps; about an evaluation
 def test_sigterm_to_the_only_process(tmp_path: Path, step: int) -> None:
-    recipe = gang.make_inputs(tmp_path, num_steps=300)  # it must not be done before it is told
+    recipe = gang.make_inputs(tmp_path, num_steps=150)  # it must not be done before it is told
     job = Gang(recipe, tmp_path / "run", 1)
     job.reach(step)
     job.send(0, signal.SIGTERM)
