@@ -96,6 +96,7 @@ class Desk:
         async with server:
             while self._members or not (self._complete or self._stopped):
                 await asyncio.sleep(BEAT_SECONDS / 2)
+                await self._tell({})  # process 0 is awake
                 if lost := self._lost():
                     await self._stop(lost)
 
@@ -219,7 +220,7 @@ class Line:
         self._passed: dict[str, list[str]] = {}
         self._changed = threading.Condition()
         self._ending, self._lock = False, threading.Lock()
-        self._socket = self._connect()
+        self._socket, self._heard = self._connect(), time.monotonic()
 
     def gather(self, card: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Tell of this process, wait for all; what each told, by its number."""
@@ -290,13 +291,16 @@ class Line:
             limit = FIRST_SECONDS if longest is None else max(self._call.heartbeat_seconds, TIMES_LONGEST * longest)
             age = time.monotonic() - self._since
             self._send({"step": self._step, "state": self._state, "age": age, "limit": limit})
+            if (silence := time.monotonic() - self._heard) > self._call.heartbeat_seconds:
+                self._stop(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
+                return
             time.sleep(BEAT_SECONDS)
 
     def _listen(self) -> None:
         reason, code = f"process 0 at {self._call.address} is gone", PEER_LOST
         with contextlib.suppress(OSError, ValueError), self._socket.makefile("r", encoding="utf-8") as lines:
             for line in lines:
-                message = json.loads(line)
+                message, self._heard = json.loads(line), time.monotonic()
                 if "stop" in message:
                     reason, code = message["stop"], message["code"]
                     break

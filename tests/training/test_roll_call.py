@@ -115,6 +115,22 @@ def test_who_stands_still_is_named_though_the_others_wait_for_it(address: str, m
     assert "at step 2, training (the others are at step 3)" in job.stops[0][0]
 
 
+def test_a_frozen_process_0_is_noticed_by_the_others(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(address, 3, heartbeat_seconds=1.0)
+    lines = job.lines()
+    desk = lines[0]._desk
+    assert desk is not None
+
+    async def say_nothing(message: object) -> None:
+        pass
+
+    monkeypatch.setattr(desk, "_tell", say_nothing)
+    until(lambda: {1, 2} <= set(job.stops))
+    assert job.stops[2] == (job.stops[2][0], PEER_LOST)
+    assert "process 0 at 127.0.0.1:" in job.stops[1][0]
+    assert "has been silent for" in job.stops[1][0]
+
+
 def test_what_is_new_may_take_long(address: str) -> None:
     job = Job(address, 2, heartbeat_seconds=1.5)
     lines = job.lines()
