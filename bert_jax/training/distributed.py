@@ -13,6 +13,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,7 @@ def _end_on_errors(line: Line) -> None:
 
     def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         sys.__excepthook__(kind, error, trace)
+        time.sleep(2.0)  # a collective fails where another process is lost: then the roll call names it, and ends us
         leave_by_error(f"{kind.__name__}: {error}".splitlines()[0], 1)
 
     sys.excepthook = end
