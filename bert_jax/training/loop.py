@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -130,7 +131,7 @@ def train_and_evaluate(
         train_step = jit_train_step(make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), state)
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
         selection = Selection(experiment.selection, observer.evaluations(first_step))
-        compiled: dict[str, Any] = {}
+        steps = Steps(train_step, observer)
 
         def evaluate(step: int) -> dict[str, float]:
             jax.block_until_ready(state)
@@ -147,6 +148,7 @@ def train_and_evaluate(
 
         result = evaluate(0) if first_step == 0 else {}
         peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
+        distributed.at(first_step, "reading")
         loader = Loader(
             task.source,
             phases,
@@ -157,15 +159,11 @@ def train_and_evaluate(
         )
         window = Window(observer.training_seconds, loader.wait_seconds)
         for step, batch in loader if not selection.exhausted else ():
-            distributed.at(step, "training")
             phase, dealt = phases.phase_of(step), loader.step(step)
             if phase is not phases.phase_of(max(step - 1, first_step)):
                 observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
             on_devices = meshes.to_devices(batch, mesh)
-            if dealt.kind not in compiled:
-                with observer.during("compiling"):
-                    compiled[dealt.kind] = train_step.lower(state, frozen, on_devices).compile()
-            state = compiled[dealt.kind](state, frozen, on_devices)
+            state = steps.run(step, dealt.kind, state, frozen, on_devices)
             window.add(task.flops_per_row[dealt.kind] * len(dealt.rows))
 
             done = step + 1
@@ -194,11 +192,13 @@ def train_and_evaluate(
             if preempted:
                 checkpoints.wait()
                 raise Preempted(f"told to end: step {done:,} is saved, and the same command goes on from there")
+            distributed.at(done, "reading")
         if selection.exhausted:
             observer.note(f"stopped: no better {experiment.selection.metric} in the last evaluations")
         with observer.during("saving"):
             checkpoints.wait()
     checkpoints.close()
+    distributed.at(phases.num_steps, "finishing")
     return result or evaluation.run(state.params, frozen)
 
 
@@ -214,6 +214,34 @@ def resume_or_start(
     if restored is not None:
         return restored, True
     return (state if start is None else start(state)), False
+
+
+class Steps:
+    """Runs the step of each kind of batch, compiled when the first comes.
+
+    The host goes on while the devices work, but no further than ``AHEAD`` steps: then where it stands is where they
+    stand, and a signal or a stall is noticed within a step.
+    """
+
+    AHEAD = 2
+
+    def __init__(self, train_step: Any, observer: Observer):
+        self._train_step, self._observer = train_step, observer
+        self._compiled: dict[str, Any] = {}
+        self._running: collections.deque[jax.Array] = collections.deque()
+
+    def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
+        """The state after ``step``, which may be computed still. ``state`` is donated."""
+        first = kind not in self._compiled
+        if first:
+            with self._observer.during("compiling"):
+                self._compiled[kind] = self._train_step.lower(state, frozen, batch).compile()
+        distributed.at(step, "first step" if first else "training")  # the first sets up what devices talk through
+        state = self._compiled[kind](state, frozen, batch)
+        self._running.append(jnp.copy(state.step.addressable_data(0)))  # the state itself is donated to the next step
+        while len(self._running) > (0 if first else self.AHEAD):
+            self._running.popleft().block_until_ready()
+        return state
 
 
 @dataclasses.dataclass

@@ -28,8 +28,10 @@ from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 
 BEAT_SECONDS = 0.5
 END = "end"  # what all wait for before the first of them leaves
-FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: compiling, restoring, an evaluation
+FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
 TIMES_LONGEST = 5.0  # after that, this many times as long as it ever took, or the heartbeat's time
+UNEVEN_SECONDS = 900.0  # that these may always take: compilers and stores are not as quick the second time
+UNEVEN = ("compiling", "first step", "restoring", "saving", "finishing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +176,9 @@ class Desk:
         silent = [m for m in self._members.values() if now - m.heard > limit]
         if silent:
             return f"{silent[0].name} has been silent for {now - silent[0].heard:.0f} s (at step {silent[0].step:,})"
-        if any(m.age > m.limit for m in self._members.values()):
-            last = min(self._members.values(), key=lambda m: (m.step, -m.age))
+        # The others wait for the last one: where it has time, they have.
+        last = min(self._members.values(), key=lambda m: (m.step, -m.age), default=None)
+        if last is not None and last.age > last.limit:
             first = max(m.step for m in self._members.values())
             return (
                 f"{last.name} has stood still for {last.age:.0f} s at step {last.step:,}, {last.state} (the others are "
@@ -183,11 +186,11 @@ class Desk:
             )
         return None
 
-    async def _tell(self, message: Mapping[str, Any]) -> None:
-        for member in list(self._members.values()):
-            with contextlib.suppress(ConnectionError):
-                member.writer.write(_line(message))
-                await member.writer.drain()
+    async def _tell(self, message: Mapping[str, Any], *numbers: int) -> None:
+        for number in numbers or list(self._members):
+            with contextlib.suppress(ConnectionError, KeyError):
+                self._members[number].writer.write(_line(message))
+                await self._members[number].writer.drain()
 
     async def _stop(self, reason: str, code: int = PEER_LOST, also: asyncio.StreamWriter | None = None) -> None:
         if self._stopped:
@@ -196,7 +199,16 @@ class Desk:
         if also is not None:
             also.write(_line({"stop": reason, "code": code}))
             await also.drain()
-        await self._tell({"stop": reason, "code": code})
+        message, own = {"stop": reason, "code": code}, self._call.process_id
+        if others := set(self._members) - {own}:
+            await self._tell(message, *others)
+        # Process 0 ends when it hears it, and the desk with it: the others are to have read it by then.
+        for _ in range(10):
+            if set(self._members) <= {own}:
+                break
+            await asyncio.sleep(BEAT_SECONDS / 5)
+        if own in self._members:
+            await self._tell(message, own)
 
 
 class Line:
@@ -287,14 +299,18 @@ class Line:
 
     def _beat(self) -> None:
         while not self._ending:
-            longest = self._longest.get(self._state)
-            limit = FIRST_SECONDS if longest is None else max(self._call.heartbeat_seconds, TIMES_LONGEST * longest)
             age = time.monotonic() - self._since
-            self._send({"step": self._step, "state": self._state, "age": age, "limit": limit})
+            self._send({"step": self._step, "state": self._state, "age": age, "limit": self._limit()})
             if (silence := time.monotonic() - self._heard) > self._call.heartbeat_seconds:
                 self._stop(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
                 return
             time.sleep(BEAT_SECONDS)
+
+    def _limit(self) -> float:
+        """Seconds that the process may stand still."""
+        longest = self._longest.get(self._state)
+        least = UNEVEN_SECONDS if self._state in UNEVEN else self._call.heartbeat_seconds
+        return FIRST_SECONDS if longest is None else max(least, TIMES_LONGEST * longest)
 
     def _listen(self) -> None:
         reason, code = f"process 0 at {self._call.address} is gone", PEER_LOST

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,19 @@ def make_inputs(folder: Path, num_steps: int = 50, every_steps: int = 10, **chan
 class Gang:
     """Processes of one job, started together."""
 
-    def __init__(self, recipe: Path, workdir: Path, count: int, flags: Sequence[str] = ()):
+    def __init__(
+        self,
+        recipe: Path,
+        workdir: Path,
+        count: int,
+        flags: Sequence[str] = (),
+        verb: str = "pretrain",
+        program: Sequence[str] = ("-m", "bert_jax"),
+    ):
         port = free_ports()
         job = [f"--coordinator=127.0.0.1:{port + 1}", f"--num_processes={count}"] if count > 1 else []
         job += [f"--heartbeat_seconds={HEARTBEAT_SECONDS}", "--arrival_seconds=120"] if job else []
-        command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={workdir}"]
+        command = [sys.executable, *program, verb, f"--config={recipe}", f"--workdir={workdir}"]
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
         self.workdir = workdir
         self.processes = [
@@ -63,13 +71,17 @@ class Gang:
             for number in range(count)
         ]
 
-    def reach(self, step: int, seconds: float = 180) -> None:
+    def reach(self, step: int) -> None:
         """Until the log has ``step``."""
+        self.until(lambda: max((record["step"] for record in records(self.workdir)), default=0) >= step)
+
+    def until(self, done: Callable[[], object], seconds: float = 180) -> None:
+        """While all of them run."""
         deadline = time.monotonic() + seconds
-        while max((record["step"] for record in records(self.workdir)), default=0) < step:
+        while not done():
             assert all(process.poll() is None for process in self.processes), self.end()
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.002)
 
     def send(self, number: int, which: signal.Signals) -> None:
         self.processes[number].send_signal(which)

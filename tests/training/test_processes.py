@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
 from bert_jax.training.checkpoints import saved_steps
+from tests.tasks import toy_tasks
 from tests.training import gang
 from tests.training.gang import Gang
 
@@ -111,23 +112,58 @@ def test_twenty_kills_of_four(tmp_path: Path) -> None:
         for number, (code, said) in enumerate(ended):
             if number != lost:
                 assert code == PEER_LOST, (turn, number, said)
-                assert f"process {lost} " in said
+                assert f"error: process {lost} on " in said, (turn, number, said)
     gang.finish(recipe, cut, 4)
     assert gang.records(cut) == gang.records(whole)
     gang.assert_same_model(cut, whole)
 
 
 @pytest.mark.heavy
-def test_four_two_one_four(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    for count, until in ((4, 8), (2, 20), (1, 33), (4, None)):
-        if until is None:
-            gang.finish(recipe, tmp_path / "run", count)
-            break
-        job = Gang(recipe, tmp_path / "run", count)
-        job.reach(until)
-        job.send(0, signal.SIGTERM)
-        assert {code for code, _ in job.end()} == {PREEMPTED}
-    gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(alone))
+def test_four_two_one_four(recipe: Path, tmp_path: Path) -> None:
+    """The same losses, and the same global batches to the byte."""
+    for name, parts in {"alone": ((1, None),), "run": ((4, 8), (2, 20), (1, 33), (4, None))}.items():
+        (tmp_path / f"rows of {name}").mkdir()
+        for count, until in parts:
+            program = RECORDED.replace("FOLDER", repr(str(tmp_path / f"rows of {name}")))
+            job = Gang(recipe, tmp_path / name, count, program=("-c", program))
+            if until is not None:
+                job.reach(until)
+                job.send(0, signal.SIGTERM)
+            assert {code for code, _ in job.end()} == {PREEMPTED if until else 0}
+    gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(tmp_path / "alone"))
+    found, wanted = made_rows(tmp_path / "rows of run"), made_rows(tmp_path / "rows of alone")
+    assert found == wanted
+    assert set(wanted) == {(step, row) for step in range(50) for row in range(8)}
+
+
+RECORDED = """
+import os, sys, zlib
+from bert_jax.cli.main import run
+from bert_jax.rows.loader import Batches
+
+make = Batches.__getitem__
+
+def recorded(self, step):
+    batch = make(self, step)
+    with open(os.path.join(FOLDER, str(os.getpid())), "a") as file:
+        for i, row in enumerate(self._share.rows(len(self.step(step).rows))):
+            content = b"".join(batch[name][i].tobytes() for name in sorted(batch))
+            print(step, row, zlib.crc32(content), file=file)
+    return batch
+
+Batches.__getitem__ = recorded
+sys.exit(run())
+"""
+
+
+def made_rows(folder: Path) -> dict[tuple[int, int], set[int]]:
+    """(step, row of the global batch) -> hashes of what all processes made there."""
+    made: dict[tuple[int, int], set[int]] = {}
+    for path in folder.iterdir():
+        for line in path.read_text().splitlines():
+            step, row, content = map(int, line.split())
+            made.setdefault((step, row), set()).add(content)
+    return made
 
 
 @pytest.mark.heavy
@@ -145,3 +181,18 @@ def test_a_frozen_process_ends_the_others(recipe: Path, tmp_path: Path, frozen: 
     assert took < gang.HEARTBEAT_SECONDS + 5
     assert other.returncode == PEER_LOST, said
     assert f"process {frozen} " in said
+
+
+@pytest.mark.heavy
+def test_two_fine_tune_as_one(tmp_path: Path) -> None:
+    """From zero; then from its encoder, which stays frozen."""
+    recipe = toy_tasks.write_toy(tmp_path, "tagging", export=True)
+    flags = [f"--data={tmp_path}"]
+    for start in ([], [f"--init={tmp_path / 'from zero' / '1'}", "--config.frozen=('encoder',)"]):
+        folder = tmp_path / ("frozen" if start else "from zero")
+        for count in (1, 2):
+            ended = Gang(recipe, folder / str(count), count, [*flags, *start], verb="finetune").end()
+            assert [code for code, _ in ended] == [0] * count, ended
+        gang.assert_same_losses(gang.records(folder / "2"), gang.records(folder / "1"))
+        assert toy_tasks.predictions(folder, workdir="2") == toy_tasks.predictions(folder, workdir="1")
+        assert (folder / "2" / "hugging_face" / "model.safetensors").exists()

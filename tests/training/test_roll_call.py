@@ -140,6 +140,21 @@ def test_what_is_new_may_take_long(address: str) -> None:
     assert not job.stops
 
 
+def test_who_waits_for_a_slow_disk_waits_as_long(address: str) -> None:
+    job = Job(address, 2, heartbeat_seconds=1.0)
+    lines = job.lines()
+    for line in lines:
+        for state in ("saving", "training", "saving"):  # none is new any more
+            line.at(7, state)
+    lines[1].at(8, "training")
+    time.sleep(1.5)
+    assert not job.stops
+    lines[0].at(7, "training")
+    until(lambda: len(job.stops) == 2)
+    assert "process 0 on " in job.stops[1][0]
+    assert "at step 7, training (the others are at step 8)" in job.stops[1][0]
+
+
 def test_an_error_of_one_is_told_to_all(address: str) -> None:
     job = Job(address, 3)
     lines = job.lines()

@@ -1,0 +1,167 @@
+"""What machines do to a job of real processes: signals at bad moments, a process that is stuck, disks that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bert_jax.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
+from bert_jax.training.checkpoints import saved_steps
+from tests.training import gang
+from tests.training.gang import Gang
+
+pytestmark = pytest.mark.heavy
+STUCK = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: time.sleep(600))
+from bert_jax.cli.main import run
+sys.exit(run())
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A save every step and an evaluation every third: there is always one to hit."""
+    cadence = {"log_every_steps": 1, "eval_every_steps": 3, "eval_rows": 600}
+    return gang.make_inputs(tmp_path_factory.mktemp("inputs"), num_steps=60, every_steps=1, training=cadence)
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Runs that were never cut, by the number of processes."""
+    folder = tmp_path_factory.mktemp("whole")
+    for count in (1, 2):
+        gang.finish(recipe, folder / str(count), count)
+    return {count: folder / str(count) for count in (1, 2)}
+
+
+def is_saving(workdir: Path) -> bool:
+    return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
+
+
+def is_evaluating(workdir: Path) -> bool:
+    return '"evaluating"' in (workdir / "status.json").read_text()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("moment", [is_saving, is_evaluating])
+def test_sigterm_at_a_bad_moment(
+    recipe: Path, whole: dict[int, Path], tmp_path: Path, moment: Callable[[Path], bool], count: int
+) -> None:
+    run = tmp_path / "run"
+    job = Gang(recipe, run, count)
+    job.reach(7)
+    job.until(lambda: moment(run))
+    job.send(count - 1, signal.SIGTERM)
+    ended = job.end()
+    assert [code for code, _ in ended] == [PREEMPTED] * count, ended
+    assert not is_saving(run)
+    newest = saved_steps(str(run))[-1]
+    assert f"step {newest} is saved" in ended[0][1]
+    assert newest == gang.records(run)[-1]["step"]
+    assert gang.finish(recipe, run, count) == gang.records(whole[count])
+    gang.assert_same_model(run, whole[count])
+
+
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_a_process_that_is_stuck_ends_all(recipe: Path, tmp_path: Path, stuck: int) -> None:
+    """It lives and its line is open, but it does nothing any more."""
+    job = Gang(recipe, tmp_path / "run", 2, program=("-c", STUCK))
+    job.reach(7)
+    job.until(lambda: '"training"' in (tmp_path / "run" / "status.json").read_text())
+    job.send(stuck, signal.SIGUSR1)
+    begun = time.monotonic()
+    ended = job.end()
+    took = time.monotonic() - begun
+    assert [code for code, _ in ended] == [PEER_LOST, PEER_LOST], ended
+    assert f"error: process {stuck} on " in ended[1 - stuck][1]
+    assert "has stood still for" in ended[1 - stuck][1]
+    assert took < gang.HEARTBEAT_SECONDS + 5
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", folder], capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"needs the right to mount a small disk: {mount.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """For root too."""
+    lock, free = (["chattr", "+i"], ["chattr", "-i"]) if os.geteuid() == 0 else (["chmod", "a-w"], ["chmod", "u+w"])
+    locked = subprocess.run([*lock, folder], capture_output=True, text=True)
+    if locked.returncode:
+        pytest.skip(f"needs a file system that can lock a folder: {locked.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run([*free, folder], check=True)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_disk_that_fills(recipe: Path, whole: dict[int, Path], disk: Path, count: int) -> None:
+    job = Gang(recipe, disk / "run", count)
+    job.reach(7)
+    with (disk / "filler").open("wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(b"0" * 4096)
+        except OSError:
+            pass
+    ended = job.end()
+    assert [code for code, _ in ended] == [BAD_INPUT] * count, ended
+    assert "No space left on device" in ended[0][1]
+    assert "run the same command to go on from the newest" in ended[0][1]
+    (disk / "filler").unlink()
+    assert gang.finish(recipe, disk / "run", count) == gang.records(whole[count])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_workdir_that_turns_read_only(recipe: Path, whole: dict[int, Path], tmp_path: Path, count: int) -> None:
+    run = tmp_path / "run"
+    job = Gang(recipe, run, count)
+    job.reach(7)
+    with read_only(run / "checkpoints"):
+        ended = job.end()
+    assert [code for code, _ in ended] == [BAD_INPUT] * count, ended
+    assert "cannot save into" in ended[0][1]
+    assert gang.finish(recipe, run, count) == gang.records(whole[count])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("damage", ["cut", "unfinished"])
+def test_a_newest_step_that_is_half_written(
+    recipe: Path, whole: dict[int, Path], tmp_path: Path, damage: str, count: int
+) -> None:
+    run = tmp_path / "run"
+    job = Gang(recipe, run, count)
+    job.reach(7)
+    job.send(0, signal.SIGTERM)
+    job.end()
+    newest = saved_steps(str(run))[-1]
+    step = run / "checkpoints" / str(newest)
+    if damage == "cut":
+        for part in step.glob("state/ocdbt.process_*/d/*"):
+            os.truncate(part, 10)
+    else:
+        step.rename(step.with_name(f"{newest}.orbax-checkpoint-tmp"))
+    job = Gang(recipe, run, count)
+    ended = job.end()
+    assert [code for code, _ in ended] == [0] * count, ended
+    assert f"resumed at step {newest - 1}" in ended[0][1]
+    assert (f"set aside as {run}/damaged-step-{newest}" in ended[0][1]) == (damage == "cut")
+    assert gang.records(run) == gang.records(whole[count])
+    gang.assert_same_model(run, whole[count])
