@@ -67,12 +67,7 @@ class Inputs:
         missing = []
         if not (self.vocab.path or self.initial or tokenizers.existing(self.workdir)):
             missing.append(f"vocabulary in {self.workdir} (config.vocab.path names another)")
-        folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
-        for name in self.corpus.part_configs() or ("",):
-            part = self.corpus.part(name) if name else self.corpus
-            place = files.as_path(part.path) if part.path else folder / name
-            if not files.committed(place):
-                missing.append(f"corpus in {place}")
+        missing += [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
         if missing:
             raise UserError(
                 f"there is no {' and no '.join(missing)}, and several processes build none; run this once on one host: "
@@ -80,6 +75,18 @@ class Inputs:
                 "--config.vocab.path=VOCAB --output=CORPUS, and add --config.vocab.path=VOCAB "
                 "--config.corpus.path=CORPUS here"
             )
+
+    def places(self) -> dict[str, epath.Path]:
+        """The folder of each part's store; of one corpus, that has no parts, under the name ""."""
+        folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
+        if not self.corpus.parts:
+            return {"": folder}
+        own = {name: self.corpus.part(name).path for name in self.corpus.part_configs()}
+        return {name: files.as_path(path) if path else folder / name for name, path in own.items()}
+
+    def there(self) -> Mixture:
+        """The stores as they are, whatever they were made of. Raises ``UserError`` if one is missing."""
+        return self._mixed({name: Corpus(place) for name, place in self.places().items()})
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
         """The tokenizer in the workdir, made first if need be: a copy of config.vocab.path, that of the model to start
@@ -107,15 +114,20 @@ class Inputs:
 
     def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
         """The stores at config.corpus.path, or in ``workdir/corpus``, built first if need be."""
-        folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
-        if not self.corpus.parts:
-            return Mixture.alone(self._open(self.corpus, folder, "the corpus", tokenizer, note))
-        parts = self.corpus.part_configs()
-        corpora = {name: self._open(self.corpus.part(name), folder / name, name, tokenizer, note) for name in parts}
-        weights = {name: part.weight for name, part in parts.items()}
-        mixture = Mixture.of(corpora, weights, self.corpus.temperature)
-        note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
+        corpora = {}
+        for name, place in self.places().items():
+            config = self.corpus.part(name) if name else self.corpus
+            corpora[name] = self._open(config, place, name or "the corpus", tokenizer, note)
+        mixture = self._mixed(corpora)
+        if self.corpus.parts:
+            note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
         return mixture
+
+    def _mixed(self, corpora: Mapping[str, Corpus]) -> Mixture:
+        if not self.corpus.parts:
+            return Mixture.alone(corpora[""])
+        weights = {name: part.weight for name, part in self.corpus.part_configs().items()}
+        return Mixture.of(corpora, weights, self.corpus.temperature)
 
     def _open(self, config: CorpusConfig, place: epath.Path, name: str, tokenizer: Tokenizer, note: Note) -> Corpus:
         """The store at ``config.path``, or in ``place``, built first if need be."""
@@ -126,7 +138,7 @@ class Inputs:
             note(f"reading {config.source} and writing {name}, tokenized")
             vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
             prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place, _now_and_then(note))
-        corpus = Corpus(config.path or place, note=note)
+        corpus = Corpus(place, note=note)
         train, heldout = corpus.split("train"), corpus.split("heldout")
         note(
             f"{name.removeprefix('the ')}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "

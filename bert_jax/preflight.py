@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import configuration, files
-from bert_jax.corpora.store import Corpus
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
-from bert_jax.inputs import CORPUS
+from bert_jax.inputs import Inputs
 from bert_jax.models.config import ModelConfig
 from bert_jax.pretraining import Settings
 from bert_jax.text import tokenizer as tokenizers
@@ -97,10 +97,10 @@ def _of_inputs(settings: Settings, workdir: str) -> dict[str, Any]:
     path = settings.vocab.path or tokenizers.existing(workdir)
     if path:
         found["vocabulary"] = _or_none(lambda: tokenizers.load(path, settings.vocab.lowercase).sha256[:12])
-    folder = settings.corpus.path or str(files.as_path(workdir) / CORPUS)
-    if not settings.corpus.parts and files.committed(files.as_path(folder)):
-        found["corpus"] = _or_none(lambda: Corpus(folder).fingerprint[:12])
-        found["read seconds"] = _or_none(lambda: _read_seconds(Corpus(folder)))
+    inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
+    if all(files.committed(place) for place in inputs.places().values()):
+        found["corpus"] = _or_none(lambda: inputs.there().fingerprint[:12])
+        found["read seconds"] = _or_none(lambda: _read_seconds(inputs.there()))
     return found
 
 
@@ -111,14 +111,18 @@ def _or_none(read: Callable[[], Any]) -> Any:
         return None
 
 
-def _read_seconds(corpus: Corpus) -> float:
-    """Of one of 1,000 reads of some tokens, anywhere in the shards."""
-    split = corpus.split("train")
-    length = min(128, split.num_tokens)
-    starts = np.random.default_rng(0).integers(0, split.num_tokens - length + 1, (NUM_READS, 1))
+def _read_seconds(corpus: Mixture) -> float:
+    """Of one of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
+    rng = np.random.default_rng(0)
+    splits = [part.split("train") for part in corpus.parts.values()]
+    which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
+    reads = []
+    for split in (splits[number] for number in which):
+        length = min(128, split.num_tokens)
+        reads.append((split, rng.integers(0, split.num_tokens - length + 1, 1), np.array([length])))
     start = time.perf_counter()
-    for one in starts:
-        split.read(one, np.array([length]))
+    for split, first, length in reads:
+        split.read(first, length)
     return (time.perf_counter() - start) / NUM_READS
 
 

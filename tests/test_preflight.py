@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,22 @@ def test_one_process(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "missing: the run makes it" in said
     assert "data 4, fsdp 1, tensor 2" in said
+
+
+def test_a_mixture_is_read_in_all_its_parts(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = str(recipe.parent / "corpus")
+    parts = {"big": {"path": corpus, "weight": 3.0}, "small": {"path": corpus, "weight": 1.0}}
+    config = json.loads(recipe.read_text())
+    config["corpus"] = {"parts": parts}
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(config))
+    assert run(["preflight", f"--config={path}", f"--workdir={tmp_path}"]) == 0
+    alike = capsys.readouterr().out
+    assert "1,000 of the corpus, " in alike
+    parts["small"]["path"] = str(tmp_path / "nowhere")
+    path.write_text(json.dumps(config))
+    assert run(["preflight", f"--config={path}", f"--workdir={tmp_path}"]) == 0
+    assert "not tried: no corpus" in capsys.readouterr().out
 
 
 def test_what_differs_is_named() -> None:

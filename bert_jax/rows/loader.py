@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -50,9 +51,12 @@ class Batches:
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """In a worker process, which must not outlive the run: a killed parent cannot end it."""
+        """In a worker process, which must not outlive the run: a killed parent cannot end it. Nor may it go before the
+        run has saved, where SIGTERM is sent to all processes of a job."""
         vars(self).update(state)
         if (parent := multiprocessing.parent_process()) is not None:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
     def __len__(self) -> int:

@@ -53,6 +53,7 @@ class Gang:
         flags: Sequence[str] = (),
         verb: str = "pretrain",
         program: Sequence[str] = ("-m", "bert_jax"),
+        own_groups: bool = False,
     ):
         port = free_ports()
         job = [f"--coordinator=127.0.0.1:{port + 1}", f"--num_processes={count}"] if count > 1 else []
@@ -67,6 +68,7 @@ class Gang:
                 stderr=subprocess.PIPE,
                 env=environment,
                 text=True,
+                start_new_session=own_groups,
             )
             for number in range(count)
         ]
@@ -86,7 +88,7 @@ class Gang:
     def send(self, number: int, which: signal.Signals) -> None:
         self.processes[number].send_signal(which)
 
-    def end(self, seconds: float = 180) -> list[tuple[int, str]]:
+    def end(self, seconds: float = 600) -> list[tuple[int, str]]:
         """(exit code, what it said) of every process, once all have ended."""
         deadline = time.monotonic() + seconds
         try:

@@ -70,6 +70,17 @@ def test_sigterm_at_a_bad_moment(
     gang.assert_same_model(run, whole[count])
 
 
+def test_sigterm_to_all_processes_of_a_run(recipe: Path, whole: dict[int, Path], tmp_path: Path) -> None:
+    """As SLURM sends it: those that make batches hear it too, and make them until the step is saved."""
+    run, flags = tmp_path / "run", ["--config.loader.num_workers=2"]
+    job = Gang(recipe, run, 1, flags, own_groups=True)
+    job.reach(7)
+    os.killpg(job.processes[0].pid, signal.SIGTERM)
+    [(code, said)] = job.end()
+    assert code == PREEMPTED, said
+    assert gang.finish(recipe, run, 1, *flags) == gang.records(whole[1])
+
+
 @pytest.mark.parametrize("stuck", [0, 1])
 def test_a_process_that_is_stuck_ends_all(recipe: Path, tmp_path: Path, stuck: int) -> None:
     """It lives and its line is open, but it does nothing any more."""

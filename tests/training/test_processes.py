@@ -96,14 +96,14 @@ def test_every_mesh(recipe: Path, alone: Path, tmp_path: Path, mesh: str, count:
 
 @pytest.mark.heavy
 def test_twenty_kills_of_four(tmp_path: Path) -> None:
-    recipe = gang.make_inputs(tmp_path, num_steps=400, every_steps=5, training={"log_every_steps": 1})
+    recipe = gang.make_inputs(tmp_path, num_steps=240, every_steps=5, training={"log_every_steps": 1})
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     gang.finish(recipe, whole, 4)
     rng = random.Random(time.time())
     for turn in range(20):
         logged = max((record["step"] for record in gang.records(cut)), default=0)
         job = Gang(recipe, cut, 4)
-        job.reach(min(logged + rng.randrange(1, 18), 399))
+        job.reach(min(logged + rng.randrange(1, 14), 239))
         lost = rng.randrange(4)
         job.send(lost, signal.SIGKILL)
         killed = time.monotonic()
