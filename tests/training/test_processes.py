@@ -112,7 +112,7 @@ def test_twenty_kills_of_four(tmp_path: Path) -> None:
         for number, (code, said) in enumerate(ended):
             if number != lost:
                 assert code == PEER_LOST, (turn, number, said)
-                assert f"error: process {lost} on " in said, (turn, number, said)
+                assert f"error: process {lost} " in said, (turn, number, said)
     gang.finish(recipe, cut, 4)
     assert gang.records(cut) == gang.records(whole)
     gang.assert_same_model(cut, whole)
