@@ -51,12 +51,13 @@ def test_every_recipe_loads_by_both_names_and_names_every_group(name):
     assert set(config) == {field.name for field in dataclasses.fields(settings(name))}
 
 
-def test_the_recipes_of_the_issue_are_there():
+def test_the_recipes_that_readme_names_are_there():
     assert {"pretrain/quickstart", "pretrain/bert_base", "pretrain/bert_large"} <= set(recipes.names())
     wanted = ("glue", "conll2003", "swag", "chnsenticorp", "zh_ner")
     assert {f"finetune/{name}" for name in wanted} <= set(recipes.names())
 
 
+SIZES = ("base", "large")
 ARGUMENTS = {
     "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
     "swag": ("swag", "hellaswag", "dream", "csqa"),
@@ -239,3 +240,12 @@ def test_the_page_of_recipes_names_every_key() -> None:
     groups += (CheckpointConfig, TrainingConfig, MeshConfig, OptimizerConfig, ScheduleConfig)
     keys = {field.name for group in groups for field in dataclasses.fields(group)}
     assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()
+
+
+@pytest.mark.parametrize("name", ["quickstart", *(pytest.param(f"bert_{s}", marks=pytest.mark.heavy) for s in SIZES)])
+def test_the_step_of_every_phase_compiles_and_fits(name):
+    """As ``bert-jax plan`` compiles it, for eight devices, without text. The same stands guard over a recipe of yours."""
+    from bert_jax import recipe_plan
+
+    planned = recipe_plan.plan(recipes.load(name).to_dict(), recipe_plan.Request("cpu:8"), print)
+    assert planned.fits, planned.as_lines()
