@@ -166,6 +166,7 @@ watch() {
 
 prepare_run() {
   needed image
+  no_flag image
   needs_verb
   needs_bucket
   on_many_hosts
