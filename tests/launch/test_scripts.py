@@ -48,6 +48,7 @@ def plain(calls: list[dict]) -> list[str]:
 def test_a_dry_run_calls_nothing_and_prints_what_would_be_called(launch, words):
     """The lines are read by a shell, and lead to the very calls of the run that is not dry."""
     hostile = [*words, *HOSTILE] if "--" in words else words
+    launch.answers = {"gcloud": [["describe", [{"out": "ACTIVE\n"}]]]}
     printed = launch.script(*dry(hostile))
     assert printed.returncode == 0, printed.stderr
     assert launch.calls() == []
