@@ -113,7 +113,7 @@ def test_a_missing_tool_is_one_line(launch, words, tool):
         (["gpu_node.sh", "--mount=/a", *RUN], "--mount is for --image=IMAGE"),
         (["gpu_node.sh", "--image=i", "--mount=a", *RUN], "an absolute path"),
         (["gpu_node.sh", "--image=i", "--mount=/a", "--", "pretrain", "--workdir=/ab/c"], "is in no mounted folder"),
-        (["gpu_node.sh", "--image=i", "--mount=/a", "--", "pretrain", "--workdir", "/b"], "--workdir=/b is in no mounted"),
+        (["gpu_node.sh", "--image=i", "--mount=/a", "--", "pretrain", "--workdir", "/b"], "--workdir=/b is in no"),
         (["slurm/job.sh"], "launch/slurm.sh submits it"),
         (["slurm/job.sh", "--help", "3", "srun"], "launch/slurm.sh submits it"),
         (["slurm.sh", "--process=gpu", *RUN], "--process=gpu needs --gpus=N"),
