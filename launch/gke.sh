@@ -35,7 +35,7 @@ case $action in
   *) die "first word $(displayed "$action"); allowed: run, resume, manifest, logs, status, delete (--help explains)" ;;
 esac
 read_options "$known worker= spot privileged" "$@"
-needed name
+needed name namespace
 plain_name "$name"
 whole 0 worker restarts grace
 whole 1 slices
@@ -43,7 +43,8 @@ kubectl=(kubectl)
 [[ -z $context ]] || kubectl+=("--context=$context")
 kubectl+=("--namespace=$namespace")
 
-# describe_jobset: sets `generator`, the command that prints it.
+# describe_jobset: sets `generator`, the command that prints it, and `manifest`, what it prints. Both before anything is
+# deleted or created.
 describe_jobset() {
   needed image accelerator topology chips_per_node
   whole 1 chips_per_node
@@ -56,23 +57,20 @@ describe_jobset() {
   [[ -z $spot ]] || generator+=(--spot)
   [[ -z $privileged ]] || generator+=(--privileged)
   generator+=(-- "${words[@]}")
+  command -v python3 >/dev/null || die "not on PATH: python3; install it"
+  manifest=$("${generator[@]}")
 }
 
 create() {
-  local manifest
   if [[ -n $dry_run ]]; then
     echo "$(displayed "${generator[@]}") | $(displayed "${kubectl[@]}" create --filename=-)"
     return
   fi
-  manifest=$("${generator[@]}") # apart, so that nothing is created if it fails
   "${kubectl[@]}" create --filename=- <<<"$manifest"
 }
 
 case $action in
-  run | resume | manifest)
-    describe_jobset
-    tools python3
-    ;;
+  run | resume | manifest) describe_jobset ;;
 esac
 [[ $action == manifest ]] || tools kubectl
 case $action in

@@ -24,17 +24,16 @@ whole 0 restarts
 for folder in "${mount[@]}"; do
   [[ $folder == /* && $folder != *[:,]* ]] || die "--mount=$(displayed "$folder"): an absolute path without : and , is needed"
 done
+no_flag image
 needs_verb
 
 # What a container writes outside its mounts is gone with it.
 workdir_is_kept() {
-  local word path folder
-  for word in "${words[@]}"; do
-    [[ $word == --workdir=* && $word != --workdir=*://* ]] || continue
-    path=${word#*=}
-    for folder in "${mount[@]}"; do [[ $path/ != "${folder%/}/"* ]] || continue 2; done
-    die "$(displayed "$word") is in no mounted folder; give an absolute path and --mount=FOLDER above it, or a bucket"
-  done
+  local workdir folder
+  find_workdir || return 0
+  [[ $workdir != *://* ]] || return 0
+  for folder in "${mount[@]}"; do [[ $workdir/ != "${folder%/}/"* ]] || return 0; done
+  die "--workdir=$(displayed "$workdir") is in no mounted folder; give an absolute path and --mount=FOLDER above it, or a bucket"
 }
 
 if [[ -n $image ]]; then

@@ -102,15 +102,31 @@ needs_verb() {
     die "$(displayed "${words[0]}") is no verb of bert-jax; write -- pretrain --config=RECIPE --workdir=DIR after the flags"
 }
 
+# find_workdir: sets `workdir` to that of `words`, written --workdir=DIR or --workdir DIR. Returns 1 if there is none.
+find_workdir() {
+  local i found=1
+  for ((i = 0; i < ${#words[@]}; i++)); do
+    case ${words[i]} in
+      --workdir=*) workdir=${words[i]#*=} found=0 ;;
+      --workdir) workdir=${words[i + 1]-} found=0 ;;
+    esac
+  done
+  return "$found"
+}
+
 # needs_bucket: machines that may go at any time keep nothing, so the working directory is in a bucket.
 needs_bucket() {
-  local word
-  for word in "${words[@]}"; do
-    if [[ $word == --workdir=* && $word != --workdir=gs://* ]]; then
-      die "$(displayed "$word") is lost with the machine; give a bucket: --workdir=gs://BUCKET/FOLDER"
-    fi
-  done
+  local workdir=''
+  if find_workdir; then
+    [[ $workdir == gs://* ]] ||
+      die "--workdir=$(displayed "$workdir") is lost with the machine; give a bucket: --workdir=gs://BUCKET/FOLDER"
+  elif runs_on_all; then
+    die "${words[0]} without --workdir; give it a bucket: --workdir=gs://BUCKET/FOLDER"
+  fi
 }
+
+# no_flag image: its value goes before others on a command line, where a leading - would make it a flag.
+no_flag() { [[ ${!1} != -* ]] || die "--$1=$(displayed "${!1}") begins with -, as no $1 does"; }
 
 # has_flag restarts: whether `words` have --restarts or --restarts=...
 has_flag() {
@@ -125,11 +141,12 @@ add_flag() {
   has_flag "${name%%=*}" || words=("${words[0]}" "$1" "${words[@]:1}")
 }
 
+# runs_on_all: whether the verb is one of those that several processes do together.
+runs_on_all() { [[ ${words[0]} == pretrain || ${words[0]} == finetune || ${words[0]} == preflight ]]; }
+
 # on_many_hosts: the processes find each other by what the cluster tells jax.
 on_many_hosts() {
-  case ${words[0]} in
-    pretrain | finetune | preflight) has_flag coordinator || add_flag --distributed=auto ;;
-  esac
+  ! runs_on_all || has_flag coordinator || add_flag --distributed=auto
 }
 
 posix_quoted() { # words for any POSIX shell: as they are if plain, else between single quotes
@@ -173,6 +190,21 @@ decision() {
     2 | 130) echo stop ;;
     75) echo restart ;;
     *) echo retry ;;
+  esac
+}
+
+# start_again CODE LIMIT: whether the command is started again, at most LIMIT times after crashes; tells why.
+crashes=0
+start_again() {
+  case $(decision "$1") in
+    finish) return 1 ;;
+    stop) told "exit code $1: not started again" && return 1 ;;
+    restart) told "preempted and saved" ;;
+    retry)
+      crashes=$((crashes + 1))
+      ((crashes <= $2)) || { told "exit code $1 after $2 restarts: given up" && return 1; }
+      told "exit code $1: restart $crashes of $2"
+      ;;
   esac
 }
 

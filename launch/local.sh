@@ -21,7 +21,8 @@ processes=1 restarts=3 grace=60 port=''
 read_options 'processes= restarts= grace= port=' "$@"
 whole 1 processes
 whole 0 restarts grace
-[[ -z $port ]] || whole 1 port
+[[ -z $port ]] || whole 2 port
+((port <= 65535)) || die "--port=$port: at most 65535"
 needs_verb
 tools bert-jax
 

@@ -5,25 +5,16 @@ pids=()
 leaving='' # set when we ourselves are told to go: nothing is restarted then
 
 # keep_running COUNT LIMIT GRACE COMMAND [BEFORE]: starts COUNT processes, `COMMAND I` each in a subshell that it replaces
-# with exec. When one ends badly the others have GRACE seconds. All are started again as `decision` says, at most LIMIT
-# times after crashes; BEFORE is called before each attempt. Returns the code of the last one.
+# with exec. When one ends badly the others have GRACE seconds. All are started again as `start_again` says; BEFORE is
+# called before each attempt. Returns the code of the last one.
 keep_running() {
-  local count=$1 limit=$2 grace=$3 _start=$4 before=${5:-:} crashes=0 code=0
+  local count=$1 limit=$2 grace=$3 _start=$4 before=${5:-:} code=0
   trap 'leaving=yes; signal_all TERM' TERM INT HUP
   while :; do
     "$before"
     run_together "$count" "$grace" "$_start"
     [[ -z $leaving ]] || return "$code"
-    case $(decision "$code") in
-      finish) return 0 ;;
-      stop) told "exit code $code: not started again" && return "$code" ;;
-      restart) told "preempted and saved: started again" ;;
-      retry)
-        crashes=$((crashes + 1))
-        ((crashes <= limit)) || { told "exit code $code after $limit restarts: given up" && return "$code"; }
-        told "exit code $code: restart $crashes of $limit"
-        ;;
-    esac
+    start_again "$code" "$limit" || return "$code"
   done
 }
 

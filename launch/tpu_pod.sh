@@ -86,8 +86,10 @@ start() {
 
 remove() { run gcloud compute tpus queued-resources delete "$name" "${place[@]}" --force --quiet; }
 
+look=(gcloud compute tpus queued-resources describe "$name" "${place[@]}" '--format=value(state.state)')
+
 slice_state() { # what gcloud calls it, MISSING where there is none, UNKNOWN where gcloud cannot tell
-  local look=(gcloud compute tpus queued-resources describe "$name" "${place[@]}" '--format=value(state.state)') said
+  local said
   "${look[@]}" 2>/dev/null && return
   said=$("${look[@]}" 2>&1) || true
   if [[ ${said,,} == *not_found* || ${said,,} == *"not found"* ]]; then
@@ -125,6 +127,20 @@ have_slice() {
   done
 }
 seen=''
+
+# status: a slice that is not there yet has no workers to ask.
+status() {
+  local state
+  if [[ -n $dry_run ]]; then
+    run "${look[@]}"
+  else
+    state=$(slice_state)
+    echo "$state"
+    [[ $state != UNKNOWN ]] || return 1
+    [[ $state == ACTIVE ]] || return 0
+  fi
+  on_workers all 'hostname; sudo docker ps --all --filter=name=bert-jax --format="{{.Status}}"'
+}
 
 resume() {
   have_slice
@@ -166,6 +182,7 @@ watch() {
 
 prepare_run() {
   needed image
+  no_flag image
   needs_verb
   needs_bucket
   on_many_hosts
@@ -189,10 +206,7 @@ case $action in
   create) create ;;
   run) start ;;
   logs) on_workers "$worker" 'sudo docker logs --follow --tail=200 bert-jax' ;;
-  status)
-    run gcloud compute tpus queued-resources describe "$name" "${place[@]}" '--format=value(state.state)'
-    on_workers all 'hostname; sudo docker ps --all --filter=name=bert-jax --format="{{.Status}}"'
-    ;;
+  status) status ;;
   resume | watch) if [[ -n $dry_run ]]; then planned_resume; else "$action"; fi ;;
   delete) remove ;;
 esac

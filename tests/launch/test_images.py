@@ -46,16 +46,26 @@ def test_an_image_is_small_and_safe(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_locks_are_there(path):
-    [locks] = re.findall(r'^ARG LOCKS="(.*)"$', path.read_text(), re.MULTILINE)
-    for lock in ["requirements/build.txt", *locks.split()]:
-        assert (ROOT / lock).is_file()
-        assert any(lock == source or lock.startswith(source) for source in copied(path))
+    """Those of the loop, in a folder where what COPY brings is laid as it says."""
+    [extras] = re.findall(r'^ARG EXTRAS="(.*)"$', path.read_text(), re.MULTILINE)
+    [names] = re.findall(r"for lock in (.*) \$EXTRAS; do", path.read_text())
+    there = {"base", *(lock.stem for lock in (ROOT / "requirements").glob("*.txt"))}
+    assert "COPY requirements.txt requirements/base.txt\nCOPY requirements/ requirements/\n" in path.read_text()
+    assert {*names.split(), *extras.split()} <= there
+    assert names == f"build {path.suffix[1:]}".replace("cpu", "base")
+    assert '"requirements/$lock.txt"' in path.read_text()
 
 
-def test_the_images_differ_in_their_lock_and_environment_only():
+def test_the_image_of_a_slice_reads_buckets():
+    """The launchers of slices take no other working directory."""
+    assert 'ARG EXTRAS="gcs"' in (ROOT / "launch" / "Dockerfile.tpu").read_text()
+    assert "gcsfs==" in (ROOT / "requirements" / "gcs.txt").read_text()
+
+
+def test_the_images_differ_in_their_locks_and_environment_only():
     def common(path):
         text = re.sub(r"(?m)^ENV (JAX_PLATFORMS|NVIDIA_\w+)=.*\n(    NVIDIA_.*\n)?", "", path.read_text())
-        text = re.sub(r'ARG LOCKS=".*"', "", text).replace(path.suffix[1:], "")
+        text = re.sub(r'ARG EXTRAS=".*"', "", text).replace("build base", "build cpu").replace(path.suffix[1:], "")
         return text.split("\n", 1)[1]
 
     assert len({common(path) for path in FILES}) == 1

@@ -273,6 +273,21 @@ def test_watch_outlives_preemptions(launch):
     assert deeds(launch) == ["start", "delete", "create", "start"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "said", "code"),
+    [
+        ({"out": "WAITING_FOR_RESOURCES\n"}, "WAITING_FOR_RESOURCES\n", 0),
+        ({"code": 1, "err": "ERROR: NOT_FOUND: no such resource\n"}, "MISSING\n", 0),
+        ({"code": 1, "err": "ERROR: not logged in\n"}, "UNKNOWN\n", 1),
+    ],
+)
+def test_status_asks_no_worker_of_a_slice_that_is_not_there(launch, answer, said, code):
+    launch.answers = {"gcloud": [["describe", [answer]]]}
+    done = launch.script("tpu_pod.sh", "status", "--name=books", "--zone=z")
+    assert (done.stdout, done.returncode) == (said, code)
+    assert not [argv for argv in launch.argvs("gcloud") if "ssh" in argv]
+
+
 def test_watch_gives_up_on_a_container_that_does_not_start(launch):
     launch.answers = pod()
     launch.answers["gcloud"].append(["docker", [{"code": 1, "err": "no such image"}]])

@@ -48,6 +48,7 @@ def plain(calls: list[dict]) -> list[str]:
 def test_a_dry_run_calls_nothing_and_prints_what_would_be_called(launch, words):
     """The lines are read by a shell, and lead to the very calls of the run that is not dry."""
     hostile = [*words, *HOSTILE] if "--" in words else words
+    launch.answers = {"gcloud": [["describe", [{"out": "ACTIVE\n"}]]]}
     printed = launch.script(*dry(hostile))
     assert printed.returncode == 0, printed.stderr
     assert launch.calls() == []
@@ -92,6 +93,9 @@ def test_a_missing_tool_is_one_line(launch, words, tool):
         (["tpu_pod.sh", "run", *POD], "no command; write -- pretrain"),
         (["tpu_pod.sh", "run", *POD, "--", "--config=x"], "--config=x is no verb"),
         (["tpu_pod.sh", "run", *POD, "--", "pretrain", "--workdir=runs/x"], "--workdir=runs/x is lost"),
+        (["tpu_pod.sh", "run", *POD, "--", "pretrain", "--workdir", "runs/x"], "--workdir=runs/x is lost"),
+        (["tpu_pod.sh", "run", *POD, "--", "finetune"], "finetune without --workdir"),
+        (["tpu_pod.sh", "run", *SLICE, "--image=-v", *RUN], "--image=-v begins with -"),
         (["tpu_pod.sh", "create", "--name=A;touch x", "--zone=z"], "--name='A;touch x': at most 40"),
         (["tpu_pod.sh", "create", "--name=a", "--zone=z", "--poll=soon", "--restarts=-1"], "--restarts=-1 --poll=soon"),
         (
@@ -102,16 +106,25 @@ def test_a_missing_tool_is_one_line(launch, words, tool):
         (["local.sh", "--processes", *RUN], "unexpected --processes;"),
         (["local.sh", "--processes=a[$(touch x)]", *RUN], "whole numbers of at least 1"),
         (["local.sh", "--words=x", *RUN], "unexpected --words=x"),
+        (["local.sh", "--processes=2", "--port=1", *RUN], "--port=1: whole numbers of at least 2"),
+        (["local.sh", "--processes=2", "--port=65536", *RUN], "--port=65536: at most 65535"),
         (["gpu_node.sh", "--gpus=all", *RUN], "--gpus=all: numbers"),
+        (["gpu_node.sh", "--image=--privileged", *RUN], "--image=--privileged begins with -"),
         (["gpu_node.sh", "--mount=/a", *RUN], "--mount is for --image=IMAGE"),
         (["gpu_node.sh", "--image=i", "--mount=a", *RUN], "an absolute path"),
         (["gpu_node.sh", "--image=i", "--mount=/a", "--", "pretrain", "--workdir=/ab/c"], "is in no mounted folder"),
+        (["gpu_node.sh", "--image=i", "--mount=/a", "--", "pretrain", "--workdir", "/b"], "--workdir=/b is in no"),
+        (["slurm/job.sh"], "launch/slurm.sh submits it"),
+        (["slurm/job.sh", "--help", "3", "srun"], "launch/slurm.sh submits it"),
         (["slurm.sh", "--process=gpu", *RUN], "--process=gpu needs --gpus=N"),
         (["slurm.sh", "--process=core", *RUN], "--process=core: node or gpu"),
         (["slurm.sh", "--nodes=two", *RUN], "--nodes=two: whole numbers"),
         (["gke.sh", "run", "--name=a", *RUN], "missing --image=VALUE --accelerator=VALUE --topology=VALUE --chips-per"),
         (["gke.sh", "run", *GKE, "--topology=4by4", *RUN], "--topology=4by4 is not AxB"),
         (["gke.sh", "run", *GKE, "--topology=3x3", *RUN], "9 chips of --topology=3x3 are no nodes of 4"),
+        (["gke.sh", "resume", *GKE, "--topology=3x3", *RUN], "9 chips of --topology=3x3 are no nodes of 4"),
+        (["gke.sh", "run", *GKE, "--topology=3x3", "--dry-run", *RUN], "9 chips of --topology=3x3 are no nodes of 4"),
+        (["gke.sh", "logs", "--name=a", "--namespace="], "missing --namespace=VALUE"),
         (["gke.sh", "run", *GKE, "--", "pretrain", "--workdir=/mnt/x"], "--workdir=/mnt/x is lost"),
         (["xpk.sh", "delete"], "missing --name=VALUE --cluster=VALUE --zone=VALUE"),
     ],
