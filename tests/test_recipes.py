@@ -244,7 +244,7 @@ def test_the_page_of_recipes_names_every_key() -> None:
 
 @pytest.mark.parametrize("name", ["quickstart", *(pytest.param(f"bert_{s}", marks=pytest.mark.heavy) for s in SIZES)])
 def test_the_step_of_every_phase_compiles_and_fits(name):
-    """As ``bert-jax plan`` compiles it, for eight devices, without text. The same stands guard over a recipe of yours."""
+    """As ``bert-jax plan`` compiles it, for eight devices, without text. It may stand guard over a recipe of yours."""
     from bert_jax import recipe_plan
 
     planned = recipe_plan.plan(recipes.load(name).to_dict(), recipe_plan.Request("cpu:8"), print)

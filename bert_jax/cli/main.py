@@ -120,6 +120,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
         told(str(ended))
         code = exit_codes.PREEMPTED
     except UserError as error:
+        distributed.hear_of_lost()
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         distributed.leave_by_error(str(error), exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT

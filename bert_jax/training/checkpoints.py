@@ -108,6 +108,8 @@ class Checkpoints:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, jax.errors.JaxRuntimeError):
+                raise  # of devices or other processes, not of the disk
             advice = "free some space" if files.is_full(error) else "mend that"
             raise UserError(
                 f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: {advice}, then "

@@ -30,6 +30,7 @@ VARIABLES = {
     "process_id": "BERT_JAX_PROCESS_ID",
 }
 AUTO = "auto"
+LOST_SECONDS = 2.0  # in which it is known that a process is lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,11 +255,18 @@ def _end_on_errors(line: Line) -> None:
 
     def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         sys.__excepthook__(kind, error, trace)
-        time.sleep(2.0)  # a collective fails where another process is lost: then the roll call names it, and ends us
+        hear_of_lost()
         leave_by_error(f"{kind.__name__}: {error}".splitlines()[0], 1)
 
     sys.excepthook = end
     threading.excepthook = lambda told: end(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+
+
+def hear_of_lost() -> None:
+    """Before an error counts as this process's own: where another one is lost, a collective fails here, and the roll
+    call is about to name it and to end this process."""
+    if several():
+        time.sleep(LOST_SECONDS)
 
 
 def leave_by_error(told: str, code: int) -> None:

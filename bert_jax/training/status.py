@@ -162,7 +162,15 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
       UserError: ``workdir`` holds no run, or its status does not say how it stands.
     """
-    content = _load(files.as_path(workdir) / FILE)
+    try:
+        content = _parsed((files.as_path(workdir) / FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        content = None
+    except UserError:
+        raise
+    except Exception as error:  # a store's client raises what it likes
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{workdir}/{FILE} cannot be read ({reason}); check the rights, and the way there") from error
     if content is None:
         raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
     status = _plain(content)
@@ -254,7 +262,14 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load(path: Any) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return None
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except ValueError:
         return None
     return content if isinstance(content, dict) else None

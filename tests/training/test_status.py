@@ -173,3 +173,9 @@ def test_a_command_that_would_fail_again_is_not_offered(tmp_path, open_status):
     text = status.describe(tmp_path)
     assert "bert-jax pretrain" not in text
     assert "it would end the same way" in text
+
+
+def test_a_status_that_cannot_be_reached_is_not_one_that_is_not_there(tmp_path):
+    (tmp_path / "status.json").mkdir()
+    with pytest.raises(UserError, match=r"status.json cannot be read \(.*; check the rights, and the way there"):
+        status.read(tmp_path)
