@@ -108,7 +108,7 @@ def _whole(plan: Plan) -> list[str]:
 def advice_lines(advice: list[Advice], factor: int) -> list[str]:
     """The section on scaling."""
     if factor == 1:
-        return ["", "scaling: the batch is large enough for this machine"]
+        return ["", "scaling: no larger batch to advise on (--scale=N asks about one)"]
     lines = ["", f"scaling, advice of the literature: {factor} times the batch, as many rows in fewer steps"]
     for entry in advice:
         warmup = f"warm-up {entry.warmup_steps:,} steps" if entry.warmup_steps else "no warm-up of its own"
