@@ -15,7 +15,7 @@ from bert_jax.planning import page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice
 from bert_jax.planning.search import Found, search
-from bert_jax.planning.smaller import Smaller, describe, smallest
+from bert_jax.planning.smaller import Smaller, smallest
 from bert_jax.pretraining import Settings, checked
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
@@ -69,13 +69,9 @@ class Planned:
 
     def as_json(self) -> str:
         record = page.as_record(self.plan)
-        record["scaling"] = {"factor": self.factor, "phases": [dataclasses.asdict(a) for a in self.advice]}
+        record["scaling"] = page.advice_record(self.advice, self.factor)
         if self.smaller:
-            smaller = self.smaller
-            flags = smaller.change.overrides(self.batches)
-            record["smallest_change"] = {"name": describe(smaller.change), "flags": flags}
-            if smaller.same:
-                record["smallest_change"]["same_batch"] = smaller.same.overrides(self.batches)
+            record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
         if self.found:
             best = self.found.best
             record["search"] = {

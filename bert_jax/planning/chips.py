@@ -1,8 +1,12 @@
 """What a chip can do at most: every figure with the page or file that states it.
 
-Sources: [v3] .. [v6e] docs.cloud.google.com/tpu/docs/v3, /v4, /v5e, /v5p, /v6e, tables of the system architecture;
-[book] jax-ml/scaling-book, tpus.md, "TPU specs" and its appendices; [sharding] the same, sharding.md; [h200], [h100],
-[a100] NVIDIA's data sheets of these products, dense figures of the SXM part.
+Sources:
+  [v4] .. [v6e]: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, tables under "System architecture".
+  [book]: jax-ml/scaling-book, tpus.md, the two tables under "Key Takeaways" and the appendix "VPU".
+  [sharding], [gpus]: the same book, sharding.md and gpus.md.
+  [libtpu]: what the compiler of libtpu 0.0.42.1 says a program may use, when it refuses a larger one. A data sheet's
+    memory is more: the system keeps some.
+  [h100], [a100]: NVIDIA's data sheets of H100 SXM and A100 80GB SXM; half of what they state "with sparsity".
 """
 
 from __future__ import annotations
@@ -22,9 +26,10 @@ class Chip:
       matrix_flops: FLOP/s of matrix products, by their operands' dtype. JAX multiplies float32 on a TPU in one bfloat16
         pass by default (``jax.lax.Precision.DEFAULT``), so the two are equal there.
       vector_ops: elementwise operations a second; None: not known, and not counted.
-      memory_bytes, memory_bandwidth: of the main memory (HBM), bytes and bytes a second.
-      link_bandwidth: bytes a second one way over a link to one neighbour.
+      memory_bytes, memory_bandwidth: of the main memory (HBM), bytes that a program may use and bytes a second.
+      link_bandwidth: bytes a second one way over a link to one neighbour, or to the switch that joins all.
       torus: an axis of the slice is a ring if its length is a multiple of this; else a line, with half the bandwidth.
+        In three dimensions no axis is a ring unless all could be.
       network_bandwidth: bytes a second of one chip's share of its host's data-centre network.
     """
 
@@ -40,24 +45,32 @@ class Chip:
     dimensions: int = 2  # of the torus
     chip_config: str = "default"  # how libtpu presents its cores: "megacore" makes one device of two
 
+    @property
+    def axis_bandwidth(self) -> float:
+        """Bytes a second that a device receives: in a ring from both neighbours, from a switch over its one link."""
+        return self.link_bandwidth * (2 if self.platform == "tpu" else 1)
+
 
 def _tpu(name: str, peak: float, **fields: object) -> Chip:
     return Chip(name, "tpu", {"bf16": peak, "f32": peak}, **fields)  # type: ignore[arg-type]
 
 
-# Elementwise rates: 8 x 128 lanes, of 2 ALUs each on v4 and 4 from v5 on ([book], appendix "VPU"), times cores, times
-# the clock that follows from the peak: FLOP/s over 2 x 128 x 128 x (4 matrix units a core) x cores = 1.05 GHz on v4,
-# 1.50 on v5e, 1.75 on v5p; v6e is taken at v5p's.
+# Elementwise rates: 8 x 128 lanes, of 2 ALUs each on v4 and 4 from v5 on ([book], "VPU"), times cores, times the clock
+# that follows from the peak: FLOP/s over 2 x 128 x 128 x 4 matrix units a core x cores = 1.05 GHz on v4, 1.50 on v5e
+# (as [book] says), 1.75 on v5p. v6e: 1.75 GHz too, with which its peak takes four units of 256 x 256; [v6e] speaks of
+# two, which would need 3.5 GHz.
 _LANES = 8 * 128
 
+# Links: [book]. Google's pages state 11 % more: both ways together, over all links of a chip, 1,200 GB/s on v5p
+# (6 links), 400 on v5e and 800 on v6e (4 links).
 CHIPS = {
-    # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [book] 4.5e10 bytes/s a link one way, rings on axes of 4n. No page
-    # states the network of a v4 host: that of [v5p], 50 Gbit/s a chip, is taken.
+    # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states the network of a v4 host: that of v5p is
+    # taken.
     "v4": _tpu(
         "v4",
         275e12,
         vector_ops=_LANES * 2 * 2 * 1.05e9,
-        memory_bytes=32 * GIB,
+        memory_bytes=30.75 * GIB,
         memory_bandwidth=1200 * GB,
         link_bandwidth=4.5e10,
         torus=4,
@@ -65,49 +78,51 @@ CHIPS = {
         dimensions=3,
         chip_config="megacore",
     ),
-    # [v5e] 197 TFLOP/s, 16 GB, 819 GB/s, pod network 6.4 Tbit/s over 256 chips; [book] 4.5e10 a link, rings of 16 only.
+    # [v5e] 197 TFLOP/s, 16 GB, 819 GB/s, network 6.4 Tbit/s over 256 chips; [libtpu] 15.75 GiB.
     "v5e": _tpu(
         "v5e",
         197e12,
         vector_ops=_LANES * 4 * 1.5e9,
-        memory_bytes=16 * GB,
+        memory_bytes=15.75 * GIB,
         memory_bandwidth=819 * GB,
         link_bandwidth=4.5e10,
         torus=16,
         network_bandwidth=6.4e12 / 8 / 256,
     ),
-    # [v5p] 459 TFLOP/s, 95 GB, 2,765 GB/s, network 50 Gbit/s a chip; [book] 9e10 a link.
+    # [v5p] 459 TFLOP/s, 95 GB, 2,765 GB/s, network 50 Gbit/s a chip; [libtpu] 95.74 GiB.
     "v5p": _tpu(
         "v5p",
         459e12,
         vector_ops=_LANES * 4 * 2 * 1.75e9,
-        memory_bytes=95 * GB,
+        memory_bytes=95.74 * GIB,
         memory_bandwidth=2765 * GB,
         link_bandwidth=9e10,
         torus=4,
         network_bandwidth=6.25e9,
         dimensions=3,
     ),
-    # [v6e] 918 TFLOP/s, 32 GB, 1,638 GB/s; [book] 9e10 a link, DCN 2.5e10 a host (of 8 chips).
+    # [v6e] 918 TFLOP/s, 32 GB, 1,638 GB/s, network 25.6 Tbit/s over 256 chips; [libtpu] 31.25 GiB.
     "v6e": _tpu(
         "v6e",
         918e12,
         vector_ops=_LANES * 4 * 1.75e9,
-        memory_bytes=32 * GB,
+        memory_bytes=31.25 * GIB,
         memory_bandwidth=1638 * GB,
         link_bandwidth=9e10,
         torus=16,
-        network_bandwidth=2.5e10 / 8,
+        network_bandwidth=25.6e12 / 8 / 256,
     ),
 }
 
-# NVLink and NVSwitch reach every GPU of a node at the same rate: one "link" of half the stated total. Between nodes:
-# one 400 Gbit/s adapter a GPU, as in NVIDIA's DGX H100 user guide (200 Gbit/s in that of DGX A100).
+# NVLink and NVSwitch reach every GPU of a node at the same rate, one way half of what a data sheet calls NVLink's
+# bandwidth ([gpus], "At the node level": 450 GB/s, 300 on A100). Between nodes one adapter a GPU: 400 Gbit/s in DGX
+# H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100. The data sheets' float32 rate counts a fused
+# multiply-add as two ([gpus], "CUDA Cores"); an elementwise operation is one, so half of it is taken.
 GPUS = {
-    # [h200] bfloat16 989, TF32 495 TFLOP/s (JAX's default for float32), 141 GB, 4.8 TB/s, NVLink 900 GB/s both ways.
-    "h200": Chip("h200", "gpu", {"bf16": 989e12, "f32": 494.5e12}, 67e12, 141 * GB, 4.8e12, 4.5e11, 1, 5e10, 1),
-    # [h100] the same rates, 80 GB, 3.35 TB/s.
-    "h100": Chip("h100", "gpu", {"bf16": 989e12, "f32": 494.5e12}, 67e12, 80 * GB, 3.35e12, 4.5e11, 1, 5e10, 1),
-    # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s, NVLink 600 GB/s both ways.
-    "a100": Chip("a100", "gpu", {"bf16": 312e12, "f32": 156e12}, 19.5e12, 80 * GB, 2.039e12, 3e11, 1, 2.5e10, 1),
+    # The die of h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
+    "h200": Chip("h200", "gpu", {"bf16": 989e12, "f32": 494.5e12}, 33.5e12, 141 * GB, 4.8e12, 4.5e11, 1, 5e10, 1),
+    # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, float32 67, 80 GB, 3.35 TB/s.
+    "h100": Chip("h100", "gpu", {"bf16": 989e12, "f32": 494.5e12}, 33.5e12, 80 * GB, 3.35e12, 4.5e11, 1, 5e10, 1),
+    # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s.
+    "a100": Chip("a100", "gpu", {"bf16": 312e12, "f32": 156e12}, 9.75e12, 80 * GB, 2.039e12, 3e11, 1, 2.5e10, 1),
 }

@@ -24,7 +24,8 @@ class Collective:
 
     Attributes:
       axes: names of the mesh axes along which the members of a group differ; ("?",) where they fit no axes.
-      bytes: of the whole array that a device ends with (gather) or begins with (the others).
+      bytes: of the whole array: what a device ends with (all-gather), what all hold together (all-to-all), or what each
+        begins with (the others).
       seconds: by the bandwidth of the links and the least time of a hop.
     """
 
@@ -63,11 +64,14 @@ class Fabric:
         return tuple(name for name, v in zip(self.names, varies, strict=True) if v)
 
     def rates(self, group: np.ndarray) -> tuple[float, int]:
-        """(bytes a second that one member sends to and receives from the others, hops to the farthest)."""
+        """(bytes a second that reach one member from the others, hops to the farthest).
+
+        Members on one host share what crosses the network: the sum or the copy of their rows does it once.
+        """
         if self.places is None:
             hosts = 1 if not self.per_host else len(np.unique(group // self.per_host))
-            bandwidth = self.chip.network_bandwidth if hosts > 1 else 2 * self.chip.link_bandwidth
-            return bandwidth, 1
+            network = self.chip.network_bandwidth * len(group) / hosts
+            return (min(network, self.chip.axis_bandwidth) if hosts > 1 else self.chip.axis_bandwidth), 1
         places = self.places[group]
         if len(np.unique(places[:, 0])) > 1:
             return self.chip.network_bandwidth, 1
@@ -75,10 +79,16 @@ class Fabric:
         for axis, whole in enumerate(self.extent, start=1):
             length = len(np.unique(places[:, axis]))
             if length > 1:
-                ring = length == whole and whole % self.chip.torus == 0
-                bandwidth += 2 * self.chip.link_bandwidth if ring else self.chip.link_bandwidth
+                ring = length == whole and self._closes(whole)
+                bandwidth += self.chip.axis_bandwidth if ring else self.chip.link_bandwidth
                 hops += length // 2 if ring else length - 1
         return max(bandwidth, self.chip.link_bandwidth), max(hops, 1)
+
+    def _closes(self, length: int) -> bool:
+        """Whether the links of a whole axis make a ring. In three dimensions optical switches close it, which only
+        whole cubes of 4 x 4 x 4 have (jax-ml/scaling-book, tpus.md, "TPU Networking")."""
+        axes = self.extent if self.chip.dimensions == 3 else (length,)
+        return all(n % self.chip.torus == 0 for n in axes)
 
 
 def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
@@ -110,20 +120,22 @@ def measured(computation: Computation, instruction: Instruction, on: Fabric) -> 
     sent = sum(a.bytes for name in instruction.operands for a in _shape(computation, name))
     groups = replica_groups(instruction, math.prod(on.shape))
     size = groups.shape[1]
-    whole = sent * size if kind == "all-gather" else sent
+    whole = sent * size if kind in ("all-gather", "all-to-all") else sent
     bandwidth, hops = on.rates(groups[0])
     axes = on.axes(groups, kind != "collective-permute")
-    return Collective(kind, axes, whole, size, duration(kind, whole, bandwidth, hops, size))
+    part = 1 / size if on.places is None else 0.25
+    return Collective(kind, axes, whole, size, duration(kind, whole, bandwidth, hops, size, part))
 
 
-def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int) -> float:
-    """Seconds, as the scaling book has it (sharding.md): an all-gather or reduce-scatter of V bytes takes V / W with W
-    counted over both directions, an all-reduce twice that, an all-to-all a quarter; never less than the hops take."""
+def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, all_to_all: float = 0.25) -> float:
+    """Seconds, as the scaling book has it (sharding.md; gpus.md for switches): an all-gather or reduce-scatter of V
+    bytes takes V / W, an all-reduce twice that, an all-to-all a quarter on a torus and one over the members behind a
+    switch; never less than the hops take. ``bandwidth``: W, of all that reaches a device."""
     if members <= 1:
         return 0.0
     if kind == "collective-permute":
-        return max(HOP_SECONDS, 2 * whole / bandwidth)
-    times = {"all-reduce": 2.0, "all-to-all": 0.25}.get(kind, 1.0)
+        return max(HOP_SECONDS, whole / bandwidth)
+    times = {"all-reduce": 2.0, "all-to-all": all_to_all}.get(kind, 1.0)
     share = (members - 1) / members
     return max(HOP_SECONDS * hops * max(times, 1.0), times * share * whole / bandwidth)
 

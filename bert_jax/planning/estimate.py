@@ -34,14 +34,16 @@ def activation_bytes(model: ModelConfig, layout: Layout) -> float:
     """What the backward pass needs of the forward pass, on one device.
 
     A layer keeps 34 L D + 5 H L^2 bytes a row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
-    Recomputation", equation 1), of which the outputs of products with weights are 18 L D. float32 takes twice that.
+    Recomputation in Large Transformer Models", equation 1). The outputs of products with weights are 18 L D: queries,
+    keys and values 6, the MLP's first 8, and 2 each of attention's output and the MLP's second. float32 takes twice
+    that.
     """
     d, heads, length = model.hidden_size, model.num_heads, layout.length
     scale = 1 if model.dtype == "bfloat16" else 2
-    # Of the 34, 10 are not split over the tensor axis (equation 2).
+    # Of the 34, 10 are not split over the tensor axis (equation 2); of the 18, the last two.
     kept = {
         "none": length * d * (10 + 24 / layout.tensor) + 5 * heads * length**2 / layout.tensor,
-        "dots": length * d * (2 + 16 / layout.tensor),
+        "dots": length * d * (4 + 14 / layout.tensor),
         "full": 2.0 * length * d,
     }
     layers = scale * model.num_layers * kept[layout.remat]
@@ -63,7 +65,7 @@ def step_seconds(model: ModelConfig, layout: Layout, chip: Chip, row_flops: floa
     dtype = "bf16" if model.dtype == "bfloat16" else "f32"
     width = 2 if model.dtype == "bfloat16" else 4
     compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY
-    bandwidth = 2 * chip.link_bandwidth
+    bandwidth = chip.axis_bandwidth
     own = width * parameter_count / layout.tensor
     sent = 0.0
     if layout.data > 1:

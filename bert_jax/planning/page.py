@@ -14,6 +14,11 @@ from bert_jax.planning.smaller import Smaller, describe
 
 Record = dict[str, Any]
 
+PREDICTED = (
+    "predictions are lower bounds: the compiled program's work at the peaks above, as if they were always reached; "
+    "nothing was run"
+)
+
 
 def as_lines(plan: Plan) -> list[str]:
     """All that a plan says."""
@@ -22,6 +27,7 @@ def as_lines(plan: Plan) -> list[str]:
         f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, micro_batches={plan.micro_batches}, "
         f"remat={plan.remat}",
         _chip(plan),
+        PREDICTED,
     ]
     for phase in plan.phases:
         lines += ["", *_phase(phase, plan)]
@@ -32,8 +38,8 @@ def _chip(plan: Plan) -> str:
     chip, rates = plan.chip, ", ".join(f"{name} {flops / 1e12:,.4g}" for name, flops in plan.chip.matrix_flops.items())
     measured = " (measured here, now)" if chip.platform == "cpu" else ""
     return (
-        f"a device at most{measured}: {rates} TFLOP/s, {size(chip.memory_bytes)}, "
-        f"{chip.memory_bandwidth / 1e9:,.4g} GB/s memory, {chip.link_bandwidth / 1e9:,.4g} GB/s a link one way"
+        f"peaks of a device{measured}: matrix products {rates} TFLOP/s, memory {size(chip.memory_bytes)} at "
+        f"{chip.memory_bandwidth / 1e9:,.4g} GB/s, {chip.link_bandwidth / 1e9:,.4g} GB/s each way over a link"
     )
 
 
@@ -41,11 +47,11 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
     compiled, of = phase.compiled, phase.phase
     memory = compiled.memory
     lines = [
-        f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} x {of.max_length}, "
+        f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} rows x {of.max_length} positions, "
         f"{'refused' if compiled.refused_bytes else 'compiled'} in {compiled.seconds:,.0f} s",
         f"  {'fits' if phase.fits else 'DOES NOT FIT'}: {size(compiled.needed_bytes)} of "
         f"{size(plan.chip.memory_bytes)} a device",
-        f"  memory: parameters {size(memory.parameters)}, optimizer {size(memory.optimizer)}, "
+        f"  memory of a device: parameters {size(memory.parameters)}, optimizer {size(memory.optimizer)}, "
         + (f"frozen {size(memory.frozen)}, " if memory.frozen else "")
         + f"batch {size(memory.batch)}"
         + ("" if compiled.refused_bytes else _temporary(compiled.memory)),
@@ -55,13 +61,15 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
         return lines
     bound = ", ".join(f"{name} {1e3 * s:,.2f} ms" for name, s in sorted(prediction.bound.items(), key=lambda b: -b[1]))
     lines += [
-        f"  work of a device: {prediction.products / 1e9:,.1f} GFLOP of products (the model's own count "
-        f"{phase.model_flops / phase.num_devices / 1e9:,.1f}), {prediction.elementwise / 1e9:,.1f} G elementwise, "
-        f"{prediction.bytes / 1e9:,.2f} GB of memory, {prediction.intensity:,.0f} FLOPs a byte",
+        f"  work of a device in a step: {prediction.products / 1e9:,.1f} GFLOP of matrix products (by the model's "
+        f"shape {phase.model_flops / phase.num_devices / 1e9:,.1f}), {prediction.elementwise / 1e9:,.1f} G elementwise "
+        f"operations, {prediction.bytes / 1e9:,.2f} GB of memory read and written, {prediction.intensity:,.0f} "
+        "operations a byte",
         *_collectives(prediction.collectives),
-        f"  PREDICTED step: {1e3 * prediction.seconds:,.2f} ms = computation {1e3 * prediction.compute_seconds:,.2f} "
-        f"({bound}) + communication that nothing hides {1e3 * prediction.exposed_seconds:,.2f}",
-        f"  PREDICTED: {phase.positions_per_second:,.0f} tokens/s (positions), MFU {100 * phase.mfu:.1f} %, "
+        f"  PREDICTED step: {1e3 * prediction.seconds:,.2f} ms = computation "
+        f"{1e3 * prediction.compute_seconds:,.2f} ms "
+        f"(limited by {bound}) + communication that no computation hides {1e3 * prediction.exposed_seconds:,.2f} ms",
+        f"  PREDICTED: {phase.positions_per_second:,.0f} positions/s (padding counts), MFU {100 * phase.mfu:.1f} %, "
         f"{duration(phase.seconds or 0.0)} for the phase",
     ]
     return lines
@@ -69,18 +77,18 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
 
 def _temporary(memory: Any) -> str:
     return (
-        f", layout {size(memory.padding)}, activations and other temporaries {size(memory.temporaries)}, "
-        f"outputs apart {size(memory.outputs)}, program {size(memory.program)}"
+        f", padding of these {size(memory.padding)}, activations and other temporaries {size(memory.temporaries)}, "
+        f"other results {size(memory.outputs)}, the program {size(memory.program)}"
     )
 
 
 def _collectives(rows: Iterable[Row]) -> list[str]:
     lines = [
-        f"    {row.kind:<20}{'+'.join(row.axes):<18}{row.count:>6} times {size(row.bytes):>12}"
+        f"    {row.kind:<20}{'+'.join(row.axes):<18}{row.count:>6}, together {size(row.bytes):>11}"
         f"  {1e3 * row.seconds:9.3f} ms"
         for row in rows
     ]
-    return ["  collectives of a step, by the mesh axis they ride:", *lines] if lines else ["  no collectives"]
+    return ["  collectives of a step, by the mesh axes they run over:", *lines] if lines else ["  no collectives"]
 
 
 def _whole(plan: Plan) -> list[str]:
@@ -88,25 +96,39 @@ def _whole(plan: Plan) -> list[str]:
         return ["verdict: does not fit"]
     rates = plan.rates
     return [
-        f"PREDICTED for the run: {duration(plan.days * 86_400)}, {plan.chip_hours:,.1f} chip-hours"
+        f"PREDICTED for the whole run: {duration(plan.days * 86_400)}, {plan.chip_hours:,.1f} chip-hours"
         + ("" if plan.money is None else f", {plan.money:,.2f} at {rates.price_per_chip_hour:g} a chip-hour"),
-        f"  of it {100 * plan.restart_share:.1f} % for restarts: {rates.restarts_per_day:g} a day, each "
-        f"{rates.restart_seconds:,.0f} s and half of {plan.save_every_steps:,} steps; evaluations, saves and waiting "
-        "for input are not counted",
+        f"  with {100 * plan.restart_share:.1f} % added for restarts: {rates.restarts_per_day:g} a day, each losing "
+        f"{rates.restart_seconds:,.0f} s and half of the {plan.save_every_steps:,} steps between saves; evaluations, "
+        "saves and waiting for input are not counted",
         "verdict: fits" if plan.fits else "verdict: does not fit",
     ]
 
 
 def advice_lines(advice: list[Advice], factor: int) -> list[str]:
     """The section on scaling."""
-    head = "the batch suits the machine" if factor == 1 else f"{factor} times the batch, as many rows seen"
-    lines = ["", f"scaling: {head}"]
+    if factor == 1:
+        return ["", "scaling: no larger batch to advise on (--scale=N asks about one)"]
+    lines = ["", f"scaling, advice of the literature: {factor} times the batch, as many rows in fewer steps"]
     for entry in advice:
+        warmup = f"warm-up {entry.warmup_steps:,} steps" if entry.warmup_steps else "no warm-up of its own"
+        moved = ((name, getattr(entry, name)) for name in ("b1", "b2", "eps"))
         lines.append(
             f"  {entry.phase}: batch {entry.batch_size:,}, {entry.num_steps:,} steps, {entry.optimizer}, peak rate "
-            f"{entry.learning_rate:.3g}, warm-up {entry.warmup_steps:,} steps: {entry.rule}"
+            f"{entry.learning_rate:.3g}, {warmup}"
+            + "".join(f", {name} {value:.4g}" for name, value in moved if value is not None)
+            + f": {entry.rule}"
         )
     return [*lines, *(f"  - {caveat}" for caveat in CAVEATS)]
+
+
+def advice_record(advice: list[Advice], factor: int) -> Record:
+    """The same for ``--json``."""
+    return {
+        "factor": factor,
+        "phases": [dataclasses.asdict(entry) for entry in advice],
+        "caveats": list(CAVEATS) if factor > 1 else [],
+    }
 
 
 def smaller_lines(smaller: Smaller | None, batches: Mapping[str, int]) -> list[str]:
@@ -115,7 +137,7 @@ def smaller_lines(smaller: Smaller | None, batches: Mapping[str, int]) -> list[s
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
     seconds = smaller.plan.training_seconds
     lines = [
-        f"smallest change that fits: {describe(smaller.change)} ({_needed(smaller.plan)} a device, predicted "
+        f"smallest change that fits: {describe(smaller.change)} ({size(_most(smaller.plan))} a device, PREDICTED "
         f"{duration(seconds or 0.0)}): {' '.join(smaller.change.overrides(batches))}"
     ]
     if smaller.same:
@@ -124,8 +146,20 @@ def smaller_lines(smaller: Smaller | None, batches: Mapping[str, int]) -> list[s
     return lines
 
 
-def _needed(plan: Plan) -> str:
-    return size(max(phase.compiled.needed_bytes for phase in plan.phases))
+def smaller_record(smaller: Smaller, batches: Mapping[str, int]) -> Record:
+    """The same for ``--json``."""
+    return {
+        "name": describe(smaller.change),
+        "flags": smaller.change.overrides(batches),
+        "needed_bytes": _most(smaller.plan),
+        "predicted_seconds": smaller.plan.training_seconds,
+        "same_batch": smaller.same.overrides(batches) if smaller.same else None,
+    }
+
+
+def _most(plan: Plan) -> int:
+    """Bytes of a device, in the phase that needs the most."""
+    return max(phase.compiled.needed_bytes for phase in plan.phases)
 
 
 def search_lines(found: Found, batches: Mapping[str, int]) -> list[str]:
@@ -158,11 +192,14 @@ def as_record(plan: Plan) -> Record:
         "remat": plan.remat,
         "fits": plan.fits,
         "chip": dataclasses.asdict(plan.chip),
+        "prediction": PREDICTED,
         "phases": [_phase_record(phase) for phase in plan.phases],
         "predicted_days": plan.days,
         "predicted_chip_hours": plan.chip_hours,
         "predicted_price": plan.money,
         "restart_share": plan.restart_share,
+        "save_every_steps": plan.save_every_steps,
+        "rates": dataclasses.asdict(plan.rates),
         "notes": list(plan.notes),
     }
 
@@ -181,9 +218,11 @@ def _phase_record(phase: PhasePlan) -> Record:
         "model_flops": phase.model_flops,
         "compiler_flops": compiled.flops,
         "compiler_bytes": compiled.bytes,
+        "refused": bool(compiled.refused_bytes),
         "predicted": None if phase.prediction is None else dataclasses.asdict(phase.prediction),
-        "predicted_tokens_per_second": phase.positions_per_second,
+        "predicted_positions_per_second": phase.positions_per_second,
         "predicted_mfu": phase.mfu,
+        "predicted_phase_seconds": phase.seconds,
     }
 
 

@@ -174,37 +174,62 @@ class Plan:
         return None if price is None or self.chip_hours is None else price * self.chip_hours
 
 
+class Attempt:
+    """A recipe with a change on a machine. Its phases are compiled when they are asked for, each once.
+
+    Raises:
+      UserError: a mesh or a batch that does not divide.
+    """
+
+    def __init__(self, recipe: Recipe, machine: Machine, change: Change = Change()) -> None:  # noqa: B008
+        self._recipe, self._machine, self._change = recipe, machine, change
+        self._task, self._experiment = recipe.variant(change, machine.devices)
+        self._mesh = self._experiment.make_mesh(machine.devices)
+        self._done: dict[str, PhasePlan] = {}
+
+    def phase(self, kind: str) -> PhasePlan:
+        """By its name in the recipe."""
+        if kind not in self._done:
+            [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
+            self._done[kind] = self._planned(phase)
+        return self._done[kind]
+
+    def _planned(self, phase: Phase) -> PhasePlan:
+        machine = self._machine
+        compiled = compile_phase(self._task, self._experiment, phase, phase.kind, machine.devices)
+        on = fabric(self._mesh, machine.chip, machine.topology.devices_of_a_host)
+        prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
+        flops = self._task.flops_per_row[phase.kind] * phase.batch_size
+        peak = machine.chip.matrix_flops[_precision(self._recipe)]
+        return PhasePlan(compiled, prediction, fits_in(compiled, machine), flops, machine.topology.num_devices, peak)
+
+    def plan(self, rates: Rates) -> Plan:
+        """All phases."""
+        notes = []
+        for phase in self._experiment.phases.phases:
+            shorter = [kind for kind in self._task.batch_specs if kind.startswith(f"{phase.kind}/")]
+            if shorter:
+                notes.append(f"{phase.kind} also has shorter batches ({', '.join(shorter)}); the longest is planned")
+        return Plan(
+            self._machine.topology,
+            self._machine.chip,
+            dict(self._mesh.shape),
+            self._experiment.training.micro_batches,
+            self._change.remat or self._recipe.remat(),
+            tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases),
+            self._experiment.checkpoints.every_steps,
+            rates,
+            tuple(notes),
+        )
+
+
 def make(recipe: Recipe, machine: Machine, rates: Rates = Rates(), change: Change = Change()) -> Plan:  # noqa: B008
     """Compile every phase of a recipe for a machine.
 
     Raises:
       UserError: a mesh or a batch that does not divide, found before the first compile.
     """
-    task, experiment = recipe.variant(change, machine.devices)
-    mesh = experiment.make_mesh(machine.devices)
-    on = fabric(mesh, machine.chip, machine.topology.devices_of_a_host)
-    phases, notes = [], []
-    for phase in experiment.phases.phases:
-        compiled = compile_phase(task, experiment, phase, phase.kind, machine.devices)
-        fits = fits_in(compiled, machine)
-        prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
-        flops = task.flops_per_row[phase.kind] * phase.batch_size
-        peak = machine.chip.matrix_flops[_precision(recipe)]
-        phases.append(PhasePlan(compiled, prediction, fits, flops, machine.topology.num_devices, peak))
-        shorter = [kind for kind in task.batch_specs if kind.startswith(f"{phase.kind}/")]
-        if shorter:
-            notes.append(f"{phase.kind} also has shorter batches ({', '.join(shorter)}); the longest is planned")
-    return Plan(
-        machine.topology,
-        machine.chip,
-        dict(mesh.shape),
-        experiment.training.micro_batches,
-        change.remat or recipe.remat(),
-        tuple(phases),
-        experiment.checkpoints.every_steps,
-        rates,
-        tuple(notes),
-    )
+    return Attempt(recipe, machine, change).plan(rates)
 
 
 def fits_in(compiled: Compiled, machine: Machine) -> bool:

@@ -9,24 +9,24 @@ import math
 from bert_jax.planning.chips import Chip
 from bert_jax.training.loop import Experiment
 
-# You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", table 4 (BERT-large with
-# LAMB, untuned): sequences of a batch -> (peak rate, share of the steps that warm up). The rate grows with the root of
-# the batch, the share with the batch.
-LAMB_TABLE = {
-    512: (5 / (2**3.0 * 1e3), 1 / 320),
-    1024: (5 / (2**2.5 * 1e3), 1 / 160),
-    2048: (5 / (2**2.0 * 1e3), 1 / 80),
-    4096: (5 / (2**1.5 * 1e3), 1 / 40),
-    8192: (5 / (2**1.0 * 1e3), 1 / 20),
-    16384: (5 / (2**0.5 * 1e3), 1 / 10),
-    32768: (5 / 1e3, 1 / 5),
-}
-LAMB_FROM = 1024  # sequences a batch: up to here the published AdamW, beyond it LAMB
+# LAMB's peak rate grows with the root of the batch and its warm-up, as a share of the steps, with the batch: You et al.
+# 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", who trained BERT-large so with
+# batches of 512 to 32,768 sequences and tuned nothing in between. Where the two rules start from:
+# google-research/albert, README.md, "Pre-training Instructions": batch 4,096, rate 0.00176 (5 / (2^1.5 x 1000)), 3,125
+# of 125,000 steps.
+LAMB_AT, LAMB_RATE, LAMB_WARMUP = 4096, 5 / (2**1.5 * 1e3), 1 / 40
+LAMB_RANGE = (512, 32_768)
+LAMB_FROM = 1024  # up to here the recipe's optimizer is kept: four times the published batch; a choice, no one's rule
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Of one phase at a larger batch. ``warmup_steps``: at its beginning; 0 goes on where the last one ended."""
+    """Of one phase at a larger batch.
+
+    Attributes:
+      warmup_steps: at its beginning; 0: it goes on where the phase before ended.
+      b1, b2, eps: of ``config.optimizer``; None: as in the recipe.
+    """
 
     phase: str
     batch_size: int
@@ -35,16 +35,19 @@ class Advice:
     learning_rate: float
     warmup_steps: int
     rule: str
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
 
 
 def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> int:
     """By how much, a power of two, the batches would grow for devices to compute at least as long as they communicate.
 
-    With data parallelism that takes peak FLOP/s over link bandwidth (both ways) positions a device
-    (jax-ml/scaling-book, training.md, "data parallelism": 2,550 on v5p).
+    With data parallelism that takes peak FLOP/s over the bandwidth of one closed axis positions a device, if gradients
+    of matrices are summed in bfloat16 (jax-ml/scaling-book, training.md, "Data Parallelism": 2,550 on v5p).
     """
     first = experiment.phases.phases[0]
-    positions = max(chip.matrix_flops.values()) / (2 * chip.link_bandwidth)
+    positions = max(chip.matrix_flops.values()) / chip.axis_bandwidth
     wanted = positions * num_devices / (first.batch_size * first.max_length)
     return 2 ** max(0, math.ceil(math.log2(wanted)))
 
@@ -57,35 +60,50 @@ def advise(experiment: Experiment, factor: int) -> list[Advice]:
 def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
     phase, schedule = experiment.phases.phases[index], experiment.schedule
     batch, steps = phase.batch_size * factor, max(1, round(phase.num_steps / factor))
+    kind, rate = experiment.optimizer.kind, schedule.peak_learning_rate
     warmup = round(schedule.warmup_steps / factor) if index == 0 else 0
+    if factor == 1:
+        return Advice(phase.kind, batch, steps, kind, rate, warmup, "the recipe's own")
     if batch > LAMB_FROM:
         rate, share = lamb(batch)
-        warmup = round(share * steps)
-        rule = "LAMB, rate as the root of the batch and warm-up as the batch (You et al. 2020, table 4)"
-        if batch > max(LAMB_TABLE):
-            rule += "; beyond its largest batch, 32,768, so the table's end is given"
-        return Advice(phase.kind, batch, steps, "lamb", rate, warmup, rule)
-    rate = schedule.peak_learning_rate * math.sqrt(factor)
-    rule = "the recipe's own" if factor == 1 else "rate as the root of the batch (Krizhevsky 2014; Malladi et al. 2022)"
-    return Advice(phase.kind, batch, steps, experiment.optimizer.kind, rate, warmup, rule)
+        rule = "rate as the root of the batch and warm-up as the batch (You et al. 2020), from those of ALBERT at 4,096"
+        if batch > LAMB_RANGE[1]:
+            rule += "; held at those for 32,768, the largest batch the rules were tried with"
+        return Advice(phase.kind, batch, steps, "lamb", rate, round(share * steps), rule)
+    rate *= math.sqrt(factor)
+    if kind == "lamb":
+        rule = "rate as the root of the batch (You et al. 2020), warm-up of as many rows"
+        return Advice(phase.kind, batch, steps, kind, rate, warmup, rule)
+    rule = "rate, betas and epsilon as the batch grows (Malladi et al. 2022), warm-up of as many rows"
+    return Advice(phase.kind, batch, steps, kind, rate, warmup, rule, *_betas(experiment, factor))
+
+
+def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | None, float | None]:
+    """(b1, b2, eps) of Adam by the square root scaling rule of Malladi et al. 2022, "On the SDEs and Scaling Rules for
+    Adaptive Gradient Algorithms": a moment forgets as many rows as before. None where it would have to forget more than
+    all."""
+    adam = experiment.optimizer
+    b1, b2 = 1 - factor * (1 - adam.b1), 1 - factor * (1 - adam.b2)
+    if min(b1, b2) < 0:
+        return None, None, None
+    return round(b1, 9), round(b2, 9), adam.eps / math.sqrt(factor)
 
 
 def lamb(batch: int) -> tuple[float, float]:
-    """(peak rate, share of warm-up) of the table, between its rows by its own two rules; its ends beyond them."""
-    batch = min(max(batch, min(LAMB_TABLE)), max(LAMB_TABLE))
-    below = max(size for size in LAMB_TABLE if size <= batch)
-    rate, share = LAMB_TABLE[below]
-    return rate * math.sqrt(batch / below), share * batch / below
+    """(peak rate, share of the steps that warm up) for a batch; held at the ends of what was tried."""
+    times = min(max(batch, LAMB_RANGE[0]), LAMB_RANGE[1]) / LAMB_AT
+    return LAMB_RATE * math.sqrt(times), LAMB_WARMUP * times
 
 
 CAVEATS = (
-    "Linear scaling of the rate (Goyal et al. 2017) is derived for SGD; for Adam and LAMB the root is the safer rule "
+    "These are rules of thumb; a short trial of two or three rates is worth its price.",
+    "The rate grows with the root of the batch, not in proportion: the linear rule (Goyal et al. 2017) is one for SGD "
     "(Malladi et al. 2022).",
-    "Beyond a critical batch more rows a step save ever fewer steps (McCandlish et al. 2018; Shallue et al. 2019); it "
-    "grows while the loss falls, so the later phase bears the larger batch. Fewer steps are then no longer enough: "
-    "watch the held-out loss by rows seen, not by steps.",
-    "LAMB's advantage has been disputed: a tuned AdamW reached the same at 32,768 (Nado et al. 2021, \"A Large Batch "
-    'Optimizer Reality Check").',
-    "With LAMB every phase warms up again (You et al. 2020, section 4.1, mixed batches). A recipe has one clock for "
-    "all its phases: make the later phase a run of its own, with --init=WORKDIR of the first.",
+    "Beyond a critical batch more rows a step save ever fewer steps (McCandlish et al. 2018; Shallue et al. 2019), and "
+    "as many rows no longer reach the same loss: compare held-out losses by rows seen, not by steps. The critical "
+    "batch grows while the loss falls, so the later phase bears the larger one.",
+    "LAMB or AdamW is disputed for large batches: with AdamW You et al. 2020 no longer reached their target at about "
+    '16,384; Nado et al. 2021 ("A Large Batch Optimizer Reality Check") found tuned Adam as good as LAMB.',
+    "With LAMB each phase warms up again (You et al. 2020, mixed-batch training). A recipe has one clock for all its "
+    "phases: make the later phase a run of its own, with --init=WORKDIR of the first.",
 )

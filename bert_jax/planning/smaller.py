@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable, Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
+from bert_jax.planning.plan import Attempt, Change, Machine, Plan, Rates, Recipe
 from bert_jax.training.mesh import MeshConfig
 
 Note = Callable[[str], None]
 _LEVELS = 8  # of halving
-_ROOM = 1.06  # what a data sheet calls 16 GB, a compiler may call 15.75 GiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,18 +27,22 @@ def smallest(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note
     """Smaller batch, more micro-batches, remat, fsdp, in this order, each by its smallest step before any by its next.
 
     A smaller batch changes what is learned, so where it is the first that fits, a change is sought too that does not.
-    What cannot suffice by arithmetic (halving the batch halves the temporaries at best) is not compiled.
+    What cannot suffice by arithmetic (halving the batch halves the temporaries at best) is not compiled, and the phases
+    that fit already are compiled only with a change with which the others fit.
     """
+    tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
     first: Smaller | None = None
     for change in _changes(refused):
         if not _may_suffice(change, refused, machine) or (first and change.batch_divisor > 1):
             continue
         try:
-            recipe.variant(change, machine.devices)
+            attempt = Attempt(recipe, machine, change)
         except UserError:
             continue  # it does not divide
         note(f"trying {describe(change)}")
-        plan = make(recipe, machine, rates, change)
+        if not all(attempt.phase(kind).fits for kind in tight):
+            continue
+        plan = attempt.plan(rates)
         if plan.fits and first is None:
             first = Smaller(change, plan)
             if change.batch_divisor == 1:
@@ -64,9 +67,8 @@ def _changes(plan: Plan) -> Iterator[Change]:
 
 def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
     """Whether a change could make every phase fit if it did all that it can."""
-    room = machine.chip.memory_bytes * _ROOM
     return all(
-        _least(change, refused, phase.compiled.memory.state, phase.compiled.needed_bytes) <= room
+        _least(change, refused, phase.compiled.memory.state, phase.compiled.needed_bytes) <= machine.chip.memory_bytes
         for phase in refused.phases
         if not phase.fits
     )

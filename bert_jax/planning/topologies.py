@@ -17,7 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.planning.chips import CHIPS, GPUS, Chip
 from bert_jax.training import hardware
 
-# The slices that can be ordered: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, "Configurations".
+# Slices that can be ordered: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the common
+# ones; /types-topologies for v4: A <= B <= C, each up to 4 or a multiple of 4.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 SHAPES = {
@@ -93,7 +94,7 @@ def chip(topology: Topology) -> Chip:
     flops = hardware.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
     bandwidth = hardware.memory_bandwidth(device) / count
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
-    # Devices of one machine talk through its memory: written once and read once.
+    # Devices of one machine talk through its memory: what one receives is read once and written once.
     return Chip("cpu", "cpu", {"bf16": flops, "f32": flops}, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.planning import collectives, costs, hlo, timeline
-from bert_jax.planning.chips import CHIPS
+from bert_jax.planning.chips import CHIPS, GPUS
 from bert_jax.planning.collectives import Fabric
 
 CHIP = CHIPS["v5e"]
@@ -145,6 +145,46 @@ def test_links_of_a_torus():
     assert torus.rates(np.arange(256)) == (4 * CHIP.link_bandwidth, 16)
     far = Fabric(("data",), (2,), CHIP, np.array([[0, 0, 0], [1, 0, 0]]), (1, 1))
     assert far.rates(np.arange(2))[0] == CHIP.network_bandwidth
+
+
+@pytest.mark.parametrize(("shape", "closed"), [((4, 4, 4), True), ((2, 4, 4), False), ((2, 2, 4), False)])
+def test_only_whole_cubes_close_their_axes(shape, closed):
+    """jax-ml/scaling-book, tpus.md: "a 2x2x4 won't have any wraparounds"."""
+    chip, count = CHIPS["v5p"], int(np.prod(shape))
+    where = np.stack(np.unravel_index(np.arange(count), shape), axis=-1)
+    slice_ = Fabric(("data",), (count,), chip, np.concatenate([np.zeros((count, 1), int), where], axis=1), shape)
+    assert slice_.rates(np.arange(4))[0] == (2 if closed else 1) * chip.link_bandwidth
+
+
+def test_links_of_gpus():
+    """gpus.md of the same: 450 GB/s into a GPU from its node, 8 x 50 into a node from the others."""
+    chip = GPUS["h100"]
+    nodes = Fabric(("data",), (16,), chip, per_host=8)
+    assert nodes.rates(np.arange(8)) == (450e9, 1)
+    assert nodes.rates(np.arange(16)) == (400e9, 1)
+    assert nodes.rates(np.array([0, 8])) == (50e9, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bandwidth", "members", "part", "seconds"),
+    [
+        ("all-gather", 9e10, 16, 0.25, 15 / 16 * 9e9 / 9e10),
+        ("all-reduce", 9e10, 16, 0.25, 2 * 15 / 16 * 9e9 / 9e10),
+        ("all-to-all", 9e10, 16, 0.25, 15 / 16 * 9e9 / 4 / 9e10),
+        ("all-to-all", 4.5e11, 8, 1 / 8, 7 / 64 * 9e9 / 4.5e11),
+        ("collective-permute", 4.5e10, 2, 0.25, 9e9 / 4.5e10),
+        ("all-reduce", 9e10, 1, 0.25, 0.0),
+    ],
+)
+def test_how_long_a_collective_takes(kind, bandwidth, members, part, seconds):
+    assert collectives.duration(kind, int(9e9), bandwidth, 1, members, part) == pytest.approx(seconds)
+
+
+def test_an_all_to_all_is_of_what_all_hold():
+    text = "HloModule m\n\nENTRY %e (a: f32[8,16]) -> f32[8,16] {\n  %a = f32[8,16] parameter(0)\n"
+    text += "  ROOT %c = f32[8,16] all-to-all(%a), replica_groups=[2,4]<=[8], dimensions={0}\n}\n"
+    module = hlo.parse(text)
+    assert collectives.measured(module.entry, module.entry.root, MESH).bytes == 4 * 4 * 8 * 16
 
 
 CONVOLUTIONS = {  # TPU programs have their matrix products in this form

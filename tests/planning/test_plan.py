@@ -111,9 +111,20 @@ def test_time_and_money_add_up(plan):
     assert plan.money == pytest.approx(2 * 24 * 8 * plan.days)
     assert phase.mfu == pytest.approx(phase.model_flops / step / 8 / phase.peak_flops)
     text = "\n".join(page.as_lines(plan))
-    for said in ("verdict: fits", "PREDICTED step", "all-reduce", "at 2 a chip-hour", "of it"):
+    for said in (
+        "verdict: fits",
+        "PREDICTED step",
+        "all-reduce",
+        "at 2 a chip-hour",
+        "added for restarts",
+        "lower bounds",
+    ):
         assert said in text
-    assert json.loads(json.dumps(page.as_record(plan)))["phases"][0]["memory"]["parameters"] == 4 * parameters()
+    record = json.loads(json.dumps(page.as_record(plan)))
+    assert record["phases"][0]["memory"]["parameters"] == 4 * parameters()
+    assert record["phases"][0]["predicted_phase_seconds"] == pytest.approx(1000 * step)
+    assert "lower bounds" in record["prediction"]
+    assert record["rates"] == {"price_per_chip_hour": 2.0, "restarts_per_day": 1.0, "restart_seconds": 600.0}
 
 
 def with_memory(machine: Machine, size: float) -> Machine:
@@ -136,6 +147,32 @@ def test_what_does_not_fit_names_the_smallest_change(machine):
     assert found.same.batch_divisor == 1  # sums of gradients take room too, so two micro-batches need not suffice
     assert found.change.overrides({"phase1": 1024}) == ["--config.phases.phase1.batch_size=512"]
     assert tried[:2] == ["trying batches of 1/2", "trying micro_batches=2"]
+
+
+@pytest.mark.heavy
+def test_phases_that_fit_wait_for_those_that_do_not(machine, monkeypatch):
+    """The second of two phases does not fit: the first is compiled once, with the change that lets the second fit."""
+    sizes = {"phase1": 64, "phase2": 1024}
+    phases = {name: {"num_steps": 900, "batch_size": rows, "max_length": 32} for name, rows in sizes.items()}
+    recipe = tiny.recipe(phases=phases)
+    memory = make(recipe, machine).phases[1].compiled.memory
+    small = with_memory(machine, memory.total - 0.6 * memory.temporaries)
+    refused = make(recipe, small)
+    assert [phase.fits for phase in refused.phases] == [True, False]
+    compiled: list[str] = []
+
+    def recorded(task, experiment, phase, kind, devices):
+        compiled.append(kind)
+        return compile_phase(task, experiment, phase, kind, devices)
+
+    monkeypatch.setattr("bert_jax.planning.plan.compile_phase", recorded)
+    tried: list[str] = []
+    found = smallest(recipe, small, Rates(), refused, tried.append)
+    assert found is not None
+    assert found.plan.fits
+    assert compiled.count("phase2") == len(tried)
+    assert compiled.count("phase1") == 1 + (found.same is not None)
+    assert len(tried) > compiled.count("phase1")
 
 
 def test_nothing_helps_a_state_that_is_too_large(machine, plan):
