@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -70,6 +71,7 @@ class Checkpoints:
             keep_period=self._config.keep_every_steps,
             cleanup_tmp_directories=True,
             create=True,
+            async_options=ocp.AsyncOptions(barrier_sync_fn=_meet),
         )
         return ocp.CheckpointManager(self._directory, options=options)
 
@@ -159,6 +161,14 @@ class Checkpoints:
         self._manager.close()
         if self._store:
             self._store.close()
+
+
+def _meet(*, key: str, timeout_ms: int) -> None:
+    """Where Orbax has the processes of a save wait for each other. A process whose save has failed comes here with the
+    error on its hands, while the others wait elsewhere: it has to tell, not to wait."""
+    if (error := sys.exc_info()[1]) is not None:
+        raise error
+    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
 def _agreed_steps(workdir: str) -> list[int]:
