@@ -186,12 +186,12 @@ def test_a_frozen_process_ends_the_others(recipe: Path, tmp_path: Path, frozen: 
 @pytest.mark.heavy
 def test_two_fine_tune_as_one(tmp_path: Path) -> None:
     """From zero; then from its encoder, which stays frozen."""
-    recipe = toy_tasks.write_toy(tmp_path, "tagging", export=True)
-    flags = [f"--data={tmp_path}"]
-    for start in ([], [f"--init={tmp_path / 'from zero' / '1'}", "--config.frozen=('encoder',)"]):
-        folder = tmp_path / ("frozen" if start else "from zero")
+    for name, frozen in {"from zero": [], "frozen": ["encoder"]}.items():
+        folder = tmp_path / name
+        recipe = toy_tasks.write_toy(folder, "tagging", export=True, frozen=frozen)
+        flags = [f"--data={folder}", *([f"--init={tmp_path / 'from zero' / '1'}"] if frozen else [])]
         for count in (1, 2):
-            ended = Gang(recipe, folder / str(count), count, [*flags, *start], verb="finetune").end()
+            ended = Gang(recipe, folder / str(count), count, flags, verb="finetune").end()
             assert [code for code, _ in ended] == [0] * count, ended
         gang.assert_same_losses(gang.records(folder / "2"), gang.records(folder / "1"))
         by_two, by_one = (toy_tasks.predictions(folder, workdir=name) for name in ("2", "1"))
