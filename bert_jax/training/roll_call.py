@@ -23,15 +23,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NoReturn
 
-from bert_jax.errors import UserError
+from bert_jax.errors import PeerLostError, UserError
 from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 
 BEAT_SECONDS = 0.5
 END = "end"  # what all wait for before the first of them leaves
 FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
 TIMES_LONGEST = 5.0  # after that, this many times as long as it ever took, or the heartbeat's time
-UNEVEN_SECONDS = 900.0  # that these may always take: compilers and stores are not as quick the second time
-UNEVEN = ("compiling", "first step", "restoring", "saving", "finishing")
+UNEVEN_SECONDS = 900.0  # that these may always take: compilers and stores are not as quick the second time, and to read
+# the first row of an epoch or a phase may mean to plan it
+UNEVEN = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Desk:
         self._call = call
         self._members: dict[int, Member] = {}
         self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> what it holds there
-        self._complete = self._stopped = False
+        self._complete, self._met = False, False  # all, process 0 itself have come
+        self._stopped = b""  # the last message
         self._begun = time.monotonic()
         self._bound = threading.Event()
         self._error: OSError | None = None
@@ -96,24 +98,27 @@ class Desk:
         finally:
             self._bound.set()
         async with server:
-            while self._members or not (self._complete or self._stopped):
+            while self._members or not (self._met and (self._complete or self._stopped)):
                 await asyncio.sleep(BEAT_SECONDS / 2)
-                await self._tell({})  # process 0 is awake
+                self._tell({})  # process 0 is awake
                 if lost := self._lost():
                     await self._stop(lost)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         member, left = None, False
-        with contextlib.suppress(ConnectionError, ValueError, KeyError, asyncio.LimitOverrunError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError):
             card = json.loads(await reader.readline())
             member = Member(card, writer, time.monotonic())
             if problem := self._refusal(member):
                 await self._stop(problem, code=BAD_INPUT, also=writer)
                 raise ConnectionError
             self._members[card["process_id"]] = member
+            self._met = self._met or card["process_id"] == self._call.process_id
+            if self._stopped:  # before this one came
+                writer.write(self._stopped)
             if len(self._members) == self._call.num_processes:
                 self._complete = True
-                await self._tell({"all": [m.card for _, m in sorted(self._members.items())]})
+                self._tell({"all": [m.card for _, m in sorted(self._members.items())]})
             while line := await reader.readline():
                 left = await self._hear(member, json.loads(line)) or left
         writer.close()
@@ -138,7 +143,7 @@ class Desk:
             if len(there) == self._call.num_processes:
                 if message["alike"] and (differing := self._differing(message["waits"], there)):
                     await self._stop(differing, code=BAD_INPUT)
-                await self._tell({"passed": message["waits"], "holds": [value for _, value in sorted(there.items())]})
+                self._tell({"passed": message["waits"], "holds": [value for _, value in sorted(there.items())]})
         return "bye" in message
 
     def _differing(self, name: str, holds: Mapping[int, str]) -> str | None:
@@ -186,29 +191,29 @@ class Desk:
             )
         return None
 
-    async def _tell(self, message: Mapping[str, Any], *numbers: int) -> None:
+    def _tell(self, message: Mapping[str, Any], *numbers: int) -> None:
+        """Without waiting until they read it: one that is frozen must not keep it from the others."""
+        line = _line(message)
         for number in numbers or list(self._members):
-            with contextlib.suppress(ConnectionError, KeyError):
-                self._members[number].writer.write(_line(message))
-                await self._members[number].writer.drain()
+            with contextlib.suppress(OSError, KeyError):
+                self._members[number].writer.write(line)
 
     async def _stop(self, reason: str, code: int = PEER_LOST, also: asyncio.StreamWriter | None = None) -> None:
         if self._stopped:
             return
-        self._stopped = True
-        if also is not None:
-            also.write(_line({"stop": reason, "code": code}))
-            await also.drain()
         message, own = {"stop": reason, "code": code}, self._call.process_id
+        self._stopped = _line(message)
+        if also is not None:
+            also.write(self._stopped)
         if others := set(self._members) - {own}:
-            await self._tell(message, *others)
+            self._tell(message, *others)
         # Process 0 ends when it hears it, and the desk with it: the others are to have read it by then.
         for _ in range(10):
             if set(self._members) <= {own}:
                 break
             await asyncio.sleep(BEAT_SECONDS / 5)
         if own in self._members:
-            await self._tell(message, own)
+            self._tell(message, own)
 
 
 class Line:
@@ -221,12 +226,13 @@ class Line:
         the process.
 
         Raises:
-          UserError: process 0 cannot be reached, or its port cannot be had.
+          PeerLostError: process 0 cannot be reached.
+          UserError: its port cannot be had.
         """
         self._call, self._stop = call, stop or leave_at_once
         self.num_processes, self.process_id = call.num_processes, call.process_id
         self._desk = Desk(call) if call.process_id == 0 else None
-        self._step, self._state, self._since = 0, "starting", time.monotonic()
+        self._now = 0, "starting", time.monotonic()  # step, state, since when; replaced as one
         self._longest: dict[str, float] = {}
         self._all: list[dict[str, Any]] | None = None
         self._passed: dict[str, list[str]] = {}
@@ -261,9 +267,9 @@ class Line:
 
     def at(self, step: int, state: str) -> None:
         """The process gets on: it is at ``step``, doing ``state``."""
-        now = time.monotonic()
-        self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
-        self._step, self._state, self._since = step, state, now
+        (before, left, since), now = self._now, time.monotonic()
+        self._longest[left] = max(self._longest.get(left, 0.0), now - since)
+        self._now = max(step, before), state, now  # who tells of a save may know only the step that was logged last
 
     def fail(self, error: str, code: int) -> None:
         """Tell the others that this process ends by an error with an exit code."""
@@ -290,7 +296,7 @@ class Line:
                 return socket.create_connection(split_address(self._call.address), timeout=None)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise UserError(
+                    raise PeerLostError(
                         f"process {self._call.process_id} cannot reach process 0 at {self._call.address} "
                         f"({error.strerror or error}) after {self._call.arrival_seconds:.0f} s of trying; check that "
                         "process 0 runs, --coordinator, and that the network lets that port and the next one through"
@@ -299,17 +305,17 @@ class Line:
 
     def _beat(self) -> None:
         while not self._ending:
-            age = time.monotonic() - self._since
-            self._send({"step": self._step, "state": self._state, "age": age, "limit": self._limit()})
+            step, state, since = self._now
+            self._send({"step": step, "state": state, "age": time.monotonic() - since, "limit": self._limit(state)})
             if (silence := time.monotonic() - self._heard) > self._call.heartbeat_seconds:
                 self._stop(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
                 return
             time.sleep(BEAT_SECONDS)
 
-    def _limit(self) -> float:
+    def _limit(self, state: str) -> float:
         """Seconds that the process may stand still."""
-        longest = self._longest.get(self._state)
-        least = UNEVEN_SECONDS if self._state in UNEVEN else self._call.heartbeat_seconds
+        longest = self._longest.get(state)
+        least = UNEVEN_SECONDS if state in UNEVEN else self._call.heartbeat_seconds
         return FIRST_SECONDS if longest is None else max(least, TIMES_LONGEST * longest)
 
     def _listen(self) -> None:
