@@ -16,6 +16,7 @@ import dataclasses
 import faulthandler
 import json
 import os
+import resource
 import socket
 import sys
 import threading
@@ -27,7 +28,9 @@ from bert_jax.errors import PeerLostError, UserError
 from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 
 BEAT_SECONDS = 0.5
+WATCHED_TIMES = 2.0  # this many heartbeats' time without a beat end a process from within
 END = "end"  # what all wait for before the first of them leaves
+SPARE_FILES = 1024  # beside those of the job: shards, libraries
 FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
 TIMES_LONGEST = 5.0  # after that, this many times as long as it ever took, or the heartbeat's time
 UNEVEN_SECONDS = 900.0  # that these may always take: compilers and stores are not as quick the second time, and to read
@@ -81,6 +84,7 @@ class Desk:
         self._begun = time.monotonic()
         self._bound = threading.Event()
         self._error: OSError | None = None
+        _allow_files(call.num_processes)
         threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True, name="roll-call").start()
         self._bound.wait()
         if self._error is not None:
@@ -110,7 +114,10 @@ class Desk:
             card = json.loads(await reader.readline())
             member = Member(card, writer, time.monotonic())
             if problem := self._refusal(member):
-                await self._stop(problem, code=BAD_INPUT, also=writer)
+                if self._complete:  # who comes late ends no job that runs; the one before it may be about to be lost
+                    writer.write(_line({"stop": problem, "code": PEER_LOST}))
+                else:
+                    await self._stop(problem, code=BAD_INPUT, also=writer)
                 raise ConnectionError
             self._members[card["process_id"]] = member
             self._met = self._met or card["process_id"] == self._call.process_id
@@ -237,7 +244,8 @@ class Line:
         self._all: list[dict[str, Any]] | None = None
         self._passed: dict[str, list[str]] = {}
         self._changed = threading.Condition()
-        self._ending, self._lock = False, threading.Lock()
+        self._ending = self._stopping = False
+        self._lock = threading.Lock()
         self._socket, self._heard = self._connect(), time.monotonic()
 
     def gather(self, card: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -304,13 +312,21 @@ class Line:
                 time.sleep(min(BEAT_SECONDS, self._call.arrival_seconds / 10))
 
     def _beat(self) -> None:
-        while not self._ending:
+        while not (self._ending or self._stopping):
+            if self._stop is leave_at_once:  # where no thread can run any more, not even this one
+                faulthandler.dump_traceback_later(WATCHED_TIMES * self._call.heartbeat_seconds, exit=True)
             step, state, since = self._now
             self._send({"step": step, "state": state, "age": time.monotonic() - since, "limit": self._limit(state)})
             if (silence := time.monotonic() - self._heard) > self._call.heartbeat_seconds:
-                self._stop(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
+                self._end(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
                 return
             time.sleep(BEAT_SECONDS)
+        if self._ending and self._stop is leave_at_once:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _end(self, reason: str, code: int) -> None:
+        self._stopping = True
+        self._stop(reason, code)
 
     def _limit(self, state: str) -> float:
         """Seconds that the process may stand still."""
@@ -333,7 +349,7 @@ class Line:
                     self._changed.notify_all()
         self._socket.close()
         if not self._ending and END not in self._passed:
-            self._stop(reason, code)
+            self._end(reason, code)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with self._lock, contextlib.suppress(OSError):  # a closed line is for ``_listen`` to tell of
@@ -347,6 +363,15 @@ def leave_at_once(reason: str, code: int) -> NoReturn:
         faulthandler.dump_traceback(all_threads=True)
     sys.stdout.flush()
     os._exit(code)
+
+
+def _allow_files(num_processes: int) -> None:
+    """Raise what the system lets a process have open, where it may be: a line to each process, for JAX another."""
+    needed = 4 * num_processes + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -20,8 +20,20 @@ from tests.training.gang import Gang
 pytestmark = pytest.mark.heavy
 STUCK = """
 import signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: time.sleep(600))
 from bert_jax.cli.main import run
+from bert_jax.training.roll_call import Line
+
+def stick(*_):
+    tell = Line.at
+
+    def at(self, step, state):
+        tell(self, step, state)
+        while state == "training":  # not where a batch is read, which may have to be planned
+            time.sleep(1)
+
+    Line.at = at
+
+signal.signal(signal.SIGUSR1, stick)
 sys.exit(run())
 """
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,12 +161,12 @@ def test_who_waits_for_a_slow_disk_waits_as_long(address: str) -> None:
 
 def test_who_reads_what_has_to_be_planned_has_time(address: str) -> None:
     """The plan of an epoch or a phase takes minutes, after thousands of rows that took none."""
-    job = Job(address, 2, heartbeat_seconds=1.0)
+    job = Job(address, 2, heartbeat_seconds=2.0)
     lines = job.lines()
     for line in lines:
         for state in ("reading", "training", "reading"):
             line.at(7, state)
-    time.sleep(1.5)
+    time.sleep(2.6)
     assert not job.stops
 
 
@@ -242,6 +246,18 @@ def test_two_with_one_number(address: str) -> None:
     assert job.stops[0][1] == BAD_INPUT
 
 
+def test_a_second_one_that_comes_late_is_the_only_one_to_go(address: str) -> None:
+    """A launcher that starts a host anew does not wait until the job has noticed that the old one is silent."""
+    job, late = Job(address, 2), Job(address, 2)
+    job.lines()
+    threading.Thread(target=late.line(1).gather, args=({},), daemon=True).start()
+    until(lambda: 1 in late.stops)
+    assert late.stops[1][0].startswith("two processes have --process_id=1: pid ")
+    assert late.stops[1][1] == PEER_LOST  # to come again
+    time.sleep(0.3)
+    assert not job.stops
+
+
 def test_another_number_of_processes(address: str) -> None:
     job = Job(address, 3)
     for line in (job.line(0), job.line(1, count=4)):
@@ -257,6 +273,39 @@ def test_who_does_not_come_is_named(address: str) -> None:
         threading.Thread(target=job.line(number).gather, args=({},), daemon=True).start()
     until(lambda: len(job.stops) == 2)
     assert "processes 1, 3 of 4 have not come to 127.0.0.1:" in job.stops[2][0]
+
+
+STUCK = """
+import ctypes, sys
+from bert_jax.training.roll_call import Call, Line
+Line(Call(sys.argv[1], 2, 1, heartbeat_seconds=2.0)).gather({})
+ctypes.PyDLL(None).sleep(600)  # as a library that never lets go of the interpreter
+"""
+
+
+def test_a_process_in_which_no_thread_can_run_ends_itself(address: str) -> None:
+    """Its supervisor waits for that, to start it again with the others."""
+    job = Job(address, 2, heartbeat_seconds=2.0)
+    line = job.line(0)
+    with subprocess.Popen([sys.executable, "-c", STUCK, address], stderr=subprocess.PIPE, text=True) as stuck:
+        try:
+            line.gather({})
+            _, said = stuck.communicate(timeout=60)
+        finally:
+            stuck.kill()
+    assert stuck.returncode == 1, said
+    assert 'File "<string>", line 5 in <module>' in said
+    assert job.stops[0][0].startswith("process 1 on ")
+
+
+def test_many_lines_and_few_files(address: str) -> None:
+    """1,024 is a usual limit."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+    try:
+        assert len(Job(address, 24, arrival_seconds=20.0).lines()) == 24
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_process_0_that_is_not_there(address: str) -> None:
