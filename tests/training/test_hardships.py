@@ -27,9 +27,9 @@ def stick(*_):
     tell = Line.at
 
     def at(self, step, state):
-        tell(self, step, state)
-        while state == "training":  # not where a batch is read, which may have to be planned
+        while state == "reading":  # before it says so: to read may take its time, a step may not
             time.sleep(1)
+        tell(self, step, state)
 
     Line.at = at
 
