@@ -14,3 +14,11 @@ class Preempted(Exception):
 
 class RepeatingError(UserError):
     """A run ended in a way that the same command, started again, would only repeat: nothing is to be resumed."""
+
+
+class PeerLostError(UserError):
+    """Another process of the job is not to be had. It may be once all are started again (``exit_codes.PEER_LOST``)."""
+
+
+class PassingError(UserError):
+    """What is likely to go well when it is tried again: a store or a network that did not answer (exit code 1)."""

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from bert_jax.errors import PassingError, PeerLostError, UserError
+
 DONE = 0
+CRASHED = 1
 BAD_INPUT = 2  # the same command would fail again
 PREEMPTED = 75  # told to go, and gone after a save: start it again (EX_TEMPFAIL)
 PEER_LOST = 76  # another process of the job is lost: start all of them again
 INTERRUPTED = 130
 FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing to start again
+
+
+def of_user_error(error: UserError) -> int:
+    """That of a command which ends by it."""
+    if isinstance(error, PeerLostError):
+        return PEER_LOST
+    return CRASHED if isinstance(error, PassingError) else BAD_INPUT

@@ -28,6 +28,8 @@ MARKER = "COMMITTED"  # lists what was written, as sha256sum does
 UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
+PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
+PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # as the libraries that write to stores have it
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
@@ -294,6 +296,13 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 def is_full(error: Exception) -> bool:
     """Whether it is space that a write lacked."""
     return getattr(error, "errno", None) in FULL or "no space left" in str(error).lower()
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a store, or the network to it, did not answer: the same may go well later."""
+    if isinstance(error, ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
+        return True
+    return any(word in str(error) for word in PASSING_WORDS)
 
 
 def write_advice(error: Exception) -> str:

@@ -25,11 +25,13 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
       The exit code of the last process.
     """
     told: list[int] = []
+    passed: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         told.append(number)
-        if child is not None:
+        if child is not None and child.returncode is None:
+            passed.append(number)
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(number)
 
@@ -38,6 +40,8 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
     for turn in range(restarts + 1):
         start = time.monotonic()
         child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
+        if told and not passed:  # while it was being started
+            pass_on(told[-1], None)
         code = child.wait()
         code = code if code >= 0 else 128 - code  # as a shell has it
         if told or code in FINAL or turn == restarts:

@@ -171,7 +171,11 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     for name in ("plain", "probed", "cut"):
         (tmp_path / name).mkdir()
     assert pretrain(tmp_path / "plain", text, {}) == 0
-    assert pretrain(tmp_path / "probed", text, settings(data, every_steps=16)) == 0
+    begun, during = [], Observer.during
+    with monkeypatch.context() as patch:
+        patch.setattr(Observer, "during", lambda self, state: (begun.append(state), during(self, state))[1])
+        assert pretrain(tmp_path / "probed", text, settings(data, every_steps=16)) == 0
+    assert begun.count("probing") == 3, "one that is not due takes no time, from which to judge the next"
     plain, probed = records(tmp_path / "plain/run"), records(tmp_path / "probed/run")
     scores = {r["step"]: r["probe/accuracy"] for r in probed if "probe/accuracy" in r}
     assert list(scores) == [0, 16, 24], "multiples of 16, and the end"

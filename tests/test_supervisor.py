@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bert_jax import supervisor
 from bert_jax.exit_codes import BAD_INPUT, DONE, PEER_LOST
 from bert_jax.training.checkpoints import saved_steps
+from bert_jax.training.distributed import Termination
 from tests.training import gang
 
 
@@ -52,6 +55,39 @@ def test_what_is_started_again(
     assert supervisor.supervise(["pretrain"], 3, wait_seconds=0) == code
     assert counted.read_text() == left
     assert ("restart 1 of 3" in capfd.readouterr().err) == (codes != "0 1")
+
+
+def test_a_signal_while_it_starts_one_is_passed_on(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (counted.parent / "bert_jax" / "__main__.py").write_text("import time; time.sleep(60)")
+    popen = subprocess.Popen
+
+    def told_meanwhile(*args: Any, **kwargs: Any) -> Any:
+        child = popen(*args, **kwargs)
+        signal.raise_signal(signal.SIGTERM)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", told_meanwhile)
+    begun = time.monotonic()
+    assert supervisor.supervise(["pretrain"], 3, wait_seconds=0) == 128 + signal.SIGTERM
+    assert time.monotonic() - begun < 50
+
+
+def test_sigterm_to_the_supervisor_and_to_the_run_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM sends it to every process, and the supervisor passes it on: the step is to be saved all the same."""
+    ended: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    try:
+        with Termination() as termination:
+            assert not termination.reached(1)
+            for _ in range(2):
+                signal.raise_signal(signal.SIGTERM)
+            assert termination.reached(2)
+            assert not ended
+            monkeypatch.setattr("bert_jax.training.distributed.SAME_SECONDS", 0.0)
+            signal.raise_signal(signal.SIGTERM)  # and one that is meant ends it at once
+            assert ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:

@@ -109,21 +109,25 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     from bert_jax.training import compile_cache, distributed
 
     processes = distributed.find(vars(arguments), arguments.distributed)
-    if processes is not None:
-        config = arguments.config.to_json_best_effort()
-        distributed.join(processes, distributed.common(config) if alike else {})
-    compile_cache.keep_compiled()
     try:
+        if processes is not None:
+            config = arguments.config.to_json_best_effort()
+            distributed.join(processes, distributed.common(config) if alike else {})
+        compile_cache.keep_compiled()
         work()
         code = exit_codes.DONE
     except Preempted as ended:
         told(str(ended))
         code = exit_codes.PREEMPTED
     except UserError as error:
+        code = exit_codes.of_user_error(error)
         distributed.hear_of_lost()
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        distributed.leave_by_error(str(error), exit_codes.BAD_INPUT)
-        return exit_codes.BAD_INPUT
+        distributed.leave_by_error(str(error), code)
+        return code
+    except BaseException as error:
+        distributed.end_by(error)  # what ``run`` makes one line of, too: the others would wait for this process
+        raise
     distributed.leave()
     return code
 

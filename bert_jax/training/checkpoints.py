@@ -22,7 +22,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.configuration import check_fields
-from bert_jax.errors import UserError
+from bert_jax.errors import PassingError, UserError
 from bert_jax.training import distributed
 from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.training.state import TrainState
@@ -112,6 +112,11 @@ class Checkpoints:
         except (OSError, ValueError, RuntimeError) as error:
             if isinstance(error, jax.errors.JaxRuntimeError):
                 raise  # of devices or other processes, not of the disk
+            if files.is_passing(error):
+                raise PassingError(
+                    f"cannot save into {self._steps} now ({_first_line(error)}); run the same command to go on "
+                    "from the newest step"
+                ) from error
             advice = "free some space" if files.is_full(error) else "mend that"
             raise UserError(
                 f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: {advice}, then "
@@ -125,6 +130,7 @@ class Checkpoints:
         (memory, network, another version), and nothing is touched.
 
         Raises:
+          PassingError: the store does not answer.
           UserError: there are steps, and none can be read.
         """
         unreadable: dict[int, str] = {}
@@ -132,6 +138,10 @@ class Checkpoints:
             try:
                 state = read_step(self._workdir, step, abstract_state)
             except Exception as error:  # whatever a damaged file makes a library raise
+                if files.is_passing(error):  # the step may be whole
+                    raise PassingError(
+                        f"cannot read {self._steps} now ({_first_line(error)}); run the same command again"
+                    ) from error
                 state, unreadable[step] = None, f"step {step} cannot be read ({_first_line(error)})"
             if not distributed.all_agree(state is not None):
                 unreadable.setdefault(step, f"step {step} cannot be read on another process")
@@ -217,9 +227,19 @@ def saved_steps(workdir: str) -> list[int]:
 
 
 def read_step(workdir: str, step: int, abstract_state: TrainState) -> TrainState:
-    """The state saved at ``step``, placed as ``abstract_state`` says. Raises whatever Orbax raises."""
-    with _whole(workdir, step) as folder, ocp.StandardCheckpointer() as checkpointer:
+    """The state saved at ``step``, placed as ``abstract_state`` says. Raises whatever Orbax raises, here alone: no
+    process waits for another."""
+    with (
+        _whole(workdir, step) as folder,
+        ocp.StandardCheckpointer(multiprocessing_options=_alone()) as checkpointer,
+    ):
         return checkpointer.restore(epath.Path(folder) / "state", abstract_state)
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """This process reads, whether or not there are others."""
+    own = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix="alone")
 
 
 @contextlib.contextmanager
@@ -259,10 +279,7 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
 
 def _read_params(workdir: str, step: int) -> tuple[Any, dict[str, Any]]:
     """(params as numpy, facts) of ``step``. Raises whatever Orbax raises."""
-    # One process reads, whether or not there are others.
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="alone"
-    )
+    alone = _alone()
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
     with _whole(workdir, step) as folder:

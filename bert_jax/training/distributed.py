@@ -22,6 +22,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
+from bert_jax.exit_codes import INTERRUPTED
 from bert_jax.training.roll_call import END, Call, Line, split_address
 
 VARIABLES = {
@@ -31,6 +32,7 @@ VARIABLES = {
 }
 AUTO = "auto"
 LOST_SECONDS = 2.0  # in which it is known that a process is lost
+SAME_SECONDS = 2.0  # SIGTERM and SIGTERM are one: a scheduler tells a process, and the supervisor that it tells as well
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +122,8 @@ def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] 
       The cards of all, by number.
 
     Raises:
-      UserError: process 0 cannot be reached, or JAX does not see all of them. Where they do not fit together, every
-        process ends with the reason.
+      PeerLostError: process 0 cannot be reached.
+      UserError: JAX does not see all of them. Where they do not fit together, every process ends with the reason.
     """
     host, port = split_address(processes.coordinator)
     line = Line(
@@ -137,7 +139,7 @@ def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] 
     for name, value in same.items():
         line.wait(f"the {name}", value)
     Line.open = line
-    _end_on_errors(line)
+    _end_on_errors()
     jax.distributed.initialize(
         processes.coordinator,
         processes.num_processes,
@@ -216,7 +218,7 @@ class Termination:
     ends it at once; of several JAX's, which finds the step that all of them reach."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._told: float | None = None  # when
         self._before: Any = None
 
     def __enter__(self) -> Termination:
@@ -228,15 +230,18 @@ class Termination:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
-    def _tell(self, *_: Any) -> None:
-        self._told = True
-        signal.signal(signal.SIGTERM, self._before)
+    def _tell(self, number: int, _: Any) -> None:
+        if self._told is None:
+            self._told = time.monotonic()
+        elif time.monotonic() - self._told > SAME_SECONDS:
+            signal.signal(number, self._before)
+            signal.raise_signal(number)
 
     def reached(self, step: int) -> bool:
         """Whether to save and leave at ``step``. Asked at every step."""
         if Line.open is not None:
             return bool(multihost_utils.reached_preemption_sync_point(step))
-        return self._told
+        return self._told is not None
 
 
 def leave() -> None:
@@ -250,16 +255,25 @@ def leave() -> None:
     jax.distributed.shutdown()
 
 
-def _end_on_errors(line: Line) -> None:
+def _end_on_errors() -> None:
     """An error in any thread ends the process at once: its exit handlers would wait for the others."""
 
     def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        end_by(error)
         sys.__excepthook__(kind, error, trace)
-        hear_of_lost()
-        leave_by_error(f"{kind.__name__}: {error}".splitlines()[0], 1)
 
     sys.excepthook = end
     threading.excepthook = lambda told: end(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+
+
+def end_by(error: BaseException) -> None:
+    """End this process by an error that is no user's, once the others have been told; nothing where it is alone."""
+    if Line.open is None:
+        return
+    sys.__excepthook__(type(error), error, error.__traceback__)
+    hear_of_lost()
+    code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    leave_by_error(f"{type(error).__name__}: {error}".splitlines()[0], code)
 
 
 def hear_of_lost() -> None:

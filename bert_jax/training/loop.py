@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +91,15 @@ class Experiment:
         assert self.evaluated_phase
 
 
+class ProbeProtocol(Protocol):
+    """More metrics of an evaluation, from parameters that it leaves as they are."""
+
+    def due(self, step: int) -> bool:
+        """Whether the evaluation at ``step`` is probed."""
+
+    def __call__(self, step: int, params: Any) -> dict[str, float]: ...
+
+
 def train_and_evaluate(
     task: Task,
     experiment: Experiment,
@@ -99,7 +108,7 @@ def train_and_evaluate(
     facts: Mapping[str, Any],
     start: Callable[[TrainState], TrainState] | None = None,
     given_frozen: Callable[[Any], Any] | None = None,
-    probe: Callable[[int, Any], dict[str, float]] | None = None,
+    probe: ProbeProtocol | None = None,
 ) -> dict[str, float]:
     """Train ``task`` from the newest checkpoint in ``workdir``, or from ``start(fresh state)``, to the last step.
 
@@ -107,7 +116,7 @@ def train_and_evaluate(
       facts: saved with every checkpoint (resolved config, fingerprints, versions).
       start: replaces parameters of a fresh state, to go on from another model. Not called on a resume.
       given_frozen: replaces the frozen variables, which no checkpoint holds; at a resume too.
-      probe: (step, params) -> more metrics of an evaluation. It changes neither.
+      probe: of the evaluations at which it is due.
 
     Returns:
       The last evaluation's metrics. With a selection, the parameters of the best one lie in ``workdir/best``.
@@ -137,11 +146,11 @@ def train_and_evaluate(
             jax.block_until_ready(state)
             with observer.during("evaluating"):
                 metrics = evaluation.run(state.params, frozen)
-            if probe is not None:
+            if probe is not None and probe.due(step):  # a probe of no time would make the next one a stall
                 with observer.during("probing"):
                     metrics |= probe(step, state.params)
             observer.evaluation(step, metrics)
-            if selection.see(step, metrics):
+            if distributed.agreed(int(selection.see(step, metrics))):
                 with observer.during("saving"):
                     save_best(workdir, step, state.params, facts)
             return metrics
@@ -158,7 +167,7 @@ def train_and_evaluate(
             meshes.share_of(mesh),
         )
         window = Window(observer.training_seconds, loader.wait_seconds)
-        for step, batch in loader if not selection.exhausted else ():
+        for step, batch in loader if not distributed.agreed(int(selection.exhausted)) else ():
             phase, dealt = phases.phase_of(step), loader.step(step)
             if phase is not phases.phase_of(max(step - 1, first_step)):
                 observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
@@ -173,7 +182,8 @@ def train_and_evaluate(
                 means = task.summary(jax.device_get(state.metrics))  # waits for the step
                 metrics = window.metrics(means, observer.training_seconds, loader.wait_seconds, peak_flops)
                 if broken := not_finite(metrics):
-                    checkpoints.wait()
+                    with observer.during("saving"):
+                        checkpoints.wait()
                     read_before = (done - 1) // training.log_every_steps * training.log_every_steps
                     raise diverged(broken, done, [s for s in saved_steps(workdir) if s <= read_before])
                 state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
@@ -181,7 +191,7 @@ def train_and_evaluate(
                 window = Window(observer.training_seconds, loader.wait_seconds)
             if evaluates:
                 result = evaluate(done)
-                last = last or selection.exhausted
+                last = last or bool(distributed.agreed(int(selection.exhausted)))
             preempted = termination.reached(done)
             if done % experiment.checkpoints.every_steps == 0 or last or preempted:
                 jax.block_until_ready(state)
@@ -190,6 +200,7 @@ def train_and_evaluate(
             if last:
                 break
             if preempted:
+                distributed.at(done, "finishing")
                 checkpoints.wait()
                 raise Preempted(f"told to end: step {done:,} is saved, and the same command goes on from there")
             distributed.at(done, "reading")

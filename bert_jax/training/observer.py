@@ -88,8 +88,8 @@ class Observer:
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
         """Around a save: no checkpoint is ever ahead of the log."""
-        self.log.flush()
         with self.during("saving"):
+            self.log.flush()
             yield
         self.status.saved(step)
 

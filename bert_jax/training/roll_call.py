@@ -16,6 +16,7 @@ import dataclasses
 import faulthandler
 import json
 import os
+import resource
 import socket
 import sys
 import threading
@@ -23,15 +24,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NoReturn
 
-from bert_jax.errors import UserError
+from bert_jax.errors import PeerLostError, UserError
 from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 
 BEAT_SECONDS = 0.5
+WATCHED_TIMES = 2.0  # this many heartbeats' time without a beat end a process from within
 END = "end"  # what all wait for before the first of them leaves
+SPARE_FILES = 1024  # beside those of the job: shards, libraries
 FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
 TIMES_LONGEST = 5.0  # after that, this many times as long as it ever took, or the heartbeat's time
-UNEVEN_SECONDS = 900.0  # that these may always take: compilers and stores are not as quick the second time
-UNEVEN = ("compiling", "first step", "restoring", "saving", "finishing")
+UNEVEN_SECONDS = 900.0  # that these may always take: compilers and stores are not as quick the second time, and to read
+# the first row of an epoch or a phase may mean to plan it
+UNEVEN = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +79,12 @@ class Desk:
         self._call = call
         self._members: dict[int, Member] = {}
         self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> what it holds there
-        self._complete = self._stopped = False
+        self._complete, self._met = False, False  # all, process 0 itself have come
+        self._stopped = b""  # the last message
         self._begun = time.monotonic()
         self._bound = threading.Event()
         self._error: OSError | None = None
+        _allow_files(call.num_processes)
         threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True, name="roll-call").start()
         self._bound.wait()
         if self._error is not None:
@@ -96,24 +102,30 @@ class Desk:
         finally:
             self._bound.set()
         async with server:
-            while self._members or not (self._complete or self._stopped):
+            while self._members or not (self._met and (self._complete or self._stopped)):
                 await asyncio.sleep(BEAT_SECONDS / 2)
-                await self._tell({})  # process 0 is awake
+                self._tell({})  # process 0 is awake
                 if lost := self._lost():
                     await self._stop(lost)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         member, left = None, False
-        with contextlib.suppress(ConnectionError, ValueError, KeyError, asyncio.LimitOverrunError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError):
             card = json.loads(await reader.readline())
             member = Member(card, writer, time.monotonic())
             if problem := self._refusal(member):
-                await self._stop(problem, code=BAD_INPUT, also=writer)
+                if self._complete:  # who comes late ends no job that runs; the one before it may be about to be lost
+                    writer.write(_line({"stop": problem, "code": PEER_LOST}))
+                else:
+                    await self._stop(problem, code=BAD_INPUT, also=writer)
                 raise ConnectionError
             self._members[card["process_id"]] = member
+            self._met = self._met or card["process_id"] == self._call.process_id
+            if self._stopped:  # before this one came
+                writer.write(self._stopped)
             if len(self._members) == self._call.num_processes:
                 self._complete = True
-                await self._tell({"all": [m.card for _, m in sorted(self._members.items())]})
+                self._tell({"all": [m.card for _, m in sorted(self._members.items())]})
             while line := await reader.readline():
                 left = await self._hear(member, json.loads(line)) or left
         writer.close()
@@ -138,7 +150,7 @@ class Desk:
             if len(there) == self._call.num_processes:
                 if message["alike"] and (differing := self._differing(message["waits"], there)):
                     await self._stop(differing, code=BAD_INPUT)
-                await self._tell({"passed": message["waits"], "holds": [value for _, value in sorted(there.items())]})
+                self._tell({"passed": message["waits"], "holds": [value for _, value in sorted(there.items())]})
         return "bye" in message
 
     def _differing(self, name: str, holds: Mapping[int, str]) -> str | None:
@@ -186,29 +198,29 @@ class Desk:
             )
         return None
 
-    async def _tell(self, message: Mapping[str, Any], *numbers: int) -> None:
+    def _tell(self, message: Mapping[str, Any], *numbers: int) -> None:
+        """Without waiting until they read it: one that is frozen must not keep it from the others."""
+        line = _line(message)
         for number in numbers or list(self._members):
-            with contextlib.suppress(ConnectionError, KeyError):
-                self._members[number].writer.write(_line(message))
-                await self._members[number].writer.drain()
+            with contextlib.suppress(OSError, KeyError):
+                self._members[number].writer.write(line)
 
     async def _stop(self, reason: str, code: int = PEER_LOST, also: asyncio.StreamWriter | None = None) -> None:
         if self._stopped:
             return
-        self._stopped = True
-        if also is not None:
-            also.write(_line({"stop": reason, "code": code}))
-            await also.drain()
         message, own = {"stop": reason, "code": code}, self._call.process_id
+        self._stopped = _line(message)
+        if also is not None:
+            also.write(self._stopped)
         if others := set(self._members) - {own}:
-            await self._tell(message, *others)
+            self._tell(message, *others)
         # Process 0 ends when it hears it, and the desk with it: the others are to have read it by then.
         for _ in range(10):
             if set(self._members) <= {own}:
                 break
             await asyncio.sleep(BEAT_SECONDS / 5)
         if own in self._members:
-            await self._tell(message, own)
+            self._tell(message, own)
 
 
 class Line:
@@ -221,17 +233,19 @@ class Line:
         the process.
 
         Raises:
-          UserError: process 0 cannot be reached, or its port cannot be had.
+          PeerLostError: process 0 cannot be reached.
+          UserError: its port cannot be had.
         """
         self._call, self._stop = call, stop or leave_at_once
         self.num_processes, self.process_id = call.num_processes, call.process_id
         self._desk = Desk(call) if call.process_id == 0 else None
-        self._step, self._state, self._since = 0, "starting", time.monotonic()
+        self._now = 0, "starting", time.monotonic()  # step, state, since when; replaced as one
         self._longest: dict[str, float] = {}
         self._all: list[dict[str, Any]] | None = None
         self._passed: dict[str, list[str]] = {}
         self._changed = threading.Condition()
-        self._ending, self._lock = False, threading.Lock()
+        self._ending = self._stopping = False
+        self._lock = threading.Lock()
         self._socket, self._heard = self._connect(), time.monotonic()
 
     def gather(self, card: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -261,9 +275,9 @@ class Line:
 
     def at(self, step: int, state: str) -> None:
         """The process gets on: it is at ``step``, doing ``state``."""
-        now = time.monotonic()
-        self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
-        self._step, self._state, self._since = step, state, now
+        (before, left, since), now = self._now, time.monotonic()
+        self._longest[left] = max(self._longest.get(left, 0.0), now - since)
+        self._now = max(step, before), state, now  # who tells of a save may know only the step that was logged last
 
     def fail(self, error: str, code: int) -> None:
         """Tell the others that this process ends by an error with an exit code."""
@@ -290,7 +304,7 @@ class Line:
                 return socket.create_connection(split_address(self._call.address), timeout=None)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise UserError(
+                    raise PeerLostError(
                         f"process {self._call.process_id} cannot reach process 0 at {self._call.address} "
                         f"({error.strerror or error}) after {self._call.arrival_seconds:.0f} s of trying; check that "
                         "process 0 runs, --coordinator, and that the network lets that port and the next one through"
@@ -298,18 +312,26 @@ class Line:
                 time.sleep(min(BEAT_SECONDS, self._call.arrival_seconds / 10))
 
     def _beat(self) -> None:
-        while not self._ending:
-            age = time.monotonic() - self._since
-            self._send({"step": self._step, "state": self._state, "age": age, "limit": self._limit()})
+        while not (self._ending or self._stopping):
+            if self._stop is leave_at_once:  # where no thread can run any more, not even this one
+                faulthandler.dump_traceback_later(WATCHED_TIMES * self._call.heartbeat_seconds, exit=True)
+            step, state, since = self._now
+            self._send({"step": step, "state": state, "age": time.monotonic() - since, "limit": self._limit(state)})
             if (silence := time.monotonic() - self._heard) > self._call.heartbeat_seconds:
-                self._stop(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
+                self._end(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
                 return
             time.sleep(BEAT_SECONDS)
+        if self._ending and self._stop is leave_at_once:
+            faulthandler.cancel_dump_traceback_later()
 
-    def _limit(self) -> float:
+    def _end(self, reason: str, code: int) -> None:
+        self._stopping = True
+        self._stop(reason, code)
+
+    def _limit(self, state: str) -> float:
         """Seconds that the process may stand still."""
-        longest = self._longest.get(self._state)
-        least = UNEVEN_SECONDS if self._state in UNEVEN else self._call.heartbeat_seconds
+        longest = self._longest.get(state)
+        least = UNEVEN_SECONDS if state in UNEVEN else self._call.heartbeat_seconds
         return FIRST_SECONDS if longest is None else max(least, TIMES_LONGEST * longest)
 
     def _listen(self) -> None:
@@ -327,7 +349,7 @@ class Line:
                     self._changed.notify_all()
         self._socket.close()
         if not self._ending and END not in self._passed:
-            self._stop(reason, code)
+            self._end(reason, code)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with self._lock, contextlib.suppress(OSError):  # a closed line is for ``_listen`` to tell of
@@ -341,6 +363,15 @@ def leave_at_once(reason: str, code: int) -> NoReturn:
         faulthandler.dump_traceback(all_threads=True)
     sys.stdout.flush()
     os._exit(code)
+
+
+def _allow_files(num_processes: int) -> None:
+    """Raise what the system lets a process have open, where it may be: a line to each process, for JAX another."""
+    needed = 4 * num_processes + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.errors import PassingError, UserError
+from bert_jax.exit_codes import of_user_error
 from bert_jax.records import Sum
 from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, read_params, save_params, saved_steps
 from bert_jax.training.state import TrainState, abstract
@@ -207,6 +209,25 @@ def test_a_failed_save_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         checkpoints.save(state_at(1), FACTS)
     checkpoints.close()
     assert "\n" not in str(error.value)
+
+
+def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a restart: code 2 would forbid it. No step is set aside for it."""
+    checkpoints = Checkpoints(str(tmp_path), CheckpointConfig())
+    for error in (ValueError("UNAVAILABLE: 503 from the store"), OSError(errno.ESTALE, "Stale file handle")):
+        with pytest.raises(PassingError, match="cannot save into .* now") as raised, checkpoints._explained():
+            raise error
+        assert of_user_error(raised.value) == 1
+    checkpoints.close()
+    save(str(tmp_path), 1, 2)
+
+    def fail(*_: Any) -> None:
+        raise ValueError("DEADLINE_EXCEEDED: of the store")
+
+    monkeypatch.setattr("bert_jax.training.checkpoints.read_step", fail)
+    with pytest.raises(PassingError, match="cannot read .* now"):
+        restore(str(tmp_path), [])
+    assert saved_steps(str(tmp_path)) == [1, 2]
 
 
 def test_a_step_behind_the_newest_is_not_dropped_in_silence(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import PeerLostError, UserError
 from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 from bert_jax.training import roll_call
 from bert_jax.training.roll_call import Call, Line
@@ -121,7 +125,7 @@ def test_a_frozen_process_0_is_noticed_by_the_others(address: str, monkeypatch: 
     desk = lines[0]._desk
     assert desk is not None
 
-    async def say_nothing(message: object) -> None:
+    def say_nothing(message: object) -> None:
         pass
 
     monkeypatch.setattr(desk, "_tell", say_nothing)
@@ -153,6 +157,60 @@ def test_who_waits_for_a_slow_disk_waits_as_long(address: str) -> None:
     until(lambda: len(job.stops) == 2)
     assert "process 0 on " in job.stops[1][0]
     assert "at step 7, training (the others are at step 8)" in job.stops[1][0]
+
+
+def test_who_reads_what_has_to_be_planned_has_time(address: str) -> None:
+    """The plan of an epoch or a phase takes minutes, after thousands of rows that took none."""
+    job = Job(address, 2, heartbeat_seconds=2.0)
+    lines = job.lines()
+    for line in lines:
+        for state in ("reading", "training", "reading"):
+            line.at(7, state)
+    time.sleep(2.6)
+    assert not job.stops
+
+
+def test_who_evaluates_waits_for_a_step_that_no_log_knows(address: str) -> None:
+    job = Job(address, 2, heartbeat_seconds=1.0)
+    lines = job.lines()
+    for line in lines:
+        for step in (7, 8):
+            line.at(step, "training")
+    lines[0].at(5, "evaluating")  # at a step that was logged
+    until(lambda: len(job.stops) == 2)
+    assert "process 1 on " in job.stops[0][0]
+    assert "at step 8, training (the others are at step 8)" in job.stops[0][0]
+
+
+def test_who_does_not_read_keeps_nothing_from_the_others(address: str) -> None:
+    """Frozen, say, with its buffers full."""
+    job, holds = Job(address, 3), "x" * 60_000
+    lines = [job.line(0), job.line(1)]
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as frozen, ThreadPoolExecutor(2) as pool:
+        messages = [{"process_id": 2, "num_processes": 3, "host": "frozen", "pid": 1}]
+        messages += [{"waits": str(turn), "holds": holds, "alike": False} for turn in range(60)]
+        gathered = [pool.submit(line.gather, {}) for line in lines]
+        for message in messages:
+            frozen.sendall(roll_call._line(message))
+        assert [len(future.result(timeout=30)) for future in gathered] == [3, 3]
+        for turn in range(60):
+            passed = [pool.submit(line.exchange, str(turn), holds) for line in lines]
+            assert [len(future.result(timeout=30)) for future in passed] == [3, 3]
+        cut(lines[1])
+        until(lambda: 0 in job.stops, seconds=10)
+    assert job.stops[0][0].startswith("process 1 on ")
+
+
+def test_a_job_that_is_over_before_process_0_has_come_is_over_for_it_too(address: str) -> None:
+    job = Job(address, 3)
+    first, stranger = job.line(0), job.line(1, count=4)
+    threading.Thread(target=stranger.gather, args=({},), daemon=True).start()
+    until(lambda: 1 in job.stops)
+    time.sleep(0.5)
+    threading.Thread(target=first.gather, args=({},), daemon=True).start()
+    until(lambda: 0 in job.stops, seconds=10)
+    assert job.stops[0] == job.stops[1] == (job.stops[1][0], BAD_INPUT)
 
 
 def test_an_error_of_one_is_told_to_all(address: str) -> None:
@@ -188,6 +246,18 @@ def test_two_with_one_number(address: str) -> None:
     assert job.stops[0][1] == BAD_INPUT
 
 
+def test_a_second_one_that_comes_late_is_the_only_one_to_go(address: str) -> None:
+    """A launcher that starts a host anew does not wait until the job has noticed that the old one is silent."""
+    job, late = Job(address, 2), Job(address, 2)
+    job.lines()
+    threading.Thread(target=late.line(1).gather, args=({},), daemon=True).start()
+    until(lambda: 1 in late.stops)
+    assert late.stops[1][0].startswith("two processes have --process_id=1: pid ")
+    assert late.stops[1][1] == PEER_LOST  # to come again
+    time.sleep(0.3)
+    assert not job.stops
+
+
 def test_another_number_of_processes(address: str) -> None:
     job = Job(address, 3)
     for line in (job.line(0), job.line(1, count=4)):
@@ -205,8 +275,41 @@ def test_who_does_not_come_is_named(address: str) -> None:
     assert "processes 1, 3 of 4 have not come to 127.0.0.1:" in job.stops[2][0]
 
 
+STUCK = """
+import ctypes, sys
+from bert_jax.training.roll_call import Call, Line
+Line(Call(sys.argv[1], 2, 1, heartbeat_seconds=2.0)).gather({})
+ctypes.PyDLL(None).sleep(600)  # as a library that never lets go of the interpreter
+"""
+
+
+def test_a_process_in_which_no_thread_can_run_ends_itself(address: str) -> None:
+    """Its supervisor waits for that, to start it again with the others."""
+    job = Job(address, 2, heartbeat_seconds=2.0)
+    line = job.line(0)
+    with subprocess.Popen([sys.executable, "-c", STUCK, address], stderr=subprocess.PIPE, text=True) as stuck:
+        try:
+            line.gather({})
+            _, said = stuck.communicate(timeout=60)
+        finally:
+            stuck.kill()
+    assert stuck.returncode == 1, said
+    assert 'File "<string>", line 5 in <module>' in said
+    assert job.stops[0][0].startswith("process 1 on ")
+
+
+def test_many_lines_and_few_files(address: str) -> None:
+    """1,024 is a usual limit."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+    try:
+        assert len(Job(address, 24, arrival_seconds=20.0).lines()) == 24
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_a_process_0_that_is_not_there(address: str) -> None:
-    with pytest.raises(UserError, match=r"cannot reach process 0 at 127.0.0.1:\d+ .* after 0 s of trying"):
+    with pytest.raises(PeerLostError, match=r"cannot reach process 0 at 127.0.0.1:\d+ .* after 0 s of trying"):
         Job(address, 2, arrival_seconds=0.2).line(1)
 
 

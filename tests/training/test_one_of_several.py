@@ -1,0 +1,106 @@
+"""What goes wrong on one process alone: the others hear of it, or do without; none waits for it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from bert_jax.exit_codes import PEER_LOST, PREEMPTED
+from bert_jax.training.checkpoints import BEST, saved_steps
+from tests.tasks import toy_tasks
+from tests.training import gang
+from tests.training.gang import Gang
+
+FAULTY = """
+import sys
+from bert_jax.cli.main import run
+if "--process_id=1" in sys.argv:
+    FAULT
+sys.exit(run())
+"""
+LOST_FILE = """
+    from bert_jax.rows.loader import Batches
+    make = Batches.__getitem__
+    def broken(self, step):
+        if step == 5:
+            raise FileNotFoundError(2, "No such file or directory", "/mnt/corpus/train-00001")
+        return make(self, step)
+    Batches.__getitem__ = broken
+"""
+UNREAD_STEP = """
+    from bert_jax.training import checkpoints
+    def broken(folder):
+        if folder.endswith("/20"):
+            raise OSError(5, "Input/output error", folder)
+    checkpoints.check_step = broken
+"""
+
+OTHER_FIGURES = """
+    from bert_jax.training.selection import Selection
+    see = Selection.see
+    def lagging(self, step, metrics):
+        see(self, step, metrics)
+        return False
+    Selection.see = lagging
+"""
+SLOW_SAVE = """
+import sys, time
+from bert_jax.cli.main import run
+from bert_jax.training.checkpoints import Checkpoints
+wait = Checkpoints.wait
+def slow(self):
+    time.sleep(15)
+    wait(self)
+Checkpoints.wait = slow
+sys.exit(run())
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gang.make_inputs(tmp_path_factory.mktemp("inputs"), num_steps=20)
+
+
+def test_an_error_of_the_system_is_told_at_once(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``run`` alone makes one line and code 2 of it, behind the back of the others."""
+    monkeypatch.setattr(gang, "HEARTBEAT_SECONDS", 60)
+    job = Gang(recipe, tmp_path / "run", 2, program=("-c", FAULTY.replace("    FAULT", LOST_FILE)))
+    (code, said), (own, told) = job.end()
+    assert (code, own) == (PEER_LOST, 1), (said, told)
+    assert "has failed: FileNotFoundError: [Errno 2] No such file or directory" in said
+    assert "Traceback" in told
+
+
+def test_a_step_that_one_cannot_read_is_read_by_none(recipe: Path, tmp_path: Path) -> None:
+    """Its read fails before that of the other comes to an end; then both take the step before."""
+    run = tmp_path / "run"
+    gang.finish(recipe, run, 2)
+    job = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", UNREAD_STEP)))
+    ended = job.end(seconds=180)
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert f"step 20 cannot be read on another process; set aside as {run}/damaged-step-20" in ended[0][1]
+    assert "resumed at step 10" in ended[0][1]
+    assert saved_steps(str(run))[-1] == 20
+
+
+@pytest.mark.heavy
+def test_the_first_process_says_which_evaluation_is_the_best(tmp_path: Path) -> None:
+    """Another may have read an older log, or reckoned in another order."""
+    recipe = toy_tasks.write_toy(tmp_path, "tagging", export=False)
+    program, run = FAULTY.replace("    FAULT", OTHER_FIGURES), tmp_path / "run"
+    ended = Gang(recipe, run, 2, [f"--data={tmp_path}"], verb="finetune", program=("-c", program)).end(seconds=300)
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert saved_steps(str(run / BEST))
+
+
+@pytest.mark.heavy
+def test_a_save_may_take_its_time_before_they_go(tmp_path: Path) -> None:
+    recipe = gang.make_inputs(tmp_path, num_steps=3000, every_steps=3000)
+    job = Gang(recipe, tmp_path / "run", 2, program=("-c", SLOW_SAVE))
+    job.reach(12)
+    job.send(1, signal.SIGTERM)
+    ended = job.end()
+    assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
+    assert saved_steps(str(tmp_path / "run"))
