@@ -62,9 +62,10 @@ class Member:
     card: Mapping[str, Any]
     writer: asyncio.StreamWriter
     heard: float
+    since: float  # when it last got on
     step: int = 0
     state: str = "starting"
-    age: float = 0.0  # seconds since it last got on
+    moves: int = 0  # times that it got on
     limit: float = FIRST_SECONDS
 
     @property
@@ -112,7 +113,7 @@ class Desk:
         member, left = None, False
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError):
             card = json.loads(await reader.readline())
-            member = Member(card, writer, time.monotonic())
+            member = Member(card, writer, time.monotonic(), time.monotonic())
             if problem := self._refusal(member):
                 if self._complete:  # who comes late ends no job that runs; the one before it may be about to be lost
                     writer.write(_line({"stop": problem, "code": PEER_LOST}))
@@ -140,7 +141,8 @@ class Desk:
         member.heard = time.monotonic()
         if "step" in message:
             member.step, member.state = message["step"], message["state"]
-            member.age, member.limit = message["age"], message["limit"]
+            member.moves, member.limit = message["moves"], message["limit"]
+            member.since = member.heard - message["age"]
         if "failed" in message:
             code = BAD_INPUT if message["code"] == BAD_INPUT else PEER_LOST
             await self._stop(f"{member.name} has failed: {message['failed']}", code)
@@ -189,11 +191,11 @@ class Desk:
         if silent:
             return f"{silent[0].name} has been silent for {now - silent[0].heard:.0f} s (at step {silent[0].step:,})"
         # The others wait for the last one: where it has time, they have.
-        last = min(self._members.values(), key=lambda m: (m.step, -m.age), default=None)
-        if last is not None and last.age > last.limit:
+        last = min(self._members.values(), key=lambda m: (m.step, m.moves, m.since), default=None)
+        if last is not None and now - last.since > last.limit:
             first = max(m.step for m in self._members.values())
             return (
-                f"{last.name} has stood still for {last.age:.0f} s at step {last.step:,}, {last.state} (the others are "
+                f"{last.name} has stood still for {now - last.since:.0f} s at step {last.step:,}, {last.state} (the others are "
                 f"at step {first:,})"
             )
         return None
@@ -239,7 +241,7 @@ class Line:
         self._call, self._stop = call, stop or leave_at_once
         self.num_processes, self.process_id = call.num_processes, call.process_id
         self._desk = Desk(call) if call.process_id == 0 else None
-        self._now = 0, "starting", time.monotonic()  # step, state, since when; replaced as one
+        self._now = 0, "starting", time.monotonic(), 0  # step, state, since when, how many before; replaced as one
         self._longest: dict[str, float] = {}
         self._all: list[dict[str, Any]] | None = None
         self._passed: dict[str, list[str]] = {}
@@ -275,9 +277,10 @@ class Line:
 
     def at(self, step: int, state: str) -> None:
         """The process gets on: it is at ``step``, doing ``state``."""
-        (before, left, since), now = self._now, time.monotonic()
+        (before, left, since, moves), now = self._now, time.monotonic()
         self._longest[left] = max(self._longest.get(left, 0.0), now - since)
-        self._now = max(step, before), state, now  # who tells of a save may know only the step that was logged last
+        # Who tells of a save may know only the step that was logged last.
+        self._now = max(step, before), state, now, moves + 1
 
     def fail(self, error: str, code: int) -> None:
         """Tell the others that this process ends by an error with an exit code."""
@@ -315,8 +318,9 @@ class Line:
         while not (self._ending or self._stopping):
             if self._stop is leave_at_once:  # where no thread can run any more, not even this one
                 faulthandler.dump_traceback_later(WATCHED_TIMES * self._call.heartbeat_seconds, exit=True)
-            step, state, since = self._now
-            self._send({"step": step, "state": state, "age": time.monotonic() - since, "limit": self._limit(state)})
+            step, state, since, moves = self._now
+            where = {"step": step, "moves": moves, "state": state, "age": time.monotonic() - since}
+            self._send({**where, "limit": self._limit(state)})
             if (silence := time.monotonic() - self._heard) > self._call.heartbeat_seconds:
                 self._end(f"process 0 at {self._call.address} has been silent for {silence:.0f} s", PEER_LOST)
                 return

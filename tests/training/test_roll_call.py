@@ -182,6 +182,21 @@ def test_who_evaluates_waits_for_a_step_that_no_log_knows(address: str) -> None:
     assert "at step 8, training (the others are at step 8)" in job.stops[0][0]
 
 
+def test_at_one_step_who_has_got_on_less_often_is_named(address: str) -> None:
+    """Though the other has stood still for longer, as the clocks of two machines and a slow network may have it."""
+    job = Job(address, 2, heartbeat_seconds=1.5)
+    lines = job.lines()
+    for line in lines:
+        for state in ("training", "saving", "training"):  # none is new any more
+            line.at(7, state)
+    lines[0].at(7, "training")
+    until(lambda: lines[0]._desk._members[0].moves == 4)  # type: ignore[union-attr]
+    time.sleep(0.3)
+    lines[1]._now = (*lines[1]._now[:2], time.monotonic(), lines[1]._now[3])
+    until(lambda: len(job.stops) == 2)
+    assert "process 1 on " in job.stops[0][0]
+
+
 def test_who_does_not_read_keeps_nothing_from_the_others(address: str) -> None:
     """Frozen, say, with its buffers full."""
     job, holds = Job(address, 3), "x" * 60_000
