@@ -195,8 +195,8 @@ class Desk:
         if last is not None and now - last.since > last.limit:
             first = max(m.step for m in self._members.values())
             return (
-                f"{last.name} has stood still for {now - last.since:.0f} s at step {last.step:,}, {last.state} (the others are "
-                f"at step {first:,})"
+                f"{last.name} has stood still for {now - last.since:.0f} s at step {last.step:,}, {last.state} (the "
+                f"others are at step {first:,})"
             )
         return None
 
