@@ -21,7 +21,7 @@ from typing import cast
 
 from etils import epath
 
-from bert_jax.errors import UserError
+from bert_jax.errors import PassingError, UserError
 from bert_jax.remote import RemotePath
 
 MARKER = "COMMITTED"  # lists what was written, as sha256sum does
@@ -276,7 +276,7 @@ def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
     except OSError as error:
         if only and error.errno not in only:
             raise
-        raise UserError(cannot_write(target, error)) from error
+        raise (PassingError if is_passing(error) else UserError)(cannot_write(target, error)) from error
 
 
 def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:

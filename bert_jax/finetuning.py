@@ -146,7 +146,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
 
     workdir = request.workdir
     with runs.only_writer(workdir):
-        saved = saved_steps(workdir)
+        saved = distributed.first_says("the saved steps", saved_steps(workdir))
         identity = settings.identity() | {"init": request.init}
         run = runs.described(workdir, config, identity, request.command, bound=bool(saved))
         tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, room.Task.roles)

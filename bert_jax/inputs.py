@@ -35,6 +35,11 @@ Note = Callable[[str], None]
 CORPUS = "corpus"  # its place in a workdir
 NOTE_SECONDS = 30.0
 FEW_TOKENS = 20_000  # about 3,000 masked ones: a loss from fewer is uncertain by several hundredths
+HOW_TO_BUILD = (
+    "and several processes build none; run this once on one host: bert-jax vocab --config=RECIPE --output=VOCAB, then "
+    "bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, and add --config.vocab.path=VOCAB "
+    "--config.corpus.path=CORPUS here"
+)
 ORIGIN = "vocab.json"  # what the vocabulary was made from
 
 
@@ -48,6 +53,7 @@ class Inputs:
     initial: Initial | None
     bound: bool  # the run has saved a step
     private: bool = False
+    builds: bool = True  # else what was made of other text, or for another recipe, is an error
 
     def check(self) -> None:
         """Whatever can be found wrong before a text is read. Raises ``UserError``."""
@@ -69,12 +75,7 @@ class Inputs:
             missing.append(f"vocabulary in {self.workdir} (config.vocab.path names another)")
         missing += [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
         if missing:
-            raise UserError(
-                f"there is no {' and no '.join(missing)}, and several processes build none; run this once on one host: "
-                "bert-jax vocab --config=RECIPE --output=VOCAB, then bert-jax corpus --config=RECIPE "
-                "--config.vocab.path=VOCAB --output=CORPUS, and add --config.vocab.path=VOCAB "
-                "--config.corpus.path=CORPUS here"
-            )
+            raise UserError(f"there is no {' and no '.join(missing)}, {HOW_TO_BUILD}")
 
     def places(self) -> dict[str, epath.Path]:
         """The folder of each part's store; of one corpus, that has no parts, under the name ""."""
@@ -133,6 +134,8 @@ class Inputs:
         """The store at ``config.path``, or in ``place``, built first if need be."""
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
+            if not self.builds:
+                raise UserError(f"the corpus in {place} was made of another text or vocabulary, {HOW_TO_BUILD}")
             place.rmtree()
         if ours and not files.committed(place):
             note(f"reading {config.source} and writing {name}, tokenized")
@@ -155,6 +158,8 @@ class Inputs:
         if there is not None:
             if (workdir / ORIGIN).exists() and (workdir / ORIGIN).read_text() == origin:
                 return
+            if not (self.builds or self.vocab.path or self.initial):
+                raise UserError(f"the vocabulary {there} was made of another text or recipe, {HOW_TO_BUILD}")
             files.as_path(there).unlink()
         if self.initial and not self.vocab.path:
             self.initial.tokenizer.save(workdir / self.initial.tokenizer.file_name)

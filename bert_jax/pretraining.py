@@ -141,7 +141,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
 
     workdir = request.workdir
     with runs.only_writer(workdir):
-        saved = saved_steps(workdir)
+        saved = distributed.first_says("the saved steps", saved_steps(workdir))
         inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
         inputs.check()
         run = runs.described(workdir, *recorded(config, settings, request), request.extend, bool(saved))
@@ -180,6 +180,7 @@ def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
     none builds, for the others would wait for hours."""
     if distributed.several():
         inputs.check_made()
+        inputs = dataclasses.replace(inputs, builds=False)
     if not distributed.is_first():
         distributed.wait("the inputs are there")
         inputs = dataclasses.replace(inputs, bound=True)

@@ -16,7 +16,7 @@ from absl import logging
 from absl.flags import argparse_flags
 
 import bert_jax
-from bert_jax import catalogue, exit_codes, recipes
+from bert_jax import catalogue, exit_codes, files, recipes
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 
@@ -38,7 +38,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("BERT_JAX_TRACEBACK") == "1":
             traceback.print_exc()
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return exit_codes.of_user_error(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -50,7 +50,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             raise
         reason = (error.strerror or str(error)).lower()
         print(f"error: {error.filename}: {reason}; name another path, or change its permissions", file=sys.stderr)
-        return 2
+        return exit_codes.CRASHED if files.is_passing(error) else exit_codes.BAD_INPUT
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -115,8 +117,9 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
 
 def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
     """Write blocks one after another, each to its part; the headers, of fixed size, get the counts at the end."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
     try:
+        shutil.rmtree(path, ignore_errors=True)  # one that could not be read
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         with contextlib.ExitStack() as stack:
@@ -130,8 +133,11 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
             for name, dtype in parts.items():
                 open_files[name].seek(0)
                 open_files[name].write(_header(dtype, counts[name]))
-        shutil.rmtree(path, ignore_errors=True)  # one that could not be read
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another host has made the same, on a file system whose locks reach no further than one
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

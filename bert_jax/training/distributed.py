@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import platform
 import signal
@@ -23,7 +24,8 @@ from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
 from bert_jax.exit_codes import INTERRUPTED
-from bert_jax.training.roll_call import END, Call, Line, split_address
+from bert_jax.training.desk import Call, split_address
+from bert_jax.training.roll_call import END, Line
 
 VARIABLES = {
     "coordinator": "BERT_JAX_COORDINATOR",
@@ -199,6 +201,12 @@ def wait(name: str, holds: str = "") -> None:
 def exchange(name: str, holds: str) -> list[str]:
     """What each process holds, by its number. ``name`` is used once in a job."""
     return [holds] if Line.open is None else Line.open.exchange(name, holds)
+
+
+def first_says(name: str, value: Any) -> Any:
+    """``value`` as process 0 has it, which may see another state of a file system; of JSON. ``name`` is used once in a
+    job."""
+    return json.loads(exchange(name, json.dumps(value))[0])
 
 
 def agreed(value: int) -> int:
