@@ -35,11 +35,6 @@ Note = Callable[[str], None]
 CORPUS = "corpus"  # its place in a workdir
 NOTE_SECONDS = 30.0
 FEW_TOKENS = 20_000  # about 3,000 masked ones: a loss from fewer is uncertain by several hundredths
-HOW_TO_BUILD = (
-    "and several processes build none; run this once on one host: bert-jax vocab --config=RECIPE --output=VOCAB, then "
-    "bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, and add --config.vocab.path=VOCAB "
-    "--config.corpus.path=CORPUS here"
-)
 ORIGIN = "vocab.json"  # what the vocabulary was made from
 
 
@@ -70,12 +65,23 @@ class Inputs:
 
     def check_made(self) -> None:
         """Raise ``UserError`` unless all is there: several processes train, a single one builds."""
-        missing = []
-        if not (self.vocab.path or self.initial or tokenizers.existing(self.workdir)):
-            missing.append(f"vocabulary in {self.workdir} (config.vocab.path names another)")
-        missing += [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
-        if missing:
-            raise UserError(f"there is no {' and no '.join(missing)}, {HOW_TO_BUILD}")
+        corpora = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
+        if self.vocab.path or self.initial or tokenizers.existing(self.workdir):
+            vocabulary = []
+        else:
+            vocabulary = [f"vocabulary in {self.workdir} (config.vocab.path names another)"]
+        if corpora or vocabulary:
+            raise UserError(f"there is no {' and no '.join([*vocabulary, *corpora])}{self._how_to_build(vocabulary)}")
+
+    def _how_to_build(self, vocabulary: object) -> str:
+        """``vocabulary``: whether that is missing too."""
+        vocab = self.vocab.path or "VOCAB"
+        learn = "bert-jax vocab --config=RECIPE --output=VOCAB, then " if vocabulary else ""
+        name = f"--config.vocab.path={vocab} " if vocabulary or self.vocab.path else ""
+        return (
+            f", and several processes build none; run this once on one host, with the recipe and the flags given here: "
+            f"{learn}bert-jax corpus --config=RECIPE {name}--output=CORPUS, then add {name}--config.corpus.path=CORPUS"
+        )
 
     def places(self) -> dict[str, epath.Path]:
         """The folder of each part's store; of one corpus, that has no parts, under the name ""."""
@@ -135,7 +141,8 @@ class Inputs:
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
-                raise UserError(f"the corpus in {place} was made of another text or vocabulary, {HOW_TO_BUILD}")
+                what = f"the corpus in {place} was made of another text or vocabulary"
+                raise UserError(what + self._how_to_build(False))
             place.rmtree()
         if ours and not files.committed(place):
             note(f"reading {config.source} and writing {name}, tokenized")
@@ -159,7 +166,8 @@ class Inputs:
             if (workdir / ORIGIN).exists() and (workdir / ORIGIN).read_text() == origin:
                 return
             if not (self.builds or self.vocab.path or self.initial):
-                raise UserError(f"the vocabulary {there} was made of another text or recipe, {HOW_TO_BUILD}")
+                what = f"the vocabulary {there} was made of another text or recipe"
+                raise UserError(what + self._how_to_build(True))
             files.as_path(there).unlink()
         if self.initial and not self.vocab.path:
             self.initial.tokenizer.save(workdir / self.initial.tokenizer.file_name)

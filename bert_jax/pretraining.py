@@ -28,6 +28,7 @@ from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
+from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import distributed
 from bert_jax.training import run as runs
@@ -181,6 +182,8 @@ def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
     if distributed.several():
         inputs.check_made()
         inputs = dataclasses.replace(inputs, builds=False)
+        if path := inputs.vocab.path:
+            distributed.wait("config.vocab.path", tokenizers.load(path, inputs.vocab.lowercase).sha256)
     if not distributed.is_first():
         distributed.wait("the inputs are there")
         inputs = dataclasses.replace(inputs, bound=True)

@@ -17,9 +17,10 @@ WAIT_SECONDS = 5.0  # before a restart: until the last process of the job before
 
 
 def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
-    """Run ``bert-jax`` with ``arguments`` until it is done, or has been started ``restarts`` times more.
+    """Run ``bert-jax`` with ``arguments`` until it is done, or has been started ``restarts`` times more after crashes.
 
     SIGTERM and SIGINT are passed on, and end the supervision: whoever sends them starts the whole again, or does not.
+    Where another process of the job was told to go, this one has saved and left too: it is started again, uncounted.
 
     Returns:
       The exit code of the last process.
@@ -37,18 +38,21 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
-    for turn in range(restarts + 1):
+    crashes = 0
+    while True:
         start = time.monotonic()
         child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
         if told and not passed:  # while it was being started
             pass_on(told[-1], None)
         code = child.wait()
         code = code if code >= 0 else 128 - code  # as a shell has it
-        if told or code in FINAL or turn == restarts:
+        crashes += code != PREEMPTED
+        if told or code in FINAL or crashes > restarts:
             break
+        which = "another of its processes was told to go" if code == PREEMPTED else f"restart {crashes} of {restarts}"
         print(
-            f"supervisor: ended {_reason(code)} after {duration(time.monotonic() - start)}; restart {turn + 1} of "
-            f"{restarts} in {wait_seconds:.0f} s",
+            f"supervisor: ended {_reason(code)} after {duration(time.monotonic() - start)}; {which}; again in "
+            f"{wait_seconds:.0f} s",
             file=sys.stderr,
             flush=True,
         )

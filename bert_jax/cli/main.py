@@ -34,23 +34,30 @@ def run(argv: Sequence[str] | None = None) -> int:
     logging.set_verbosity(logging.FATAL)  # what libraries log is not for users: errors reach us as exceptions
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
-    except UserError as error:
-        if os.environ.get("BERT_JAX_TRACEBACK") == "1":
-            traceback.print_exc()
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return exit_codes.of_user_error(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `bert-jax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:  # a path that is not there, not readable, a folder where a file should be
-        if error.filename is None or os.environ.get("BERT_JAX_TRACEBACK") == "1":
+        return exit_codes.CRASHED
+    except (UserError, OSError, KeyboardInterrupt) as error:
+        known = ending(error)
+        if known is None:
             raise
+        told(known[0])
+        return known[1]
+
+
+def ending(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error that ends a command, and the exit code; None: a bug, which keeps its traceback."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", exit_codes.INTERRUPTED
+    if os.environ.get("BERT_JAX_TRACEBACK") == "1":
+        traceback.print_exception(error)
+    if isinstance(error, UserError):
+        return f"error: {' '.join(str(error).split())}", exit_codes.of_user_error(error)
+    if isinstance(error, OSError) and error.filename is not None:  # not there, not readable, a folder for a file
         reason = (error.strerror or str(error)).lower()
-        print(f"error: {error.filename}: {reason}; name another path, or change its permissions", file=sys.stderr)
-        return exit_codes.CRASHED if files.is_passing(error) else exit_codes.BAD_INPUT
+        code = exit_codes.CRASHED if files.is_passing(error) else exit_codes.BAD_INPUT
+        return f"error: {error.filename}: {reason}; name another path, or change its permissions", code
+    return None
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -119,14 +126,8 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     except Preempted as ended:
         told(str(ended))
         code = exit_codes.PREEMPTED
-    except UserError as error:
-        code = exit_codes.of_user_error(error)
-        distributed.hear_of_lost()
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        distributed.leave_by_error(str(error), code)
-        return code
     except BaseException as error:
-        distributed.end_by(error)  # what ``run`` makes one line of, too: the others would wait for this process
+        distributed.end_by(error, ending(error))  # before ``run`` hears of it: the others wait for this process
         raise
     distributed.leave()
     return code

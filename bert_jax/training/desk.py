@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import resource
+import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -18,6 +20,7 @@ from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 BEAT_SECONDS = 0.5  # from one message of a process, or of the desk, to the next
 FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
 PORT_SECONDS = 10.0  # for the process 0 of before a restart to be gone
+LINE_BYTES = 2**22  # of a message at most: a config, a process's findings
 SPARE_FILES = 1024  # beside those of the job: shards, libraries
 
 
@@ -73,7 +76,8 @@ class Desk:
         self._bound.wait()
         if self._error is not None:
             raise UserError(
-                f"cannot listen at {call.address} ({self._error.strerror}); give --coordinator another port"
+                _told_by_another(call)
+                or f"cannot listen at {call.address} ({self._error.strerror}); give --coordinator another port"
             )
 
     async def _serve(self) -> None:
@@ -96,7 +100,7 @@ class Desk:
         deadline = time.monotonic() + min(PORT_SECONDS, self._call.arrival_seconds)
         while True:
             try:
-                return await asyncio.start_server(self._talk, host if _is_local(host) else None, port)
+                return await asyncio.start_server(self._talk, host if _is_local(host) else None, port, limit=LINE_BYTES)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
@@ -145,15 +149,24 @@ class Desk:
             if len(there) == self._call.num_processes:
                 if message["alike"] and (differing := self._differing(message["waits"], there)):
                     await self._stop(differing, code=BAD_INPUT)
-                self._tell({"passed": message["waits"], "holds": [value for _, value in sorted(there.items())]})
+                held = [] if message["alike"] else [value for _, value in sorted(there.items())]
+                self._tell({"passed": message["waits"], "holds": held})
         return "bye" in message
 
     def _differing(self, name: str, holds: Mapping[int, str]) -> str | None:
-        others = [f"{value} on {self._members[number].name}" for number, value in holds.items() if value != holds[0]]
+        others = [number for number, value in holds.items() if value != holds[0]]
         if not others:
             return None
+        own, first = self._members[0].name, self._members[others[0]].name
         more = f" and on {len(others) - 3} more" if len(others) > 3 else ""
-        return f"{name} is {', '.join(others[:3])}{more}, but {holds[0]} on {self._members[0].name}; make them the same"
+        found, wanted = _leaves(holds[others[0]]), _leaves(holds[0])
+        keys = [key for key in sorted({*found, *wanted}) if found.get(key, "absent") != wanted.get(key, "absent")]
+        if keys:
+            told = [f"{key} is {found.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
+            further = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            return f"{name} on {first} is not that on {own}: {', '.join(told)}{further}; make them the same"
+        told = [f"{holds[number]} on {self._members[number].name}" for number in others[:3]]
+        return f"{name} is {', '.join(told)}{more}, but {holds[0]} on {own}; make them the same"
 
     def _refusal(self, member: Member) -> str | None:
         number, wanted = member.card["process_id"], self._call.num_processes
@@ -227,12 +240,40 @@ def _allow_files(num_processes: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
+def _leaves(text: str) -> dict[str, str]:
+    """The values of a JSON object by their dotted keys; {} if it is none."""
+
+    def walk(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
+        if not isinstance(tree, dict):
+            yield prefix, json.dumps(tree)
+            return
+        for key, value in tree.items():
+            yield from walk(value, f"{prefix}.{key}" if prefix else key)
+
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(walk(tree, "")) if isinstance(tree, dict) else {}
+
+
 def split_address(address: str) -> tuple[str, int]:
     """``HOST:PORT`` in its parts. Raises ``UserError`` if it is none."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 < int(port) <= 65_535:
         raise UserError(f"the coordinator is {address!r}; HOST:PORT is needed, such as 10.0.0.2:8476")
     return host.strip("[]"), int(port)
+
+
+def _told_by_another(call: Call) -> str | None:
+    """What the desk of another process 0 has to say to this one, if it is one that listens there already."""
+    card = {"process_id": 0, "num_processes": call.num_processes, "host": socket.gethostname(), "pid": os.getpid()}
+    with contextlib.suppress(OSError, ValueError), socket.create_connection(split_address(call.address), 2) as line:
+        line.sendall(as_line(card))
+        for text in line.makefile("r", encoding="utf-8"):
+            if reason := json.loads(text).get("stop"):
+                return str(reason)
+    return None
 
 
 def _is_local(host: str) -> bool:

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
-from bert_jax.exit_codes import INTERRUPTED
+from bert_jax.exit_codes import CRASHED
 from bert_jax.training.desk import Call, split_address
 from bert_jax.training.roll_call import END, Line
 
@@ -137,7 +138,11 @@ def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] 
             processes.heartbeat_seconds,
         )
     )
+    told = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
+    print(f"{told}: waiting up to {processes.arrival_seconds:.0f} s for all to come", file=sys.stderr, flush=True)
     cards = line.gather(card)
+    if processes.process_id == 0:
+        print(f"all {processes.num_processes} processes have come", file=sys.stderr, flush=True)
     for name, value in same.items():
         line.wait(f"the {name}", value)
     Line.open = line
@@ -158,12 +163,12 @@ def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] 
 
 
 def common(config: str) -> dict[str, str]:
-    """What all processes of a job have to have in common: versions, code and the resolved ``config``, as hashes."""
+    """What all processes of a job have to have in common: versions, code as a hash and ``config``, which is JSON."""
     return {
         "Python": platform.python_version(),
         "jax": jax.__version__,
         "code": code_hash(),
-        "config": hashlib.sha256(config.encode()).hexdigest()[:12],
+        "config": config,
     }
 
 
@@ -228,6 +233,7 @@ class Termination:
     def __init__(self) -> None:
         self._told: float | None = None  # when
         self._before: Any = None
+        self._asked = 0
 
     def __enter__(self) -> Termination:
         if Line.open is None and threading.current_thread() is threading.main_thread():
@@ -245,11 +251,16 @@ class Termination:
             signal.signal(number, self._before)
             signal.raise_signal(number)
 
-    def reached(self, step: int) -> bool:
-        """Whether to save and leave at ``step``. Asked at every step."""
-        if Line.open is not None:
-            return bool(multihost_utils.reached_preemption_sync_point(step))
-        return self._told is not None
+    def reached(self) -> bool:
+        """Whether to save and leave now. Asked at every step, by all processes.
+
+        JAX agrees on the step after the last one that any process has asked about, which is the first where the signal
+        came before training: so what it is told counts from 1, wherever the run goes on from.
+        """
+        if Line.open is None:
+            return self._told is not None
+        self._asked += 1
+        return bool(multihost_utils.reached_preemption_sync_point(self._asked))
 
 
 def leave() -> None:
@@ -274,14 +285,21 @@ def _end_on_errors() -> None:
     threading.excepthook = lambda told: end(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
 
 
-def end_by(error: BaseException) -> None:
-    """End this process by an error that is no user's, once the others have been told; nothing where it is alone."""
+def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
+    """End this process by an error, once the others have been told; nothing where it is alone.
+
+    Args:
+      known: what to print in place of the traceback, and the exit code.
+    """
     if Line.open is None:
         return
-    sys.__excepthook__(type(error), error, error.__traceback__)
     hear_of_lost()
-    code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    leave_by_error(f"{type(error).__name__}: {error}".splitlines()[0], code)
+    if known is None:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        leave_by_error(f"{type(error).__name__}: {error}".splitlines()[0], CRASHED)
+    else:
+        print(known[0], file=sys.stderr)
+        leave_by_error(known[0].removeprefix("error: "), known[1])
 
 
 def hear_of_lost() -> None:

@@ -192,7 +192,7 @@ def train_and_evaluate(
             if evaluates:
                 result = evaluate(done)
                 last = last or bool(distributed.agreed(int(selection.exhausted)))
-            preempted = termination.reached(done)
+            preempted = termination.reached()
             if done % experiment.checkpoints.every_steps == 0 or last or preempted:
                 jax.block_until_ready(state)
                 with observer.saving(done):

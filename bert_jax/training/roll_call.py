@@ -140,6 +140,8 @@ class Line:
 
     def _end(self, reason: str, code: int) -> None:
         self._stopping = True
+        if self._stop is leave_at_once and reason.startswith(f"process {self.process_id} on "):
+            faulthandler.dump_traceback(all_threads=True)  # where it stands
         self._stop(reason, code)
 
     def _limit(self, state: str) -> float:
@@ -171,9 +173,7 @@ class Line:
 
 
 def leave_at_once(reason: str, code: int) -> NoReturn:
-    """End the process without its exit handlers, which wait for the others. The stacks tell where it stood."""
+    """End the process without its exit handlers, which wait for the others."""
     print(f"error: {reason}", file=sys.stderr, flush=True)
-    if code == PEER_LOST:
-        faulthandler.dump_traceback(all_threads=True)
     sys.stdout.flush()
     os._exit(code)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.exit_codes import PEER_LOST, PREEMPTED
+from bert_jax.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
 from bert_jax.training.checkpoints import BEST, saved_steps
 from tests.tasks import toy_tasks
 from tests.training import gang
@@ -37,6 +37,16 @@ UNREAD_STEP = """
     checkpoints.check_step = broken
 """
 
+TOLD_EARLY = """
+    import os, signal
+    from bert_jax.training import distributed
+    join = distributed.join
+    def told(*arguments):
+        cards = join(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return cards
+    distributed.join = told
+"""
 OTHER_FIGURES = """
     from bert_jax.training.selection import Selection
     see = Selection.see
@@ -64,13 +74,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_error_of_the_system_is_told_at_once(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``run`` alone makes one line and code 2 of it, behind the back of the others."""
+    """It is one line and code 2, as of a process that is alone."""
     monkeypatch.setattr(gang, "HEARTBEAT_SECONDS", 60)
     job = Gang(recipe, tmp_path / "run", 2, program=("-c", FAULTY.replace("    FAULT", LOST_FILE)))
     (code, said), (own, told) = job.end()
-    assert (code, own) == (PEER_LOST, 1), (said, told)
-    assert "has failed: FileNotFoundError: [Errno 2] No such file or directory" in said
-    assert "Traceback" in told
+    assert (code, own) == (BAD_INPUT, BAD_INPUT), (said, told)
+    assert "has failed: /mnt/corpus/train-00001: no such file or directory; name another path" in said
+    assert "\nerror: /mnt/corpus/train-00001: no such file or directory; name another path" in told
+    assert "Traceback" not in told
 
 
 def test_a_step_that_one_cannot_read_is_read_by_none(recipe: Path, tmp_path: Path) -> None:
@@ -104,3 +115,30 @@ def test_a_save_may_take_its_time_before_they_go(tmp_path: Path) -> None:
     ended = job.end()
     assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
     assert saved_steps(str(tmp_path / "run"))
+
+
+@pytest.mark.heavy
+def test_sigterm_before_the_first_step_of_a_resumed_run(tmp_path: Path) -> None:
+    recipe, run = gang.make_inputs(tmp_path, num_steps=3000, every_steps=10), tmp_path / "run"
+    job = Gang(recipe, run, 2)
+    job.reach(12)
+    job.send(0, signal.SIGTERM)
+    job.end()
+    before = saved_steps(str(run))[-1]
+    ended = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", TOLD_EARLY))).end(seconds=180)
+    assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
+    assert saved_steps(str(run))[-1] == before + 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [0, 1])
+def test_ctrl_c_to_one_ends_all(tmp_path: Path, number: int) -> None:
+    job = Gang(gang.make_inputs(tmp_path, num_steps=3000), tmp_path / "run", 2)
+    job.reach(12)
+    job.send(number, signal.SIGINT)
+    ended = job.end(seconds=30)
+    assert ended[number][0] == INTERRUPTED, ended
+    assert ended[1 - number][0] == PEER_LOST, ended
+    assert f"error: process {number} on " in ended[1 - number][1]
+    assert "has failed: interrupted" in ended[1 - number][1]
+    assert "Traceback" not in ended[0][1] + ended[1][1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import socket
@@ -252,6 +253,31 @@ def test_what_differs_is_named(address: str) -> None:
     assert code == BAD_INPUT
 
 
+def test_of_a_config_the_keys_that_differ_are_named(address: str) -> None:
+    job = Job(address, 2)
+    configs = [{"seed": 0, "schedule": {"peak": 1e-3}, "workers": 0}, {"seed": 0, "schedule": {"peak": 2e-3}}]
+    for line, config in zip(job.lines(), configs, strict=True):
+        threading.Thread(target=line.wait, args=("the config", json.dumps(config)), daemon=True).start()
+    until(lambda: len(job.stops) == 2)
+    reason, code = job.stops[1]
+    assert reason.startswith("the config on process 1 on ")
+    assert "schedule.peak is 0.002, not 0.001, workers is absent, not 0; make them the same" in reason
+    assert code == BAD_INPUT
+
+
+def test_two_processes_0(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desks, "PORT_SECONDS", 0.2)
+    job = Job(address, 2)
+    first = job.line(0)
+    threading.Thread(target=first.gather, args=({},), daemon=True).start()
+    until(lambda: first._desk is not None and 0 in first._desk._members)
+    with pytest.raises(UserError, match="two processes have --process_id=0: pid .* number them from 0 to 1"):
+        job.line(0)
+    until(lambda: 0 in job.stops)
+    assert job.stops[0][0].startswith("two processes have --process_id=0")
+    assert job.stops[0][1] == BAD_INPUT
+
+
 def test_two_with_one_number(address: str) -> None:
     job = Job(address, 3)
     first = job.line(0)
@@ -312,7 +338,7 @@ def test_a_process_in_which_no_thread_can_run_ends_itself(address: str) -> None:
         finally:
             stuck.kill()
     assert stuck.returncode == 1, said
-    assert 'in <module>' in said  # where it stood
+    assert "in <module>" in said  # where it stood
     assert job.stops[0][0].startswith("process 1 on ")
 
 
