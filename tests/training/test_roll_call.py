@@ -312,7 +312,7 @@ def test_a_process_in_which_no_thread_can_run_ends_itself(address: str) -> None:
         finally:
             stuck.kill()
     assert stuck.returncode == 1, said
-    assert 'in <module>' in said  # where it stood
+    assert "in <module>" in said  # where it stood
     assert job.stops[0][0].startswith("process 1 on ")
 
 
