@@ -15,7 +15,7 @@ from bert_jax.planning import estimate
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.estimate import Layout
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
-from bert_jax.planning.units import duration
+from bert_jax.planning.units import duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
@@ -58,12 +58,12 @@ class Candidate:
         text = (
             f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} "
             f"micro_batches={self.change.micro_batches:<3} remat={self.change.remat:<5} "
-            f"estimate {self.memory / 2**30:8.2f} GiB {duration(self.seconds):>13}"
+            f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
         if self.plan is not None:
-            needed = max(phase.compiled.needed_bytes for phase in self.plan.phases) / 2**30
+            needed = max(phase.compiled.needed_bytes for phase in self.plan.phases)
             took = self.predicted_seconds
-            text += f"   compiled {needed:8.2f} GiB {'does not fit' if took is None else duration(took):>13}"
+            text += f"   compiled {size(needed):>11} {'does not fit' if took is None else duration(took):>13}"
         return text + ("   the recipe's own" if self.own else "")
 
 
