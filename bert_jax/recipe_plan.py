@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,28 +22,49 @@ from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 
 Note = Callable[[str], None]
+COMPILES = 3  # of a search
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the command line adds to a recipe.
+    """What the command line adds to a recipe: its flags.
 
     Attributes:
       topology: KIND:SHAPE.
-      compiles: 0 plans the recipe as it is; else layouts are searched, and so many of them compiled.
-      factor: how many times larger the batches are that scaling advice is for; None: what suits the machine.
+      search: whether layouts are searched; else the recipe is planned as it is.
+      compiles: how many layouts a search compiles, the best by arithmetic; None: 3. The recipe's own always.
+      scale: how many times larger the batches are that scaling advice is for; None: what suits the machine.
+
+    Raises:
+      UserError: names each flag whose value is not allowed.
     """
 
     topology: str
-    rates: Rates = Rates()
-    compiles: int = 0
-    factor: int | None = None
+    price_per_chip_hour: float | None = None
+    restarts_per_day: float = 1.0
+    search: bool = False
+    compiles: int | None = None
+    scale: int | None = None
 
     def __post_init__(self) -> None:
-        if self.compiles < 0 or (self.factor is not None and self.factor < 1):
-            raise UserError(
-                f"--compiles={self.compiles}, --scale={self.factor}: whole numbers from 1 up are allowed for both"
-            )
+        price, restarts = self.price_per_chip_hour, self.restarts_per_day
+        wrong = [
+            f"--{name}={value}: a whole number from 1 up is allowed"
+            for name, value in (("compiles", self.compiles), ("scale", self.scale))
+            if value is not None and value < 1
+        ]
+        if self.compiles is not None and self.compiles >= 1 and not self.search:
+            wrong.append(f"--compiles={self.compiles}: allowed only with --search; add --search, or leave it out")
+        if price is not None and not (price > 0 and math.isfinite(price)):
+            wrong.append(f"--price-per-chip-hour={price:g}: a number above 0 is allowed; leave it out for no price")
+        if not (restarts >= 0 and math.isfinite(restarts)):
+            wrong.append(f"--restarts-per-day={restarts:g}: a number from 0 up is allowed")
+        if wrong:
+            raise UserError("; ".join(wrong))
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(self.price_per_chip_hour, self.restarts_per_day)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +99,7 @@ class Planned:
             record["search"] = {
                 "layouts": self.found.tried,
                 "best": best.change.overrides(self.batches) if best else None,
+                "best_is_own": best.own if best else None,
                 "compiled": [page.candidate_record(c) for c in self.found.compiled],
             }
         return json.dumps(record)
@@ -93,14 +116,16 @@ def plan(config: Mapping[str, Any], request: Request, note: Note) -> Planned:
     recipe = PretrainingRecipe.of(config)
     machine = Machine.of(topology)
     _, experiment = recipe.variant(Change(), machine.devices)
-    factor = request.factor or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
+    factor = request.scale or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     advice = scaling.advise(experiment, factor)
-    found = search(recipe, machine, request.rates, request.compiles, note) if request.compiles else None
-    if found is not None and found.best is not None and found.best.plan is not None:
-        return Planned(found.best.plan, batches, advice, factor, found=found)
-    note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-    made = make(recipe, machine, request.rates)
+    if request.search:
+        found = search(recipe, machine, request.rates, request.compiles or COMPILES, note)
+        made = (found.best or found.own).plan
+        assert made is not None
+    else:
+        note(f"compiling the step of {', '.join(batches)} for {topology.name}")
+        found, made = None, make(recipe, machine, request.rates)
     smaller = None if made.fits else smallest(recipe, machine, request.rates, made, note)
     return Planned(made, batches, advice, factor, smaller, found)
 

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--topology", required=True, help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
     parser.add_argument("--search", action="store_true", help="try meshes, micro-batches and remat; take the fastest")
-    parser.add_argument("--compiles", type=int, default=3, help="how many a search compiles (default: 3)")
+    parser.add_argument("--compiles", type=int, help="how many a search compiles (default: 3), the recipe's own always")
     parser.add_argument("--scale", type=int, help="advise on batches this many times larger (default: what suits)")
     parser.add_argument("--price-per-chip-hour", type=float, help="in any currency")
     parser.add_argument("--restarts-per-day", type=float, default=1.0, help="to allow for (default: 1)")
@@ -19,11 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.planning.plan import Rates
     from bert_jax.recipe_plan import Request, plan
 
-    rates = Rates(arguments.price_per_chip_hour, arguments.restarts_per_day)
-    compiles = arguments.compiles if arguments.search else 0
-    found = plan(arguments.config.to_dict(), Request(arguments.topology, rates, compiles, arguments.scale), told)
+    names = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
+    request = Request(**{name: getattr(arguments, name) for name in names})
+    found = plan(arguments.config.to_dict(), request, told)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0 if found.fits else 1

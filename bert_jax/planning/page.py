@@ -9,8 +9,9 @@ from typing import Any
 from bert_jax.planning.collectives import Row
 from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, Advice
-from bert_jax.planning.search import Candidate, Found
+from bert_jax.planning.search import NEAR, Candidate, Found
 from bert_jax.planning.smaller import Smaller, describe
+from bert_jax.planning.units import duration, size
 
 Record = dict[str, Any]
 
@@ -163,18 +164,37 @@ def _most(plan: Plan) -> int:
 
 
 def search_lines(found: Found, batches: Mapping[str, int]) -> list[str]:
-    """The table of a search, the fastest layouts first."""
-    lines = [f"search: {found.tried} layouts that divide the batches, by arithmetic; the best were compiled"]
+    """The table of a search: what was compiled, the fastest first; then the next best by arithmetic."""
+    lines = [
+        f"search: {found.tried} layouts that divide the batches, by arithmetic; {len(found.compiled)} compiled: the "
+        "best of these and the recipe's own"
+    ]
     lines += [candidate.line() for candidate in (*found.compiled, *found.others)]
-    if found.best is None:
-        return [*lines, "none of those compiled fits; --compiles takes more, else the recipe as it is:", ""]
-    return [*lines, f"fastest that fits: {' '.join(found.best.change.overrides(batches))}", ""]
+    return [*lines, _found(found, batches), ""]
+
+
+def _found(found: Found, batches: Mapping[str, int]) -> str:
+    own, best, fastest = found.own.predicted_seconds, found.best, found.fastest
+    if best is None or fastest is None:
+        return "none of those compiled fits; --compiles takes more, else the recipe as it is:"
+    took = duration(fastest.predicted_seconds or 0.0)
+    if best is fastest and best.own:
+        return f"fastest that fits: the recipe's own layout ({took}); nothing to change"
+    if best.own:
+        return (
+            f"the recipe's own layout ({duration(own or 0.0)}) is within {100 * NEAR:.0f} % of the fastest that fits "
+            f"({took}); nothing to change"
+        )
+    beside = "does not fit" if own is None else f"takes {duration(own)}"
+    flags = " ".join(best.change.overrides(batches))
+    return f"fastest that fits: {flags} ({took}; the recipe's own layout {beside})"
 
 
 def candidate_record(candidate: Candidate) -> Record:
     """A compiled layout."""
     return {
         "change": dataclasses.asdict(candidate.change),
+        "own": candidate.own,
         "estimated_bytes": candidate.memory,
         "estimated_seconds": candidate.seconds,
         "fits": candidate.plan.fits if candidate.plan else None,
@@ -224,19 +244,3 @@ def _phase_record(phase: PhasePlan) -> Record:
         "predicted_mfu": phase.mfu,
         "predicted_phase_seconds": phase.seconds,
     }
-
-
-def size(count: float) -> str:
-    """Bytes to read: ``1.50 GiB``."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= scale:
-            return f"{count / scale:.2f} {unit}"
-    return f"{count:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """``2.5 days``, ``3.1 hours``, ``40 s``."""
-    for unit, scale in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= scale:
-            return f"{seconds / scale:.2f} {unit}"
-    return f"{seconds:.1f} s"

@@ -1,10 +1,11 @@
-"""The layouts of a recipe on a machine: judged by arithmetic, the best of them compiled."""
+"""The layouts of a recipe on a machine: judged by arithmetic, the best of them and the recipe's own compiled."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from bert_jax.planning import estimate
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.estimate import Layout
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
+from bert_jax.planning.units import duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
@@ -25,82 +27,129 @@ from bert_jax.training.step import metric_names
 Note = Callable[[str], None]
 
 MICRO_BATCHES, REMAT, TENSOR, FSDP = (1, 2, 4, 8), ("none", "dots", "full"), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
+NEAR = 0.01  # predictions are no better than this: a recipe as near to the fastest stays as it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """``memory`` bytes of a device and ``seconds`` of training, both estimated; ``plan``: what compiling it gave."""
+    """A layout.
+
+    Attributes:
+      memory, seconds: bytes of a device and the time of training, both estimated.
+      own: it is the recipe's.
+      plan: what compiling it gave.
+    """
 
     change: Change
     memory: float
     seconds: float
+    own: bool = False
     plan: Plan | None = None
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """None where it was not compiled or does not fit."""
+        return self.plan.training_seconds if self.plan is not None and self.plan.fits else None
 
     def line(self) -> str:
         """A row of the table."""
         mesh = self.change.mesh
         assert mesh is not None
-        layout = (
-            f"data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} "
-            f"micro_batches={self.change.micro_batches:<3} remat={self.change.remat:<5}"
+        text = (
+            f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} "
+            f"micro_batches={self.change.micro_batches:<3} remat={self.change.remat:<5} "
+            f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
-        guess = f"estimate {self.memory / 2**30:8.2f} GiB {self.seconds / 3600:9.2f} h"
-        if self.plan is None:
-            return f"  {layout} {guess}"
-        needed = max(phase.compiled.needed_bytes for phase in self.plan.phases) / 2**30
-        seconds = self.plan.training_seconds
-        compiled = f"{needed:8.2f} GiB " + ("does not fit" if not self.plan.fits else f"{(seconds or 0) / 3600:9.2f} h")
-        return f"  {layout} {guess}   compiled {compiled}"
+        if self.plan is not None:
+            needed = max(phase.compiled.needed_bytes for phase in self.plan.phases)
+            took = self.predicted_seconds
+            text += f"   compiled {size(needed):>11} {'does not fit' if took is None else duration(took):>13}"
+        return text + ("   the recipe's own" if self.own else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """``best`` is None where nothing that was compiled fits. ``tried``: how many layouts there are."""
+    """``compiled``: the fastest first, what does not fit last, the recipe's own among them. ``others``: the next best
+    by arithmetic. ``tried``: how many layouts there are."""
 
-    best: Candidate | None
     compiled: tuple[Candidate, ...]
     others: tuple[Candidate, ...]
     tried: int
 
+    @property
+    def own(self) -> Candidate:
+        [own] = [candidate for candidate in self.compiled if candidate.own]
+        return own
+
+    @property
+    def fastest(self) -> Candidate | None:
+        """None where nothing that was compiled fits."""
+        return next((c for c in self.compiled if c.predicted_seconds is not None), None)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The recipe's own where it is ``NEAR`` the fastest, else the fastest."""
+        own, fastest = self.own.predicted_seconds, self.fastest
+        if own is None or fastest is None or fastest.predicted_seconds is None:
+            return fastest
+        return self.own if own <= (1 + NEAR) * fastest.predicted_seconds else fastest
+
 
 def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: Note) -> Found:
-    """The fastest layout that fits, of those that keep the batch.
+    """The fastest layout that fits, of those that keep the batch: the recipe's own and the ``compiles`` best by
+    arithmetic are compiled.
 
     Raises:
-      UserError: no layout divides the batches.
+      UserError: the recipe's own layout does not divide the devices or its batches; before the first compile.
     """
     judged = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
-    if not judged:
-        raise UserError(
-            f"no mesh of {machine.topology.num_devices} devices divides the batches of this recipe; choose batches "
-            f"that are multiples of {machine.topology.num_devices}, or a smaller topology"
-        )
     fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or judged[-compiles:]
+    chosen = [c for c in judged if c.own] + [c for c in fitting[:compiles] if not c.own]
     done = []
-    for candidate in fitting[:compiles]:
+    for candidate in chosen:
         note(f"compiling{candidate.line()}")
         done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change)))
-    good = [c for c in done if c.plan is not None and c.plan.fits]
-    best = min(good, key=lambda c: c.plan.training_seconds or 0.0, default=None)  # type: ignore[union-attr]
-    return Found(best, tuple(done), tuple(fitting[compiles : compiles + 5]), len(judged))
+    others = [c for c in fitting[compiles:] if not c.own]
+    return Found(by_time(done), tuple(others[:5]), len(judged))
+
+
+def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The fastest first, what does not fit last."""
+    return tuple(sorted(compiled, key=lambda c: math.inf if c.predicted_seconds is None else c.predicted_seconds))
 
 
 def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
-    """Every layout that divides the batches, by arithmetic."""
-    return list(_candidates(recipe, machine))
+    """Every layout that divides the batches, by arithmetic, and the recipe's own."""
+    own = _own(recipe, machine)
+    splits = list(itertools.product(MICRO_BATCHES, REMAT))
+    meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads)
+    found = [c for mesh in meshes for c in _on_mesh(recipe, machine, mesh, splits)]
+    if own not in [c.change for c in found]:
+        assert own.mesh is not None
+        found += _on_mesh(recipe, machine, own.mesh, [(own.micro_batches or 1, own.remat or "none")])
+    return [dataclasses.replace(c, own=c.change == own) for c in found]
 
 
-def _candidates(recipe: Recipe, machine: Machine) -> Iterator[Candidate]:
-    for mesh in _meshes(machine.topology.num_devices, recipe.shape().num_heads):
-        try:
-            task, experiment = recipe.variant(Change(mesh=mesh), machine.devices)
-        except UserError:
-            continue  # a batch that this mesh does not divide
-        state = _state_bytes(task, experiment, machine)
-        for micro_batches, remat in itertools.product(MICRO_BATCHES, REMAT):
+def _own(recipe: Recipe, machine: Machine) -> Change:
+    """The recipe's own layout in numbers: no axis is -1."""
+    _, experiment = recipe.variant(Change(), machine.devices)
+    sizes = dict(experiment.make_mesh(machine.devices).shape)
+    return Change(dataclasses.replace(experiment.mesh, **sizes), experiment.training.micro_batches, recipe.remat())
+
+
+def _on_mesh(
+    recipe: Recipe, machine: Machine, mesh: MeshConfig, splits: Iterable[tuple[int, str]]
+) -> Iterator[Candidate]:
+    """Of ``splits``, micro-batches and remat, those that divide the batches."""
+    try:
+        task, experiment = recipe.variant(Change(mesh, micro_batches=1), machine.devices)
+    except UserError:
+        return  # a batch that this mesh does not divide
+    state = _state_bytes(task, experiment, machine)
+    for micro_batches, remat in splits:
+        if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches) == 0 for p in experiment.phases.phases):
             change = Change(mesh, micro_batches, remat)
-            if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches) == 0 for p in experiment.phases.phases):
-                yield _judged(recipe, machine, change, task, experiment.phases.phases, state)
+            yield _judged(recipe, machine, change, task, experiment.phases.phases, state)
 
 
 def _meshes(devices: int, heads: int) -> Iterator[MeshConfig]:

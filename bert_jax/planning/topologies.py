@@ -102,7 +102,8 @@ def _tpu(topology: Topology) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"{topology.name} is compiled by libtpu, which is not installed (no TPU is needed); install it with: "
-            "pip install 'bert-jax[tpu]', or plan for cpu:8"
+            "pip install 'bert-jax[tpu]' (in the source tree: pip install --no-deps --require-hashes -r "
+            "requirements/tpu.txt), or plan for cpu:8"
         )
     # libtpu would ask the metadata server of a TPU VM which chips there are, and lock them.
     for name, value in {

@@ -57,12 +57,27 @@ def test_every_listed_name_is_understood():
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed here")
 def test_missing_compiler(capsys):
     assert run(["plan", "--config=bert_base", "--topology=v5e:16x16"]) == 2
-    assert "pip install 'bert-jax[tpu]'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "pip install 'bert-jax[tpu]'" in said
+    assert "-r requirements/tpu.txt" in said
 
 
-@pytest.mark.parametrize(
-    "flag", ["--price-per-chip-hour=-1", "--restarts-per-day=nan", "--scale=0", "--search --compiles=-2"]
-)
-def test_flags(flag, capsys):
-    assert run(["plan", "--config=quickstart", "--topology=cpu:8", *flag.split()]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+COUNT = "a whole number from 1 up is allowed"
+FLAGS = {
+    "--price-per-chip-hour=-1": "--price-per-chip-hour=-1: a number above 0 is allowed; leave it out for no price",
+    "--price-per-chip-hour=inf": "--price-per-chip-hour=inf: a number above 0 is allowed; leave it out for no price",
+    "--restarts-per-day=nan": "--restarts-per-day=nan: a number from 0 up is allowed",
+    "--restarts-per-day=-0.5": "--restarts-per-day=-0.5: a number from 0 up is allowed",
+    "--scale=0": f"--scale=0: {COUNT}",
+    "--search --compiles=0": f"--compiles=0: {COUNT}",
+    "--search --compiles=-2": f"--compiles=-2: {COUNT}",
+    "--compiles=0": f"--compiles=0: {COUNT}",
+    "--compiles=5": "--compiles=5: allowed only with --search; add --search, or leave it out",
+    "--search --compiles=0 --scale=-3": f"--compiles=0: {COUNT}; --scale=-3: {COUNT}",
+}
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_flags(flags, capsys):
+    assert run(["plan", "--config=quickstart", "--topology=cpu:8", *flags.split()]) == 2
+    assert capsys.readouterr().err == f"error: {FLAGS[flags]}\n"  # that alone: no line tells of a compile

@@ -13,7 +13,7 @@ from bert_jax.cli.main import run
 from bert_jax.planning import page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
 from bert_jax.planning.plan import Change, Machine, Rates, make
-from bert_jax.planning.search import candidates, search
+from bert_jax.planning.search import candidates
 from bert_jax.planning.smaller import smallest
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -195,16 +195,6 @@ def test_layouts_are_judged_by_arithmetic(machine, plan):
     assert again.seconds > whole.seconds
     assert found[Change(MeshConfig(1, 8, 1), 1, "none")].memory < whole.memory
     assert found[Change(MeshConfig(8, 1, 1), 4, "none")].memory < whole.memory
-
-
-@pytest.mark.heavy
-def test_search_takes_the_fastest_that_fits(machine):
-    found = search(tiny.recipe(), machine, Rates(), 2, lambda _: None)
-    assert found.best is not None
-    assert found.best.plan is not None
-    assert found.best.plan.fits
-    assert found.best.change.mesh == MeshConfig(8, 1, 1)  # so small a model is only slowed by sharding
-    assert found.best.plan.training_seconds == min(c.plan.training_seconds for c in found.compiled)
 
 
 @pytest.mark.parametrize(
