@@ -103,7 +103,7 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
       UserError: the recipe's own layout does not divide the devices or its batches; before the first compile.
     """
     judged = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
-    fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or judged[-compiles:]
+    fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or sorted(judged, key=lambda c: c.memory)
     chosen = [c for c in judged if c.own] + [c for c in fitting[:compiles] if not c.own]
     done = []
     for candidate in chosen:
