@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -230,16 +230,18 @@ def resume_or_start(
 class Steps:
     """Runs the step of each kind of batch, compiled when the first comes.
 
-    The host goes on while the devices work, but no further than ``AHEAD`` steps: then where it stands is where they
-    stand, and a signal or a stall is noticed within a step.
+    The host goes on while the devices work, but no further than a second or two of steps: then where it stands is about
+    where they stand, and a stall is noticed, a long queue is not taken for one.
     """
 
-    AHEAD = 2
+    AHEAD_SECONDS, MOST = 1.0, 64  # from one wait for the devices to the next; steps
 
     def __init__(self, train_step: Any, observer: Observer):
         self._train_step, self._observer = train_step, observer
         self._compiled: dict[str, Any] = {}
-        self._running: collections.deque[jax.Array] = collections.deque()
+        self._every, self._since = 1, 0  # steps from wait to wait, and since the last
+        self._mark: jax.Array | None = None  # is there once the devices are where the host was at the last wait
+        self._marked = 0.0
 
     def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
         """The state after ``step``, which may be computed still. ``state`` is donated."""
@@ -249,10 +251,25 @@ class Steps:
                 self._compiled[kind] = self._train_step.lower(state, frozen, batch).compile()
         distributed.at(step, "first step" if first else "training")  # the first sets up what devices talk through
         state = self._compiled[kind](state, frozen, batch)
-        self._running.append(jnp.copy(state.step.addressable_data(0)))  # the state itself is donated to the next step
-        while len(self._running) > (0 if first else self.AHEAD):
-            self._running.popleft().block_until_ready()
+        self._since += 1
+        if first:
+            jax.block_until_ready(state)
+            self._every, self._since, self._mark, self._marked = 1, 0, None, time.monotonic()
+        elif self._since >= self._every:
+            self._wait(state)
         return state
+
+    def _wait(self, state: TrainState) -> None:
+        """Until the devices are where the host was at the last wait."""
+        if self._mark is not None:
+            self._mark.block_until_ready()
+        now = time.monotonic()
+        if now - self._marked < self.AHEAD_SECONDS / 2:
+            self._every = min(2 * self._every, self.MOST)
+        elif now - self._marked > 2 * self.AHEAD_SECONDS:
+            self._every = max(self._every // 2, 1)
+        self._mark = jnp.copy(state.step.addressable_data(0))  # the state itself is donated to the next step
+        self._since, self._marked = 0, now
 
 
 @dataclasses.dataclass
