@@ -121,16 +121,17 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
             config = arguments.config.to_json_best_effort()
             distributed.join(processes, distributed.common(config) if alike else {})
         compile_cache.keep_compiled()
-        work()
-        code = exit_codes.DONE
-    except Preempted as ended:
-        told(str(ended))
-        code = exit_codes.PREEMPTED
+        try:
+            work()
+            code = exit_codes.DONE
+        except Preempted as ended:
+            told(str(ended))
+            code = exit_codes.PREEMPTED
+        distributed.leave()
+        return code
     except BaseException as error:
         distributed.end_by(error, ending(error))  # before ``run`` hears of it: the others wait for this process
         raise
-    distributed.leave()
-    return code
 
 
 def told(line: str) -> None:
