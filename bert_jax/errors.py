@@ -1,10 +1,11 @@
-"""The one exception that a user is meant to read."""
+"""The errors that a user is meant to read."""
 
 
 class UserError(Exception):
     """Bad input, found early. The message is one line: what was found, what is allowed, what to do.
 
-    Commands print it as ``error: <message>`` and exit with code 2, without a traceback.
+    Commands print it as ``error: <message>``, without a traceback, and exit with code 2 (of some kinds another:
+    ``exit_codes.of_user_error``).
     """
 
 
@@ -22,3 +23,8 @@ class PeerLostError(UserError):
 
 class PassingError(UserError):
     """What is likely to go well when it is tried again: a store or a network that did not answer (exit code 1)."""
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, short enough to stand in one of ours."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

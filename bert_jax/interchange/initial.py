@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_line
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.original import is_original
 from bert_jax.interchange.workdir import load_trained, read_model
@@ -184,9 +184,9 @@ def _kept_state(initial: Initial, state: TrainState) -> TrainState:
     try:
         restored = read_step(workdir, step, abstract(state))
     except Exception as error:  # another optimizer, other shapes, a damaged file: whatever Orbax raises for it
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
-            f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read ({reason}); "
+            f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read "
+            f"({first_line(error)}); "
             "leave out --init_optimizer=kept to start the optimizer fresh"
         ) from error
     return dataclasses.replace(restored, metrics=state.metrics)

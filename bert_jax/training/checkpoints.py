@@ -22,7 +22,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.configuration import check_fields
-from bert_jax.errors import PassingError, UserError
+from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.training import distributed
 from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.training.state import TrainState
@@ -114,12 +114,12 @@ class Checkpoints:
                 raise  # of devices or other processes, not of the disk
             if files.is_passing(error):
                 raise PassingError(
-                    f"cannot save into {self._steps} now ({_first_line(error)}); run the same command to go on "
+                    f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"
                 ) from error
             advice = "free some space" if files.is_full(error) else "mend that"
             raise UserError(
-                f"cannot save into {self._steps} ({_first_line(error)}); steps saved before are whole: {advice}, then "
+                f"cannot save into {self._steps} ({first_line(error)}); steps saved before are whole: {advice}, then "
                 "run the same command to go on from the newest"
             ) from error
 
@@ -140,9 +140,9 @@ class Checkpoints:
             except Exception as error:  # whatever a damaged file makes a library raise
                 if files.is_passing(error):  # the step may be whole
                     raise PassingError(
-                        f"cannot read {self._steps} now ({_first_line(error)}); run the same command again"
+                        f"cannot read {self._steps} now ({first_line(error)}); run the same command again"
                     ) from error
-                state, unreadable[step] = None, f"step {step} cannot be read ({_first_line(error)})"
+                state, unreadable[step] = None, f"step {step} cannot be read ({first_line(error)})"
             if not distributed.all_agree(state is not None):
                 unreadable.setdefault(step, f"step {step} cannot be read on another process")
                 continue
@@ -186,10 +186,6 @@ def _agreed_steps(workdir: str) -> list[int]:
     steps = sorted(saved_steps(workdir), reverse=True)
     number = distributed.agreed(len(steps))
     return [distributed.agreed(step) for step in [*steps, *[0] * number][:number]]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _folder(workdir: str) -> epath.Path:
@@ -274,7 +270,7 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
         advice = (
             f"choose another of its steps: {others}" if others else "it has no other; copy it again, or train again"
         )
-        raise UserError(f"{workdir}: step {step} cannot be read ({_first_line(error)}); {advice}") from error
+        raise UserError(f"{workdir}: step {step} cannot be read ({first_line(error)}); {advice}") from error
 
 
 def _read_params(workdir: str, step: int) -> tuple[Any, dict[str, Any]]:

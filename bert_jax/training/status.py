@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_line
 from bert_jax.training.formats import decimal, duration, is_number
 from bert_jax.training.formats import warn as warn_on_stderr
 
@@ -169,8 +169,9 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # a store's client raises what it likes
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise UserError(f"{workdir}/{FILE} cannot be read ({reason}); check the rights, and the way there") from error
+        raise UserError(
+            f"{workdir}/{FILE} cannot be read ({first_line(error)}); check the rights, and the way there"
+        ) from error
     if content is None:
         raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
     status = _plain(content)

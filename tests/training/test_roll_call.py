@@ -63,6 +63,13 @@ def until(done: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def been_through(lines: list[Line], *states: str) -> None:
+    """All are at step 7 in the last of ``states``; the others, and those named twice, are new to none any more."""
+    for line in lines:
+        for state in states:
+            line.at(7, state)
+
+
 def cut(line: Line) -> None:
     """As the kernel does when a process is killed."""
     line.close()
@@ -150,9 +157,7 @@ def test_what_is_new_may_take_long(address: str) -> None:
 def test_who_waits_for_a_slow_disk_waits_as_long(address: str) -> None:
     job = Job(address, 2, heartbeat_seconds=1.0)
     lines = job.lines()
-    for line in lines:
-        for state in ("saving", "training", "saving"):  # none is new any more
-            line.at(7, state)
+    been_through(lines, "saving", "training", "saving")
     lines[1].at(8, "training")
     time.sleep(1.5)
     assert not job.stops
@@ -166,9 +171,7 @@ def test_who_reads_what_has_to_be_planned_has_time(address: str) -> None:
     """The plan of an epoch or a phase takes minutes, after thousands of rows that took none."""
     job = Job(address, 2, heartbeat_seconds=2.0)
     lines = job.lines()
-    for line in lines:
-        for state in ("reading", "training", "reading"):
-            line.at(7, state)
+    been_through(lines, "reading", "training", "reading")
     time.sleep(2.6)
     assert not job.stops
 
@@ -189,9 +192,7 @@ def test_at_one_step_who_has_got_on_less_often_is_named(address: str) -> None:
     """Though the other has stood still for longer, as the clocks of two machines and a slow network may have it."""
     job = Job(address, 2, heartbeat_seconds=1.5)
     lines = job.lines()
-    for line in lines:
-        for state in ("training", "saving", "training"):  # none is new any more
-            line.at(7, state)
+    been_through(lines, "training", "saving", "training")
     lines[0].at(7, "training")
     until(lambda: lines[0]._desk._members[0].moves == 4)  # type: ignore[union-attr]
     time.sleep(0.3)
