@@ -69,6 +69,10 @@ format: .venv/test.stamp  ## let ruff rewrite the files
 test-heavy: .venv/test.stamp  ## tests that take minutes
 	.venv/bin/python -m pytest -m heavy
 
+# Each part takes at most 40 minutes and runs alone too; tests/trust/damage.py has the seed and the counts.
+test-trust: .venv/test.stamp  ## attacks on a running system; PART=kills, BERT_JAX_TRUST_COUNT=0.1, BERT_JAX_TRUST_SEED=1
+	XLA_FLAGS=--xla_backend_optimization_level=0 .venv/bin/python -m pytest -s -m trust tests/trust$(if $(PART),/test_$(PART).py)
+
 test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
 	.venv-parity/bin/python -m pytest -m parity tests/parity
 
@@ -99,4 +103,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
 
-.PHONY: env pretrain test lint format test-heavy test-parity bench bench-parity lock clean help
+.PHONY: env pretrain test lint format test-heavy test-trust test-parity bench bench-parity lock clean help
