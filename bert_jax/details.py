@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import files
 from bert_jax.attention_maps import attention_maps
 from bert_jax.prediction import Predictor
 from bert_jax.records import Example
+from bert_jax.storage import files
 from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, sureness
 from bert_jax.training.report import DETAILS
 

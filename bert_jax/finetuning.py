@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 import jax
 
-from bert_jax import catalogue, configuration, files
+from bert_jax import catalogue, configuration
+from bert_jax.checkpoints.checkpoints import CheckpointConfig, save_params, saved_steps
+from bert_jax.cluster import distributed
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.details import write_details
 from bert_jax.errors import UserError
@@ -28,14 +30,13 @@ from bert_jax.records import Example
 from bert_jax.rows.encoded import ExampleRows, steps_per_epoch
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
+from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.training import distributed
 from bert_jax.training import run as runs
-from bert_jax.training.checkpoints import CheckpointConfig, save_params, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer, observe

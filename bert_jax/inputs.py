@@ -15,7 +15,6 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files
 from bert_jax.corpora.build import Progress
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import (
@@ -28,6 +27,7 @@ from bert_jax.corpora.prepare import (
 from bert_jax.corpora.store import MANIFEST, Corpus
 from bert_jax.errors import UserError
 from bert_jax.interchange.initial import Initial
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 

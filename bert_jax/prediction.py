@@ -10,13 +10,14 @@ from typing import Any
 
 import jax
 
-from bert_jax import catalogue, configuration, files
+from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
 from bert_jax.examples.reading import need
 from bert_jax.interchange.workdir import TrainedModel, load_trained
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
+from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.submissions import needed_for, write_submission
 from bert_jax.training import mesh as meshes

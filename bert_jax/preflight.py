@@ -17,14 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import configuration, files
+from bert_jax import configuration
+from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.inputs import Inputs
 from bert_jax.models.config import ModelConfig
 from bert_jax.pretraining import Settings
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.training import distributed
 from bert_jax.training import mesh as meshes
 
 NUM_READS = 1_000

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import jax
 from etils import epath
 
-from bert_jax import catalogue, configuration, files
+from bert_jax import catalogue, configuration
+from bert_jax.checkpoints.checkpoints import CheckpointConfig, saved_steps
+from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
@@ -27,12 +29,11 @@ from bert_jax.probe import ProbeConfig, prepare
 from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
+from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training import distributed
 from bert_jax.training import run as runs
-from bert_jax.training.checkpoints import CheckpointConfig, saved_steps
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import observe

@@ -1,11 +1,14 @@
-"""What a user types to run this program, for the commands that it suggests."""
+"""What a user types to run this program, and how a time reads to them."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 from pathlib import Path
+
+MISSING = "–"
 
 
 def program() -> str:
@@ -15,3 +18,14 @@ def program() -> str:
     script = Path(sys.executable).parent / "bert-jax"
     path = os.path.relpath(script if script.exists() else sys.executable)
     return path if script.exists() else f"{path} -m bert_jax"
+
+
+def duration(seconds: float | None) -> str:
+    """``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    whole = max(0, round(seconds))
+    for size, unit, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part:02d} {small}"
+    return f"{whole} s"

@@ -21,9 +21,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import files
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
 

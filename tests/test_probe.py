@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.checkpoints import CheckpointConfig, read_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.bert import fresh_params
@@ -17,7 +18,6 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.training.checkpoints import CheckpointConfig, read_params
 from bert_jax.training.loop import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer

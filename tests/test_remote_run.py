@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bert_jax import files
+from bert_jax.checkpoints.checkpoints import saved_steps
 from bert_jax.cli.main import run
-from bert_jax.training.checkpoints import saved_steps
+from bert_jax.storage import files
 from tests import toy
 
 STORE = "memory://runs-under-test"

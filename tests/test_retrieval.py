@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.checkpoints import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
@@ -25,7 +26,6 @@ from bert_jax.retrieval import Request, TextEncoder, bm25, padded, retrieve, wor
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.training.checkpoints import save_params
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DOCUMENTS = {f"d{i}": " ".join(LETTERS[i : i + 1 + i % 7]) for i in range(20)} | {"q1": "a b c"}

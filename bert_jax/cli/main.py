@@ -16,9 +16,11 @@ from absl import logging
 from absl.flags import argparse_flags
 
 import bert_jax
-from bert_jax import catalogue, exit_codes, files, recipes
+from bert_jax import catalogue, recipes
+from bert_jax.cluster import exit_codes
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
+from bert_jax.storage import files
 
 
 class Parser(argparse_flags.ArgumentParser):
@@ -110,10 +112,11 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     ``alike``: end where code, versions or config of the processes differ.
     """
     if arguments.restarts:
-        from bert_jax.supervisor import supervise
+        from bert_jax.cluster.supervisor import supervise
 
         return supervise([*sys.argv[1:], "--restarts=0"], arguments.restarts)
-    from bert_jax.training import compile_cache, distributed
+    from bert_jax.cluster import distributed
+    from bert_jax.training import compile_cache
 
     processes = distributed.find(vars(arguments), arguments.distributed)
     try:

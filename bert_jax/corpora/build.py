@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 import bert_jax
-from bert_jax import files
 from bert_jax.corpora import duplicates, engine, hits, part_job
 from bert_jax.corpora.assembly import join_splits, write_offsets, write_tfds_metadata
 from bert_jax.corpora.card import CARD, write_card
@@ -30,6 +29,7 @@ from bert_jax.corpora.source import Source
 from bert_jax.corpora.store import FORMAT_VERSION, MANIFEST, SPLITS
 from bert_jax.corpora.workplace import Workplace, working
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")

@@ -9,11 +9,11 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from bert_jax import files
 from bert_jax.corpora import engine
 from bert_jax.corpora.parts import Part, group
 from bert_jax.corpora.source import Source, documents
 from bert_jax.corpora.workplace import Workplace, working
+from bert_jax.storage import files
 from bert_jax.text import learn
 
 STAGE = "words"

@@ -6,11 +6,11 @@ import hashlib
 import os
 from collections.abc import Sequence
 
-from bert_jax import files
 from bert_jax.corpora.names import MARK, below
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.unpacking import is_packed
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 RANGE_BYTES = 16 << 20  # of a file that can be cut
 UNPACKED = 4  # bytes of text in a byte of a compressed file, about

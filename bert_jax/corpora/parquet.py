@@ -10,7 +10,6 @@ from typing import IO, Any
 import pyarrow
 import pyarrow.parquet
 
-from bert_jax import files
 from bert_jax.configuration import nearest
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
@@ -19,6 +18,7 @@ from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, as_document, pick
 from bert_jax.errors import UserError
 from bert_jax.records import Document
+from bert_jax.storage import files
 
 KINDS = "parquet files"
 ROWS = 256  # read at a time

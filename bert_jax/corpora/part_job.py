@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax import files
 from bert_jax.corpora import duplicates, hits
 from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter
 from bert_jax.corpora.parts import Part
@@ -19,6 +18,7 @@ from bert_jax.corpora.source import Skipped, Source
 from bert_jax.corpora.store import SPLITS, shard_name
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
+from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 
 STAGE = "tokens"

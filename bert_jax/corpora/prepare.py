@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from bert_jax import catalogue, files
+from bert_jax import catalogue
 from bert_jax.configuration import build
 from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
@@ -22,6 +22,7 @@ from bert_jax.corpora.mixture import Joined, check_weights
 from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import COVERAGE, learn_from_counts
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece

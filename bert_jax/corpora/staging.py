@@ -21,8 +21,8 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 MANIFEST = "manifest.json"
 SPARE_BYTES = 1 << 30  # of the disk, for all else

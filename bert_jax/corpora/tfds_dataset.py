@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from bert_jax import files
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import MARK
@@ -16,6 +15,7 @@ from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, as_document, decoded, pick, runs
 from bert_jax.errors import UserError
 from bert_jax.records import Document
+from bert_jax.storage import files
 
 PIECE_BYTES = 16 << 20
 RECORDS = 256  # read at a time

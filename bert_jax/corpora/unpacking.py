@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
-from bert_jax import files
 from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 HEAD_BYTES = 8000
 PACKED_BYTES = 1 << 16

@@ -15,9 +15,9 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files
 from bert_jax.corpora.parts import Part
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 FAILED = "failed"  # the folder of what went wrong
 

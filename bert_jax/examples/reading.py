@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from bert_jax import files
 from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.unpacking import UNPACKERS, unpacked
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 BLOCK_BYTES = 1 << 20
 

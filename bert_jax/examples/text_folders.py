@@ -10,9 +10,9 @@ import zipfile
 from collections.abc import Iterator
 from typing import Literal
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, whole_text
+from bert_jax.storage import files
 
 
 @dataclasses.dataclass(frozen=True)

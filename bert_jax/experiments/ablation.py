@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax import configuration, files, finetuning, recipes
+from bert_jax import configuration, finetuning, recipes
+from bert_jax.checkpoints.checkpoints import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
@@ -17,10 +18,10 @@ from bert_jax.inputs import CORPUS, Inputs
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.objectives import mlm
 from bert_jax.pretraining import Request, Settings, checked, pretrain
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import page
-from bert_jax.training.checkpoints import saved_steps
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.run import only_writer
 

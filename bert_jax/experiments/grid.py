@@ -13,9 +13,9 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.training.formats import duration
+from bert_jax.program import duration
+from bert_jax.storage import files
 
 CELL, RESULTS = "cell.json", "finished.json"  # what a folder is for, written first; what came out, written last
 Metrics = dict[str, float]

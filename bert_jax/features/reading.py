@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.features.encoding import Tokens
 from bert_jax.features.extract import TextFeatures
 from bert_jax.features.inputs import Item
 from bert_jax.features.layers import LAYERS
 from bert_jax.features.writing import INDEX, STRINGS
+from bert_jax.storage import files
 
 IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 

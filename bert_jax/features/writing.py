@@ -13,10 +13,10 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.features.extract import TextFeatures
 from bert_jax.features.layers import LAYERS
+from bert_jax.storage import files
 
 INDEX = "index.json"
 STRINGS = ("id", "text", "pair")

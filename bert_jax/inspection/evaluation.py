@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax import files
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import MANIFEST, Corpus, CorpusSplit
 from bert_jax.corpora.text_files import Source
@@ -18,6 +17,7 @@ from bert_jax.inspection.check import Check, grade, percent, ratio
 from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import TOKENS_AT_ONCE
+from bert_jax.storage import files
 
 RUN = 13  # tokens
 FEWEST_KINDS = 5  # of tokens in a run: "* * * * *" proves nothing

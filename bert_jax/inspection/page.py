@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from bert_jax import files
 from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.privacy import private_manifest
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check
 from bert_jax.inspection.inspect import Inspection
+from bert_jax.storage import files
 from bert_jax.training.charts import Chart, Series, svg
 from bert_jax.training.formats import count
 from bert_jax.training.page import page, section, table

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_config
 from bert_jax.interchange.json_files import read_json, write_json
@@ -21,6 +20,7 @@ from bert_jax.interchange.tensors import MAX_SHARD_BYTES, WEIGHTS, present_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
 from bert_jax.models.config import ModelConfig
+from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 
 __all__ = ["WEIGHTS", "Imported", "export_model", "import_model"]

@@ -9,15 +9,15 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from bert_jax import files
+from bert_jax.checkpoints.checkpoints import read_step
 from bert_jax.errors import UserError, first_line
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.original import is_original
 from bert_jax.interchange.workdir import load_trained, read_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
+from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.checkpoints import read_step
 from bert_jax.training.state import TrainState, abstract, overlay
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import Head, of_config
@@ -19,6 +18,7 @@ from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, present_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
 from bert_jax.interchange.transfer import Report, read_params
+from bert_jax.storage import files
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 

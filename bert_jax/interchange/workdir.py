@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax import configuration, files
+from bert_jax import configuration
+from bert_jax.checkpoints.checkpoints import BEST, read_params, save_params, saved_steps
 from bert_jax.corpora.store import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts
@@ -22,9 +23,9 @@ from bert_jax.interchange.transfer import Report
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.checkpoints import BEST, read_params, save_params, saved_steps
 from bert_jax.training.formats import is_number
 from bert_jax.training.loggers.base import metrics_of
 from bert_jax.training.run import write_run

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
 Blocks = Iterable[tuple[str, np.ndarray]]  # (part, what it goes on with)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from bert_jax import files
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 
 class _Glue(NamedTuple):

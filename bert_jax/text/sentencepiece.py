@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.storage import files
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.sentencepiece_model import BYTE, folds_case, parse, prepared, quiet
 from bert_jax.text.surrogates import retried, well_formed

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 from bert_jax.text.encoded import Encoded
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece

@@ -18,9 +18,9 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.storage import files
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
 

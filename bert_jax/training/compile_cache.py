@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from bert_jax import files
+from bert_jax.storage import files
 
 
 def keep_compiled() -> None:

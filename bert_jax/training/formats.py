@@ -6,23 +6,12 @@ import contextlib
 import math
 import sys
 
-MISSING = "–"
+from bert_jax.program import MISSING
 
 
 def is_number(value: object) -> bool:
     """Whether ``value`` is a finite number, and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def duration(seconds: float | None) -> str:
-    """``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
-    if seconds is None or not math.isfinite(seconds):
-        return MISSING
-    whole = max(0, round(seconds))
-    for size, unit, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // part:02d} {small}"
-    return f"{whole} s"
 
 
 def count(value: float | None) -> str:

@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from bert_jax.checkpoints.checkpoints import CheckpointConfig, Checkpoints, save_best, saved_steps
+from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted, RepeatingError
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
-from bert_jax.training import distributed, hardware
+from bert_jax.training import hardware
 from bert_jax.training import mesh as meshes
 from bert_jax.training import run as runs
-from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, save_best, saved_steps
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer

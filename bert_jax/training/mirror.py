@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 
-from bert_jax import files
+from bert_jax.storage import files
 
 PERIOD_SECONDS = 30.0  # stores bill and throttle writes of one object
 

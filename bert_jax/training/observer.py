@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bert_jax import catalogue, files
+from bert_jax import catalogue
+from bert_jax.cluster import distributed
 from bert_jax.errors import Preempted, RepeatingError
-from bert_jax.training import distributed
+from bert_jax.storage import files
 from bert_jax.training.formats import decimal
 from bert_jax.training.loggers.base import Record, RunFacts
 from bert_jax.training.progress import Progress

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from bert_jax.training.formats import count, duration, is_number, phase_label
+from bert_jax.program import duration
+from bert_jax.training.formats import count, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 16

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.program import MISSING, duration
+from bert_jax.storage import files
 from bert_jax.training import run_log, status
 from bert_jax.training.charts import Chart, Series, svg
-from bert_jax.training.formats import MISSING, count, duration, figure, is_number, phase_label
+from bert_jax.training.formats import count, figure, is_number, phase_label
 from bert_jax.training.loggers.base import Record, flatten, metrics_of
 from bert_jax.training.measures import (
     BASELINES,

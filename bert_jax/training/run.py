@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax import files
+from bert_jax.cluster import distributed
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
-from bert_jax.training import distributed
+from bert_jax.storage import files
 
 _PACKAGES = (
     "jax",

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_jax import files
 from bert_jax.errors import UserError, first_line
-from bert_jax.training.formats import decimal, duration, is_number
+from bert_jax.program import duration
+from bert_jax.storage import files
+from bert_jax.training.formats import decimal, is_number
 from bert_jax.training.formats import warn as warn_on_stderr
 
 FILE = "status.json"

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.checkpoints import save_params
 from bert_jax.cli.main import run
 from bert_jax.tasks.classification import Config
-from bert_jax.training.checkpoints import save_params
 from bert_jax.training.mesh import unbox
 from tests.tasks import toy_tasks
 

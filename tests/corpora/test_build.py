@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bert_jax import files
 from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.parts import group
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
+from bert_jax.storage import files
 from bert_jax.text.wordpiece import WordPiece
 
 TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefghij"))

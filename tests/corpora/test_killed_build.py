@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import files
+from bert_jax.storage import files
 from tests import toy
 
 KILLS = 20

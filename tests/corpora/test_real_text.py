@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import files
 from bert_jax.cli import main
+from bert_jax.storage import files
 
 Shared = Callable[[str], Path]
 

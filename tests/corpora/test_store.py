@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax import files
 from bert_jax.corpora import part_writer
 from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.part_job import tokenize
@@ -23,6 +22,7 @@ from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.store import Corpus, record_header
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
+from bert_jax.storage import files
 from bert_jax.text.wordpiece import WordPiece
 
 LETTERS = "abcdefghij"

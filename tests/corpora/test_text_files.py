@@ -11,11 +11,11 @@ import uuid
 import pyarrow
 import pytest
 
-from bert_jax import files
 from bert_jax.corpora import globbed
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 from tests.corpora.reading import cut_everywhere, documents, items, kept_of, skipped
 
 PACK = {

@@ -9,13 +9,13 @@ from collections import Counter
 import pyarrow
 import pytest
 
-from bert_jax import files
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.examples import overlap, splits
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.examples.load import DataConfig
+from bert_jax.storage import files
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
 TABLE = "text\tlabel\nfirst one\ta\nsecond one\tb\n"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bert_jax.checkpoints.checkpoints import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
@@ -20,7 +21,6 @@ from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import load_initial, start_from
 from bert_jax.interchange.tensors import INDEX, WEIGHTS
 from bert_jax.interchange.workdir import export_workdir, import_into_workdir, load_trained
-from bert_jax.training.checkpoints import save_params
 from bert_jax.training.state import TrainState
 from tests.interchange.heads import HEADS, TOKENIZER, params_of
 from tests.models.helpers import as_jax, tiny

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.checkpoints import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import load_trained
@@ -16,7 +17,6 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.classification import Config, Task
 from bert_jax.training import run as runs
-from bert_jax.training.checkpoints import save_params
 from tests.tasks import toy_tasks
 
 EXAMPLES = [

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.checkpoints import read_params, saved_steps
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging import windows
-from bert_jax.training.checkpoints import read_params, saved_steps
 from tests.tasks import toy_tasks
 
 SENTENCE = {"id": "s", "words": ["the", "smith", "was", "\u200b", "jones"], "tags": ["O", "B-PER", "O", "O", "I-PER"]}

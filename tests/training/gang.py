@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.checkpoints.checkpoints import read_params
 from bert_jax.cli.main import run
-from bert_jax.training.checkpoints import read_params
 from tests import toy
 
 TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")

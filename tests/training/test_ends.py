@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from bert_jax.checkpoints.checkpoints import CheckpointConfig
 from bert_jax.cli.main import run
 from bert_jax.errors import RepeatingError, UserError
-from bert_jax.training.checkpoints import CheckpointConfig
 from bert_jax.training.loop import TrainingConfig, diverged
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig

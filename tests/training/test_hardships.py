@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
-from bert_jax.training.checkpoints import saved_steps
+from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
 from tests.training import gang
 from tests.training.gang import Gang
 
@@ -22,7 +22,7 @@ EVERY = 3  # steps from evaluation to evaluation
 STUCK = """
 import signal, sys, time
 from bert_jax.cli.main import run
-from bert_jax.training.roll_call import Line
+from bert_jax.cluster.roll_call import Line
 
 def stick(*_):
     tell = Line.at

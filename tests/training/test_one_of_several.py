@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
-from bert_jax.training.checkpoints import BEST, saved_steps
+from bert_jax.checkpoints.checkpoints import BEST, saved_steps
+from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
 from tests.tasks import toy_tasks
 from tests.training import gang
 from tests.training.gang import Gang
@@ -30,7 +30,7 @@ LOST_FILE = """
     Batches.__getitem__ = broken
 """
 UNREAD_STEP = """
-    from bert_jax.training import checkpoints
+    from bert_jax.checkpoints import checkpoints
     def broken(folder):
         if folder.endswith("/20"):
             raise OSError(5, "Input/output error", folder)
@@ -39,7 +39,7 @@ UNREAD_STEP = """
 
 TOLD_EARLY = """
     import os, signal
-    from bert_jax.training import distributed
+    from bert_jax.cluster import distributed
     join = distributed.join
     def told(*arguments):
         cards = join(*arguments)
@@ -58,7 +58,7 @@ OTHER_FIGURES = """
 SLOW_SAVE = """
 import sys, time
 from bert_jax.cli.main import run
-from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.checkpoints.checkpoints import Checkpoints
 wait = Checkpoints.wait
 def slow(self):
     time.sleep(15)

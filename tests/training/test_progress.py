@@ -6,7 +6,8 @@ import pty
 
 import pytest
 
-from bert_jax.training.formats import count, duration, figure
+from bert_jax.program import duration
+from bert_jax.training.formats import count, figure
 from bert_jax.training.progress import Progress
 
 METRICS = {"mlm_loss": 4.1, "mlm_accuracy": 0.3, "nsp_loss": 0.5, "nsp_accuracy": 0.7, "tokens_per_second": 41234.0}

@@ -253,7 +253,7 @@ def test_a_store_that_fails_does_not_stop_training(tmp_path, monkeypatch, object
     def refuse(*_args, **_options):
         raise PermissionError("403")
 
-    monkeypatch.setattr("bert_jax.files.write_bytes", refuse)
+    monkeypatch.setattr("bert_jax.storage.files.write_bytes", refuse)
     log.flush()
     log.flush()
     assert warnings

@@ -134,7 +134,7 @@ def test_a_disk_that_fails_is_told_once_and_stops_nothing(tmp_path, open_status,
     def refuse(*_arguments):
         raise UserError("no space left")
 
-    monkeypatch.setattr("bert_jax.files.write_text", refuse)
+    monkeypatch.setattr("bert_jax.storage.files.write_text", refuse)
     file = open_status(tmp_path, every_seconds=0.01)
     for step in range(5):
         file.update(step=step)

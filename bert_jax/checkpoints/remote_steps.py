@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
-from bert_jax import files
+from bert_jax.storage import files
 
 COMMITTED = "commit_success.txt"  # Orbax writes it last, and so does an upload
 

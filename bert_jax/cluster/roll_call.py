@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NoReturn
 
+from bert_jax.cluster import desk
+from bert_jax.cluster.desk import FIRST_SECONDS, Call, Desk, as_line, split_address
+from bert_jax.cluster.exit_codes import PEER_LOST
 from bert_jax.errors import PeerLostError
-from bert_jax.exit_codes import PEER_LOST
-from bert_jax.training import desk
-from bert_jax.training.desk import FIRST_SECONDS, Call, Desk, as_line, split_address
 
 WATCHED_TIMES = 2.0  # this many heartbeats' time without a beat end a process from within
 END = "end"  # what all wait for before the first of them leaves

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
 from bert_jax.errors import UserError
-from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
 
 BEAT_SECONDS = 0.5  # from one message of a process, or of the desk, to the next
 FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation

@@ -22,7 +22,7 @@ from typing import cast
 from etils import epath
 
 from bert_jax.errors import PassingError, UserError
-from bert_jax.remote import RemotePath
+from bert_jax.storage.remote import RemotePath
 
 MARKER = "COMMITTED"  # lists what was written, as sha256sum does
 UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bert_jax.cluster import desk as desks
+from bert_jax.cluster import roll_call
+from bert_jax.cluster.desk import Call
+from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
+from bert_jax.cluster.roll_call import Line
 from bert_jax.errors import PeerLostError, UserError
-from bert_jax.exit_codes import BAD_INPUT, PEER_LOST
-from bert_jax.training import desk as desks
-from bert_jax.training import roll_call
-from bert_jax.training.desk import Call
-from bert_jax.training.roll_call import Line
 
 Stops = dict[int, tuple[str, int]]
 
@@ -321,8 +321,8 @@ def test_who_does_not_come_is_named(address: str) -> None:
 
 STUCK = """
 import ctypes, sys
-from bert_jax.training.desk import Call
-from bert_jax.training.roll_call import Line
+from bert_jax.cluster.desk import Call
+from bert_jax.cluster.roll_call import Line
 Line(Call(sys.argv[1], 2, 1, heartbeat_seconds=2.0)).gather({})
 ctypes.PyDLL(None).sleep(600)  # as a library that never lets go of the interpreter
 """

@@ -23,10 +23,10 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from bert_jax.cluster.desk import Call, split_address
+from bert_jax.cluster.exit_codes import CRASHED
+from bert_jax.cluster.roll_call import END, Line
 from bert_jax.errors import UserError
-from bert_jax.exit_codes import CRASHED
-from bert_jax.training.desk import Call, split_address
-from bert_jax.training.roll_call import END, Line
 
 VARIABLES = {
     "coordinator": "BERT_JAX_COORDINATOR",

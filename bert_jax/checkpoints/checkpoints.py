@@ -20,13 +20,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax import files
+from bert_jax.checkpoints.remote_steps import RemoteSteps, readable, whole_steps
+from bert_jax.checkpoints.wholeness import check_step
+from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
-from bert_jax.training import distributed
-from bert_jax.training.remote_steps import RemoteSteps, readable, whole_steps
-from bert_jax.training.state import TrainState
-from bert_jax.training.wholeness import check_step
+from bert_jax.storage import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Checkpoints:
         )
         return ocp.CheckpointManager(self._directory, options=options)
 
-    def save(self, state: TrainState, facts: Mapping[str, Any]) -> None:
+    def save(self, state: Any, facts: Mapping[str, Any]) -> None:
         """Begin to save; returns once the state may be donated. An error of the save before this one is raised here."""
         self.save_tree(int(state.step), state, facts)
 
@@ -123,7 +122,7 @@ class Checkpoints:
                 "run the same command to go on from the newest"
             ) from error
 
-    def restore(self, abstract_state: TrainState, note: Callable[[str], None]) -> TrainState | None:
+    def restore(self, abstract_state: Any, note: Callable[[str], None]) -> Any | None:
         """The newest step that can be read, placed as ``abstract_state`` says; None if nothing was saved yet.
 
         Steps that cannot be read are set aside once an older one has been. If none can, the fault may lie elsewhere
@@ -222,7 +221,7 @@ def saved_steps(workdir: str) -> list[int]:
     return whole_steps(_folder(workdir))
 
 
-def read_step(workdir: str, step: int, abstract_state: TrainState) -> TrainState:
+def read_step(workdir: str, step: int, abstract_state: Any) -> Any:
     """The state saved at ``step``, placed as ``abstract_state`` says. Raises whatever Orbax raises, here alone: no
     process waits for another."""
     with (

@@ -15,11 +15,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bert_jax import files
+from bert_jax.checkpoints.checkpoints import CheckpointConfig, Checkpoints, read_params, save_params, saved_steps
+from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import PassingError, UserError
-from bert_jax.exit_codes import of_user_error
 from bert_jax.records import Sum
-from bert_jax.training.checkpoints import CheckpointConfig, Checkpoints, read_params, save_params, saved_steps
+from bert_jax.storage import files
 from bert_jax.training.state import TrainState, abstract
 
 # A read that fails leaves the others of its step unawaited.
@@ -224,7 +224,7 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     def fail(*_: Any) -> None:
         raise ValueError("DEADLINE_EXCEEDED: of the store")
 
-    monkeypatch.setattr("bert_jax.training.checkpoints.read_step", fail)
+    monkeypatch.setattr("bert_jax.checkpoints.checkpoints.read_step", fail)
     with pytest.raises(PassingError, match="cannot read .* now"):
         restore(str(tmp_path), [])
     assert saved_steps(str(tmp_path)) == [1, 2]

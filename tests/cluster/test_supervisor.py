@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bert_jax import supervisor
-from bert_jax.exit_codes import BAD_INPUT, DONE, PEER_LOST
-from bert_jax.training.checkpoints import saved_steps
-from bert_jax.training.distributed import Termination
+from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.cluster import supervisor
+from bert_jax.cluster.distributed import Termination
+from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, PEER_LOST
 from tests.training import gang
 
 
@@ -84,7 +84,7 @@ def test_sigterm_to_the_supervisor_and_to_the_run_is_one(monkeypatch: pytest.Mon
                 signal.raise_signal(signal.SIGTERM)
             assert termination.reached()
             assert not ended
-            monkeypatch.setattr("bert_jax.training.distributed.SAME_SECONDS", 0.0)
+            monkeypatch.setattr("bert_jax.cluster.distributed.SAME_SECONDS", 0.0)
             signal.raise_signal(signal.SIGTERM)  # and one that is meant ends it at once
             assert ended
     finally:

@@ -9,8 +9,8 @@ import uuid
 
 import pytest
 
-from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bert_jax.exit_codes import FINAL, PEER_LOST, PREEMPTED
-from bert_jax.training.formats import duration
+from bert_jax.cluster.exit_codes import FINAL, PEER_LOST, PREEMPTED
+from bert_jax.program import duration
 
 WAIT_SECONDS = 5.0  # before a restart: until the last process of the job before is gone
 

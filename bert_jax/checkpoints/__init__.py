@@ -1,0 +1,1 @@
+"""Saved steps: the one package that knows Orbax."""

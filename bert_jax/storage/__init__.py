@@ -1,0 +1,1 @@
+"""Paths, local or on an object store, and writes that are whole or not there."""
