@@ -79,7 +79,7 @@ def test_directory_does_not_overwrite(tmp_path):
 
 def test_killed_process_leaves_nothing_that_counts_and_the_next_one_sweeps(tmp_path):
     code = (
-        "import sys, time\nfrom bert_jax import files\n"
+        "import sys, time\nfrom bert_jax.storage import files\n"
         "with files.whole_directory(sys.argv[1]) as folder:\n"
         "    (folder / 'a').write_text('1')\n    print('ready', flush=True)\n    time.sleep(60)\n"
     )
