@@ -15,6 +15,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora.build import Progress
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import (
@@ -24,7 +25,7 @@ from bert_jax.corpora.prepare import (
     prepare_corpus,
     prepare_vocabulary,
 )
-from bert_jax.corpora.store import MANIFEST, Corpus
+from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.interchange.initial import Initial
 from bert_jax.storage import files
@@ -211,7 +212,7 @@ def _now_and_then(note: Note) -> Progress:
 
 def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:
     """Whether the store at ``path`` is what would be built now."""
-    manifest = json.loads((path / MANIFEST).read_text())
+    manifest = manifests.read(path)
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
     wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
     return all(manifest.get(name) == value for name, value in wanted.items())

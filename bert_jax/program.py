@@ -1,7 +1,8 @@
-"""What a user types to run this program, and how a time reads to them."""
+"""What a user types to run this program, how a time reads to them, and how they are warned."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -29,3 +30,9 @@ def duration(seconds: float | None) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part:02d} {small}"
     return f"{whole} s"
+
+
+def warn(text: str) -> None:
+    """One line on stderr; a closed stderr is no reason to fail."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)

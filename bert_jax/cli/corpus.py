@@ -1,4 +1,4 @@
-"""Build the tokenized store of the corpus of a recipe; config.vocab.path names the vocabulary."""
+"""Build the tokenized store of the corpus of a recipe; config.vocab.path names the vocabulary. --verify checks one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,46 @@ import sys
 import time
 
 from bert_jax.cli.main import add_config
+from bert_jax.cluster import exit_codes
 from bert_jax.corpora.prepare import prepare_corpus
+from bert_jax.corpora.verify import verify
 from bert_jax.errors import UserError
 from bert_jax.program import program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--output", required=True, help="the new folder to write")
+    add_config(parser, required=False)
+    parser.add_argument("--output", help="the new folder to write")
     parser.add_argument("--private", action="store_true", help="keep text and paths out of manifest and card")
+    parser.add_argument(
+        "--verify", metavar="DIR", help="build nothing: read all files of the store DIR and name those that are damaged"
+    )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.verify is not None:
+        if arguments.config is not None or arguments.output is not None:
+            raise UserError("--verify=DIR builds nothing; leave out --config and --output")
+        return verified(arguments.verify)
+    if arguments.config is None or arguments.output is None:
+        raise UserError("give --config=RECIPE and --output=DIR to build a store, or --verify=DIR to check one")
+    build(arguments)
+    return exit_codes.DONE
+
+
+def verified(store: str) -> int:
+    """Print what is damaged in ``store``, a line a file; the exit code."""
+    found = damaged = 0
+    for _, finding in verify(store):
+        found += 1
+        if finding is not None:
+            damaged += 1
+            print(finding)
+    print(f"{store}: {found} files, {f'{damaged} damaged' if damaged else 'all as they were written'}")
+    return exit_codes.CRASHED if damaged else exit_codes.DONE
+
+
+def build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
     config["private"] = arguments.private or config.get("private", False)
     vocabulary = config["vocab"]["path"]

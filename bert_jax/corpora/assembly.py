@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.corpora.manifest import SPLITS
 from bert_jax.corpora.part_job import lengths_name
 from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES
 from bert_jax.corpora.parts import Part
-from bert_jax.corpora.store import DATASET_NAME, SPLITS, document_starts_name, sentence_offsets_name
+from bert_jax.corpora.store import DATASET_NAME, document_starts_name, sentence_offsets_name
 from bert_jax.corpora.workplace import Workplace
 
 COUNTS = ("num_documents", "num_sentences", "num_tokens")

@@ -22,11 +22,11 @@ import bert_jax
 from bert_jax.corpora import duplicates, engine, hits, part_job
 from bert_jax.corpora.assembly import join_splits, write_offsets, write_tfds_metadata
 from bert_jax.corpora.card import CARD, write_card
+from bert_jax.corpora.manifest import FORMAT_VERSION, MANIFEST, SPLITS, fingerprint, sealed
 from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
 from bert_jax.corpora.privacy import is_private, private_manifest
 from bert_jax.corpora.source import Source
-from bert_jax.corpora.store import FORMAT_VERSION, MANIFEST, SPLITS
 from bert_jax.corpora.workplace import Workplace, working
 from bert_jax.errors import UserError
 from bert_jax.storage import files
@@ -122,7 +122,7 @@ def build(
         splits = join_splits(made)
         manifest: Facts = {
             "format_version": FORMAT_VERSION,
-            "fingerprint": _hash([tokenizer.sha256, *(splits[name]["fingerprint"] for name in SPLITS)]),
+            "fingerprint": fingerprint(tokenizer.sha256, splits),
             "tokenizer_sha256": tokenizer.sha256,
             "vocab_size": tokenizer.size,
             "lowercase": tokenizer.lowercase,
@@ -163,6 +163,7 @@ def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: li
         described = [{"name": p.name, "bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in written]
         listing = sorted(shards + described, key=lambda facts: facts["name"])
         manifest["files"] = {f["name"]: {"bytes": f["bytes"], "sha256": f["sha256"]} for f in listing}
+        manifest = sealed(manifest)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         digests = {name: facts["sha256"] for name, facts in manifest["files"].items()}
         digests[MANIFEST] = files.sha256(folder / MANIFEST)
@@ -251,7 +252,3 @@ def _skipped(made: Sequence[Facts]) -> dict[str, Facts]:
 def _versions() -> dict[str, str]:
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {"python": platform.python_version(), "bert_jax": bert_jax.__version__, **versions}
-
-
-def _hash(parts: list[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.corpora import duplicates, hits
+from bert_jax.corpora.manifest import SPLITS
 from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter
 from bert_jax.corpora.parts import Part
 from bert_jax.corpora.source import Skipped, Source
-from bert_jax.corpora.store import SPLITS, shard_name
+from bert_jax.corpora.store import shard_name
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
 from bert_jax.storage import files

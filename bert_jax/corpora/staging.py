@@ -10,21 +10,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from etils import epath
 
+from bert_jax.corpora import manifest as manifests
+from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
-MANIFEST = "manifest.json"
 SPARE_BYTES = 1 << 30  # of the disk, for all else
 Note = Callable[[str], None]
 
@@ -44,7 +43,7 @@ def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path,
     if not files.committed(remote):
         raise UserError(f"{remote} has no {files.MARKER} marker: it is not there or not whole; write it again")
     text = (remote / MANIFEST).read_text()
-    listed: dict[str, Any] = json.loads(text)["files"]
+    listed = manifests.parse(text, remote / MANIFEST)["files"]
     folder = files.cache_directory() / "staged" / hashlib.sha256(f"{remote}\n{text}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     missing = {name: facts for name, facts in listed.items() if not (folder / name).exists()}
@@ -95,7 +94,7 @@ class RemoteShards:
         """The local path of a shard, copied now if it is not there."""
         target = self.folder / name
         if not target.exists():
-            facts = json.loads((self.folder / MANIFEST).read_text())["files"][name]
+            facts = manifests.read(self.folder)["files"][name]
             self._make_room(facts["bytes"])
             fetch(files.as_path(self.remote) / name, target, facts["sha256"])
         with contextlib.suppress(FileNotFoundError):

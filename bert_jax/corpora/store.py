@@ -3,13 +3,15 @@
 A folder that TFDS reads too. Per split: ArrayRecord shards whose records are blocks of ``block_tokens`` tokens (the
 last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence, and the
 first sentence of every document. ``manifest.json`` says what is in it.
+
+Nothing damaged is read: the manifest has a digest of itself and of every other file. The small files are digested when
+a store is opened; a shard, whose chunks have hashes of their own, is checked as it is read.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import json
 import os
 import threading
 from pathlib import Path
@@ -18,12 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
+from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora import staging
-from bert_jax.corpora.staging import MANIFEST, RemoteShards, is_shard
-from bert_jax.errors import UserError
+from bert_jax.corpora.manifest import SPLITS, DamagedError, check_file
+from bert_jax.corpora.staging import RemoteShards, is_shard
+from bert_jax.errors import UserError, first_line
+from bert_jax.storage import files
 
-FORMAT_VERSION = 2
-SPLITS = ("train", "heldout")
 DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
@@ -80,7 +83,8 @@ class Corpus:
     """A corpus opened for reading; a remote one is copied to the local cache first.
 
     Raises:
-      UserError: the folder is no corpus, of another format, or a file of it is missing or of the wrong size.
+      UserError: the folder is no corpus or one of another format; its manifest, its boundaries or its metadata are
+        damaged; a shard is missing or of the wrong size.
     """
 
     def __init__(
@@ -93,7 +97,8 @@ class Corpus:
         """
         self.folder, self._shards = staging.stage(path, note)
         self._cache_bytes = cache_bytes
-        self.manifest = _read_manifest(self.folder, str(path), self._shards is not None)
+        self.manifest = manifests.read(self.folder)
+        _check_files(self.folder, self.manifest, self._shards is not None)
         self.fingerprint: str = self.manifest["fingerprint"]
         self.tokenizer_sha256: str = self.manifest["tokenizer_sha256"]
 
@@ -118,7 +123,7 @@ class CorpusSplit:
     def __init__(
         self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES, shards: RemoteShards | None = None
     ) -> None:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        manifest = manifests.read(folder)
         facts = manifest["splits"][name]
         self.name = name
         self.fingerprint: str = facts["fingerprint"]
@@ -231,7 +236,10 @@ class _Blocks:
         records: list[bytes] = []
         for shard in np.unique(shards).tolist():
             wanted = (numbers[shards == shard] - self._first_records[shard]).tolist()
-            records += self._reader(shard).read(wanted)
+            try:
+                records += self._reader(shard).read(wanted)
+            except (RuntimeError, ValueError, IndexError) as error:  # the hash of a chunk, or of the file's index
+                raise self._damaged(shard, first_line(error)) from error
         return [self._decode(record, number) for record, number in zip(records, numbers.tolist(), strict=True)]
 
     def _reader(self, shard: int) -> ArrayRecordReader:
@@ -241,15 +249,20 @@ class _Blocks:
             path = self._paths[shard] if self._shards is None else self._shards.fetch(self._paths[shard].name)
             reader = ArrayRecordReader(os.fspath(path), "readahead_buffer_size:0,max_parallelism:0")
             expected = self._first_records[shard + 1] - self._first_records[shard]
-            if not reader.ok() or reader.num_records() != expected:
-                raise UserError(f"{self._paths[shard]} is damaged (expected {expected} blocks); build the corpus again")
+            if not reader.ok() or reader.num_records() != expected:  # a file that was cut opens with no records
+                raise self._damaged(shard, f"without the {expected:,} blocks that the manifest says")
             self._readers[shard] = reader
         return self._readers[shard]
+
+    def _damaged(self, shard: int, why: str) -> DamagedError:
+        return DamagedError(f"{self._paths[shard]} is damaged ({why})")
 
     def _decode(self, record: bytes, number: int) -> np.ndarray:
         tokens = int(self._record_starts[number + 1] - self._record_starts[number])
         header = record_header(tokens * self._dtype.itemsize)
-        assert record.startswith(header)
+        if not record.startswith(header):
+            shard = int(np.searchsorted(self._first_records, number, side="right")) - 1
+            raise self._damaged(shard, f"block {number - self._first_records[shard]:,} is of another length")
         return np.frombuffer(record, self._dtype, count=tokens, offset=len(header))
 
 
@@ -262,23 +275,20 @@ def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarra
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
 
 
-def _read_manifest(folder: Path, name: str, shards_may_lack: bool) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        version, listed = manifest["format_version"], manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        parts = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
-        if parts:
-            raise UserError(
-                f"{name} is a mixture of {', '.join(parts)}; name one of them: {name}/{parts[0]}"
-            ) from error
-        raise UserError(f"{name} is no corpus (no readable {MANIFEST}); build one with `bert-jax corpus`") from error
-    if version != FORMAT_VERSION:
-        raise UserError(f"{name} is a corpus of format {version}, this program reads {FORMAT_VERSION}; build it again")
-    for file, facts in listed.items():
-        size = (folder / file).stat().st_size if (folder / file).exists() else "no"
-        if size == "no" and shards_may_lack and is_shard(file):
-            continue
-        if size != facts["bytes"]:
-            raise UserError(f"{folder / file} has {size} bytes, the manifest says {facts['bytes']}; build it again")
-    return manifest
+def _check_files(folder: Path, manifest: dict[str, Any], shards_may_lack: bool) -> None:
+    """Raise ``DamagedError`` unless all files have their size and all small ones (no shards) their contents."""
+    for name, facts in manifest["files"].items():
+        path = folder / name
+        if not (shards_may_lack and is_shard(name) and not path.exists()):
+            check_file(path, facts, None if is_shard(name) else _digest_once)
+
+
+def _digest_once(path: Path) -> str:
+    found = path.stat()
+    return _digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(path: Path, *version: int) -> str:
+    """A run opens its corpus several times; the boundaries of a large one are gigabytes and are read through once."""
+    return files.sha256(path)

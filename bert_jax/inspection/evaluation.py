@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.source import documents
-from bert_jax.corpora.store import MANIFEST, Corpus, CorpusSplit
+from bert_jax.corpora.store import Corpus, CorpusSplit
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
 from bert_jax.inspection import hashing

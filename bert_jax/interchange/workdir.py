@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax import configuration
 from bert_jax.checkpoints.checkpoints import BEST, read_params, save_params, saved_steps
-from bert_jax.corpora.store import MANIFEST
+from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts
 from bert_jax.interchange.card import Parent, model_card

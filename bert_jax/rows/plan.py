@@ -168,6 +168,8 @@ def cut_chunks(
             stop = np.where(target < room, np.maximum(stop, start + 2), stop)
         stop = np.minimum(stop, end)
         count = stop - start
+        if (count < 1).any():  # else this loop has no end
+            raise UserError("the corpus has a sentence without tokens; build it again")
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
         is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < 0.5)
         turns.append((start, middle, stop, documents, target, is_random))

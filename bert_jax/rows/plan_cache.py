@@ -1,4 +1,7 @@
-"""Where plans are kept: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine."""
+"""Where plans are kept: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine.
+
+What lies there decides rows, so each plan has a list of sha256, and who opens a plan checks it (a second a gigabyte).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_jax.errors import UserError
+from bert_jax.program import warn
 from bert_jax.storage import files
+from bert_jax.storage.sums import first_damage, write_sums
 
 Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
 Blocks = Iterable[tuple[str, np.ndarray]]  # (part, what it goes on with)
@@ -30,7 +35,7 @@ class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
     A plan can always be made again, so nothing here is precious: processes that make the same one write the same bytes,
-    a plan appears whole by a rename, and one that cannot be read is made anew.
+    a plan appears whole by a rename, and one that is not as it was written is made anew, with a warning.
     """
 
     def __init__(
@@ -71,16 +76,21 @@ class PlanCache:
         return self._folder / f"epoch-{epoch:05d}"
 
     def _read(self, epoch: int) -> Plan | None:
+        path = self._path(epoch)
         try:
-            return {name: _map(self._path(epoch) / f"{name}.npy", dtype) for name, dtype in self._parts.items()}
-        except (OSError, ValueError):  # absent, or cut short by a full disk or a power failure
-            return None
+            if first_damage(path, wanted=[_file(name) for name in self._parts]) is None:
+                return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
+        except (OSError, ValueError):  # absent, or one from before there were lists
+            pass
+        return None
 
     def _build(self, epoch: int) -> Plan:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with files.one_at_a_time(self._folder / "lock"):
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
+                    if self._path(epoch).exists():
+                        warn(f"the cached plan {self._path(epoch)} is damaged or of an older version; it is made anew")
                     _write(self._path(epoch), self._parts, self._make(epoch))
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
@@ -123,7 +133,7 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         with contextlib.ExitStack() as stack:
-            open_files = {name: stack.enter_context(open(temporary / f"{name}.npy", "wb")) for name in parts}
+            open_files = {name: stack.enter_context(open(temporary / _file(name), "wb")) for name in parts}
             counts = dict.fromkeys(parts, 0)
             for name, dtype in parts.items():
                 open_files[name].write(_header(dtype, 0))
@@ -133,6 +143,7 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
             for name, dtype in parts.items():
                 open_files[name].seek(0)
                 open_files[name].write(_header(dtype, counts[name]))
+        write_sums(temporary, map(_file, parts))
         try:
             os.replace(temporary, path)
         except OSError as error:
@@ -142,8 +153,12 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _file(part: str) -> str:
+    return f"{part}.npy"
+
+
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    """The array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds another or a part of it.
+    """The array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds one of another dtype.
 
     Not ``numpy.load``: it parses the header with ``ast``, which threads of Python 3.11 must not do at the same time.
     """

@@ -24,7 +24,7 @@ from etils import epath
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage.remote import RemotePath
 
-MARKER = "COMMITTED"  # lists what was written, as sha256sum does
+MARKER = "COMMITTED"  # lists what was written (``listing``)
 UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
@@ -163,10 +163,10 @@ def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
         target.rmtree()
     (target / UNFINISHED).write_text("")
     names = sorted(p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file())
-    listing = "".join(f"{sha256(source / name)}  {name}\n" for name in names)
+    marker = listing({name: sha256(source / name) for name in names})
     for name in (name for name in names if name != last):
         copy(epath.Path(source / name), target / name)
-    (target / MARKER).write_text(listing)
+    (target / MARKER).write_text(marker)
     (target / UNFINISHED).unlink()
     if last is not None:
         copy(epath.Path(source / last), target / last)
@@ -174,7 +174,7 @@ def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
 
 def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
     """Write the marker of a folder on an object store whose files (name -> sha256) are all there."""
-    (folder / MARKER).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())))
+    (folder / MARKER).write_text(listing(digests))
     (folder / UNFINISHED).unlink(missing_ok=True)
 
 
@@ -197,14 +197,13 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
     source = as_path(path)
     if not committed(source):
         raise UserError(f"{source} has no {MARKER} marker: it is not there or not whole; write it again")
-    listing = (source / MARKER).read_text()
-    target = cache_directory() / "staged" / hashlib.sha256(f"{source}\n{listing}".encode()).hexdigest()[:16]
+    marker = (source / MARKER).read_text()
+    target = cache_directory() / "staged" / hashlib.sha256(f"{source}\n{marker}".encode()).hexdigest()[:16]
     if target.is_dir():
         return target
     try:
         with whole_directory(target) as temporary:
-            for line in listing.splitlines():
-                digest, _, name = line.partition("  ")
+            for name, digest in listed(marker).items():
                 destination = temporary / name
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 copy(source / name, epath.Path(destination))
@@ -238,6 +237,16 @@ def sha256(path: str | os.PathLike[str]) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def listing(digests: Mapping[str, str]) -> str:
+    """Name -> sha256, as ``sha256sum --check`` reads them: a line a file, by name."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+
+
+def listed(text: str) -> dict[str, str]:
+    """Name -> sha256 of a ``listing``."""
+    return {name: digest for digest, _, name in (line.partition("  ") for line in text.split("\n") if line)}
 
 
 def cache_directory() -> Path:

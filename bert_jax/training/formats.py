@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
 
 from bert_jax.program import MISSING
 
@@ -46,9 +44,3 @@ def decimal(value: object) -> str:
 def phase_label(name: str) -> str:
     """What a phase is called in a line: ``phase1`` as it is, ``128`` as ``phase 128``."""
     return name if name.startswith("phase") else f"phase {name}"
-
-
-def warn(text: str) -> None:
-    """One line on stderr; a closed stderr is no reason to fail."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"warning: {text}", file=sys.stderr, flush=True)

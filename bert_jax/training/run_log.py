@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_jax.program import warn as warn_on_stderr
 from bert_jax.storage import files
-from bert_jax.training.formats import warn as warn_on_stderr
 from bert_jax.training.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.training.mirror import Mirror
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
+from bert_jax.program import warn as warn_on_stderr
 from bert_jax.storage import files
 from bert_jax.training.formats import decimal, is_number
-from bert_jax.training.formats import warn as warn_on_stderr
 
 FILE = "status.json"
 RUNNING = ("starting", "restoring", "compiling", "training", "evaluating", "probing", "saving")

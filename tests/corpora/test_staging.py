@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.corpora import staging
-from bert_jax.corpora.store import MANIFEST, Corpus
+from bert_jax.corpora.manifest import MANIFEST
+from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source

@@ -324,8 +324,8 @@ def test_cut_and_missing_files_are_found_when_opened(source, tmp_path, name):
     path = tmp_path / "corpus" / name
     size = path.stat().st_size
     os.truncate(path, size - 1)
-    with pytest.raises(UserError, match=f"{name} has {size - 1} bytes, the manifest says {size}"):
+    with pytest.raises(UserError, match=f"{name} is damaged: it has {size - 1:,} bytes, the manifest says {size:,}"):
         Corpus(tmp_path / "corpus")
     path.unlink()
-    with pytest.raises(UserError, match=f"{name} has no bytes"):
+    with pytest.raises(UserError, match=f"{name} is missing; .*corpus --verify=DIR"):
         Corpus(tmp_path / "corpus")

@@ -156,12 +156,35 @@ def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("plans/*"))) == 2
 
 
-@pytest.mark.parametrize("kept", [0, 100, 1000])
-def test_a_plan_cut_short_is_made_again(tmp_path: Path, kept: int) -> None:
-    planned = source(tmp_path)._plans.load(0)["pairs"].copy()
-    [file] = tmp_path.glob("plans/*/epoch-*/pairs.npy")
-    file.write_bytes(file.read_bytes()[:kept])
-    assert (source(tmp_path)._plans.load(0)["pairs"] == planned).all()
+def spoil(folder: Path, how: str) -> None:
+    """Damage the plan of epoch 0 of packed rows."""
+    file = folder / "row_ends.npy"
+    data = file.read_bytes()
+    if how == "of another length":
+        file.write_bytes(data[:1000])
+    elif how == "bit flipped":
+        file.write_bytes(data[:-3] + bytes([data[-3] ^ 4]) + data[-2:])
+    elif how == "list cut":
+        (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text().partition("\n")[0])
+    else:
+        (folder / "SHA256SUMS").unlink()
+
+
+@pytest.mark.parametrize("how", ["of another length", "bit flipped", "list cut", "without list"])
+def test_a_plan_that_is_not_as_it_was_written_is_made_anew_and_said_once(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = RowsConfig(64, packing="packed")
+    features = digest(epoch(source(tmp_path, config=config)))
+    [folder] = tmp_path.glob("plans/*/epoch-00000")
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert capsys.readouterr().err == ""
+    spoil(folder, how)
+    for _ in range(2):
+        assert digest(epoch(source(tmp_path, config=config))) == features
+    warning = f"warning: the cached plan {folder} is damaged or of an older version; it is made anew\n"
+    assert capsys.readouterr().err == warning
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
 
 
 def test_the_next_plan_is_made_in_the_background(tmp_path: Path) -> None:

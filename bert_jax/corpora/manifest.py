@@ -1,0 +1,118 @@
+"""``manifest.json``: what a store holds, with the sha256 of its files and of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.storage import files
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 2
+SPLITS = ("train", "heldout")
+SEAL = "sha256"  # the manifest's own digest; the first stores of this format have none
+ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or build the corpus again"
+AnyPath: TypeAlias = Path | epath.Path  # local, or of an object store
+
+
+class DamagedError(UserError):
+    """A file of a store is not as it was written."""
+
+    def __init__(self, finding: str) -> None:
+        """``finding``: which file, and in which way."""
+        super().__init__(finding)
+        self.finding = finding
+
+    def __str__(self) -> str:
+        return f"{self.finding}; {ADVICE}"
+
+
+def fingerprint(tokenizer_sha256: str, splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """Hash of the vocabulary, all tokens and all boundaries."""
+    parts = [tokenizer_sha256, *(splits[name]["fingerprint"] for name in SPLITS)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """``manifest``, as it is in JSON, with its own digest."""
+    manifest = json.loads(json.dumps(manifest))
+    return {**manifest, SEAL: _digest(manifest)}
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in manifest.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read(folder: AnyPath) -> dict[str, Any]:
+    """The manifest of the store in ``folder``.
+
+    Raises:
+      DamagedError: it is not as it was written.
+      UserError: there is none, or one of another format.
+    """
+    try:
+        text = (folder / MANIFEST).read_bytes()
+    except OSError as error:
+        if names := parts(folder):
+            raise UserError(
+                f"{folder} is a mixture of {', '.join(names)}; name one of them: {folder / names[0]}"
+            ) from error
+        raise UserError(f"{folder} is no corpus (no readable {MANIFEST}); build one with `bert-jax corpus`") from error
+    return parse(text, folder / MANIFEST)
+
+
+def parts(folder: AnyPath) -> list[str]:
+    """Names of the stores that a mixture holds in folders of its own, sorted."""
+    return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
+
+
+def parse(text: str | bytes, where: AnyPath) -> dict[str, Any]:
+    """A manifest from its text; raises as ``read`` does."""
+    try:
+        manifest = json.loads(text)
+        version = manifest["format_version"]
+        whole = version != FORMAT_VERSION or _is_whole(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise DamagedError(f"{where} is damaged: it is not as it was written")
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{where.parent} is a corpus of format {version}, this program reads {FORMAT_VERSION}; build it again"
+        )
+    return manifest  # type: ignore[no-any-return]
+
+
+def _is_whole(manifest: Mapping[str, Any]) -> bool:
+    if SEAL in manifest:
+        return bool(manifest[SEAL] == _digest(manifest))
+    splits = manifest["splits"]
+    tokens = [splits[n]["num_tokens"] == sum(shard["num_tokens"] for shard in splits[n]["shards"]) for n in SPLITS]
+    told = fingerprint(manifest["tokenizer_sha256"], splits)
+    return all(tokens) and manifest["fingerprint"] == told and isinstance(manifest["files"], dict)
+
+
+def check_file(path: AnyPath, facts: Mapping[str, Any], digest: Callable[[Any], str] | None = files.sha256) -> None:
+    """Raise ``DamagedError`` unless a file is as the manifest says.
+
+    Args:
+      facts: its ``bytes`` and ``sha256``.
+      digest: reads its contents; None: its size will do.
+    """
+    try:
+        size = path.stat().st_size if isinstance(path, Path) else facts["bytes"]
+        if size != facts["bytes"]:
+            raise DamagedError(f"{path} is damaged: it has {size:,} bytes, the manifest says {facts['bytes']:,}")
+        if digest is not None and digest(path) != facts["sha256"]:
+            raise DamagedError(f"{path} is damaged: its sha256 is not that of the manifest")
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path} is missing") from error
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from error

@@ -1,0 +1,34 @@
+"""Whether the files of a store are as they were written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_jax.corpora import manifest as manifests
+from bert_jax.corpora.manifest import AnyPath, DamagedError
+from bert_jax.storage import files
+
+
+def verify(path: str | os.PathLike[str]) -> Iterator[tuple[AnyPath, str | None]]:
+    """Read every file of the store at ``path``, or of all stores of a mixture; yield each with what is wrong with it.
+
+    Raises:
+      UserError: ``path`` is no store, or one of another format.
+    """
+    root: AnyPath = files.as_path(path) if files.is_remote(path) else Path(files.as_path(path))
+    folders = [root] if (root / manifests.MANIFEST).exists() else [root / name for name in manifests.parts(root)]
+    for folder in folders or [root]:
+        try:
+            listed = manifests.read(folder)["files"]
+        except DamagedError as error:
+            yield folder / manifests.MANIFEST, error.finding
+            continue
+        yield folder / manifests.MANIFEST, None
+        for name, facts in listed.items():
+            try:
+                manifests.check_file(folder / name, facts)
+                yield folder / name, None
+            except DamagedError as error:
+                yield folder / name, error.finding

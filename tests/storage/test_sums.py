@@ -1,0 +1,42 @@
+"""A list of sha256 finds what has changed beside it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bert_jax.storage.sums import SUMS, first_damage, write_sums
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a", "b b"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "unlisted").write_text("c")
+    assert list(write_sums(tmp_path, ["b b", "a"])) == ["b b", "a"]
+    return tmp_path
+
+
+def test_sha256sum_reads_it(folder: Path) -> None:
+    done = subprocess.run(["sha256sum", "--check", SUMS], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "a: OK\nb b: OK\n"
+
+
+def test_what_changed_is_named(folder: Path) -> None:
+    (folder / "unlisted").write_text("d")
+    assert first_damage(folder) is None
+    (folder / "b b").write_text("b c")
+    assert first_damage(folder) == "b b is damaged: its sha256 is not that of SHA256SUMS"
+    (folder / "a").unlink()
+    assert first_damage(folder) == "'a', which SHA256SUMS lists, is missing"
+
+
+@pytest.mark.parametrize("spoilt", [b"\xff\x00", b"0" * 64 + b"  ", b"0" * 64 + b"  " + b"x" * 5000, b"0  a\n"])
+def test_a_spoilt_list_is_a_damage(folder: Path, spoilt: bytes) -> None:
+    (folder / SUMS).write_bytes(spoilt)
+    assert first_damage(folder) is not None
+
+
+def test_a_folder_without_a_list_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        first_damage(tmp_path)
