@@ -30,16 +30,20 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
-def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
+WHOLE_BITS = 63  # of a whole number: what numpy and jax take
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
     """Make the frozen dataclass ``cls`` from a config sub-tree called ``where``.
 
     Nested dataclass fields take nested mappings. Lists become tuples. Integers are accepted for floats; nothing
-    else is converted. Raises ``UserError`` naming every unknown key with the nearest valid one, every missing
-    required key, and every value of a wrong type.
+    else is converted. ``also`` names valid keys of the sub-tree that something else reads. Raises ``UserError`` naming
+    every unknown key with the nearest valid one, every missing required key, and every value of a wrong type.
     """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
-    problems = [f"unknown key {where}.{key}; {nearest(str(key), fields)}" for key in mapping if key not in fields]
+    valid = [*fields, *also]
+    problems = [f"unknown key {where}.{key}; {nearest(str(key), valid)}" for key in mapping if key not in valid]
     values = {}
     for name, field in fields.items():
         if name in mapping:
@@ -78,6 +82,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if hint is Any or (origin in (dict, Mapping) and isinstance(value, Mapping)):
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        if hint is int and isinstance(value, int) and abs(value) >= 2**WHOLE_BITS:
+            raise UserError(f"{where} has {len(str(abs(value)))} digits; a whole number below 2^{WHOLE_BITS} is needed")
         return value
     expected = f"a tuple, such as ({value!r},)" if origin is tuple else getattr(hint, "__name__", hint)
     raise UserError(f"{where} is {value!r}; expected {expected}")

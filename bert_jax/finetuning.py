@@ -37,7 +37,9 @@ from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training import run as runs
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
+from bert_jax.training.memory import check_fits
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer, observe
 from bert_jax.training.optimizers import OptimizerConfig
@@ -157,6 +159,10 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         task.check(splits)
         experiment = make_experiment(settings, task)
         experiment.check()
+        check_fits(
+            model.num_parameters, {"config.train.batch_size": (settings.train.batch_size, task.batch_specs[KIND])}
+        )
+        check_metric(settings.selection.metric, task, experiment)
         jax.eval_shape(task.init, jax.random.key(0))  # finds what the model cannot be built of
         distributed.wait("the vocabulary", tokenizer.sha256)
         distributed.wait("the examples", fingerprint(splits))
@@ -202,7 +208,7 @@ def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
     settings = configuration.build(Settings, config, "config")
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
-    return settings, room, configuration.build(room.Config, own, "config.task")
+    return settings, room, configuration.build(room.Config, own, "config.task", also=("name",))
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
@@ -275,6 +281,15 @@ def make_experiment(settings: Settings, task: ExampleTask) -> Experiment:
         selection=dataclasses.replace(settings.selection, metric=metric),
         batch_key="config.train.batch_size",
     )
+
+
+def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None:
+    """Raise ``UserError`` unless an evaluation reports ``metric``, or it is ""; no model is run."""
+    if not metric:
+        return
+    evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
+    if metric not in (known := evaluation.metric_names()):
+        raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
 
 
 def find_vocabulary(

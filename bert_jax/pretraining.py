@@ -28,13 +28,14 @@ from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 from bert_jax.probe import ProbeConfig, prepare
 from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
-from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.phases import Phases
 from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import run as runs
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
+from bert_jax.training.memory import check_fits
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import observe
 from bert_jax.training.optimizers import OptimizerConfig
@@ -71,13 +72,9 @@ class Settings:
     export: bool = True  # write a Hugging Face directory at the end
 
     def experiment(self) -> Experiment:
-        phases = tuple(
-            configuration.build(Phase, {**values, "kind": name}, f"config.phases.{name}")
-            for name, values in sorted(self.phases.items())
-        )
         return Experiment(
             self.seed,
-            Phases(phases),
+            Phases.of(self.phases),
             self.optimizer,
             self.schedule,
             self.mesh,
@@ -215,16 +212,24 @@ def checked(
       UserError: settings that do not exist, make no sense, or do not fit each other.
     """
     room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
-    objective = configuration.build(room.Config, _without(dict(settings.objective), "name"), "config.objective")
+    objective = configuration.build(
+        room.Config, _without(dict(settings.objective), "name"), "config.objective", also=("name",)
+    )
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
     masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
     experiment.check(devices)
-    room.batch_specs(objective, kinds, masking)
+    specs = room.batch_specs(objective, kinds, masking)
     if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
     model = choose_model(settings.model, settings.vocab.size, initial)
     model.check_lengths(kinds)
     room.Objective.check_model(model)
+    if devices is None:
+        batches = {
+            f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in experiment.phases.phases
+        }
+        evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
+        check_fits(model.num_parameters, batches | evaluated)
     return lambda corpus, tokenizer, model, seed: room.Objective(
         objective, corpus, tokenizer, model, kinds, seed, masking
     )

@@ -177,7 +177,7 @@ def parse_value(text: str, old: Any, where: str) -> Any:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # of what is no literal
         return {"true": True, "false": False}.get(text, text)
 
 

@@ -162,7 +162,7 @@ def check_bm25() -> Callable[..., Any]:
     try:
         from bm25s import BM25
     except ImportError as error:
-        raise UserError("BM25 needs a package: pip install 'bert-jax[retrieval]', or give --baseline=none") from error
+        raise UserError("BM25 needs a package: pip install bm25s, or give --baseline=none") from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index
     return BM25  # type: ignore[no-any-return]
 

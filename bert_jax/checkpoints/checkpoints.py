@@ -37,6 +37,10 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         names = ("every_steps", "keep")
         check_fields(self, "config.checkpoints", "at least 1 is needed", *names, sound=lambda value: value >= 1)
+        allowed = "at least 1 is needed, or None to keep none for ever"
+        check_fields(
+            self, "config.checkpoints", allowed, "keep_every_steps", sound=lambda value: value is None or value >= 1
+        )
 
     def kept(self, steps: list[int]) -> list[int]:
         """Those of ``steps``, ascending, that are not pruned."""

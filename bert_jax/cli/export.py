@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.cli.main import whole
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--output", required=True, help="the new folder to write")
-    parser.add_argument("--step", type=int, help="a saved step (default: the best that was kept, else the newest)")
+    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best that was kept, else the newest)")
     parser.add_argument(
         "--as",
         dest="architecture",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import math
 import os
 import re
 import sys
@@ -62,6 +63,28 @@ def ending(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
+def seconds(text: str) -> float:
+    """A flag's number of seconds: above 0, and finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number of seconds above 0 is needed")
+    return value
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """What reads a flag's whole number from ``least`` to ``most``."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"found {text!r}; a whole number from {least} to {most:,} is needed")
+        return int(text)
+
+    return read
+
+
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """``--config``, read by ``recipes.load``."""
     parser.add_argument(
@@ -75,7 +98,7 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The flags of ``predict`` and ``evaluate``: a fine-tuned model and how it reads a file."""
     parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
-    parser.add_argument("--step", type=int, help="a saved step (default: the best evaluation's)")
+    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument(
         "--format", help="how --input is written, a file of bert_jax/examples (default: as in training)"
     )
@@ -92,17 +115,17 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     """The flags of a verb that may run as several processes, and be started again."""
     group = parser.add_argument_group("several processes (launch/README.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0; it uses the port before this one too")
-    group.add_argument("--num_processes", type=int, help="of the job, one a host or one a device")
-    group.add_argument("--process_id", type=int, help="of this process, from 0")
+    group.add_argument("--num_processes", type=whole(1), help="of the job, one a host or one a device")
+    group.add_argument("--process_id", type=whole(0), help="of this process, from 0")
     group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
     group.add_argument(
-        "--heartbeat_seconds", type=float, help="of silence or standing still that end the job (default: 30)"
+        "--heartbeat_seconds", type=seconds, help="of silence or standing still that end the job (default: 30)"
     )
     group.add_argument(
-        "--arrival_seconds", type=float, help="that processes wait for each other at the start (default: 300)"
+        "--arrival_seconds", type=seconds, help="that processes wait for each other at the start (default: 300)"
     )
     group.add_argument(
-        "--restarts", type=int, default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
+        "--restarts", type=whole(0), default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
     )
 
 
@@ -188,10 +211,18 @@ def _dispatch(argv: list[str]) -> int:
     return module.run(_parse(parser, argv[1:])) or 0
 
 
+def _is_text(argument: str) -> bool:
+    """Whether nothing stands in it that no path and no text may have: a NUL, half a character."""
+    try:
+        return b"\0" not in argument.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+
+
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     for text in argv:
-        if text.encode("utf-8", "surrogateescape") != text.encode("utf-8", "replace"):
-            raise UserError(f"the argument {text!r} is not UTF-8; check the encoding of the terminal")
+        if not _is_text(text):
+            raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
         if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
             raise UserError(f"{text} has no value; write {text}PATH")
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]

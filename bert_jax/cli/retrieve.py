@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from bert_jax.cli.main import whole
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run, fine-tuned on sentence_embeddings or not")
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pooling", choices=["mean", "cls"], help="of the vectors (default: as trained, or mean)")
     parser.add_argument("--max_length", type=int, help="tokens of a text (default: as trained)")
     parser.add_argument("--batch_size", type=int, default=64, help="texts encoded together")
-    parser.add_argument("--step", type=int, help="a saved step (default: the best evaluation's)")
+    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument("--json", action="store_true", help="the scores as one JSON object")
 
 

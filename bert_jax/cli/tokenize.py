@@ -6,16 +6,19 @@ import argparse
 import dataclasses
 import json
 
+from bert_jax.cli.main import whole
 from bert_jax.errors import UserError
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.encoded import Encoded
+
+MOST_POSITIONS = 1_000_000  # that a table is printed of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
     parser.add_argument("--vocab", required=True, help="vocab.txt, or a .model of sentencepiece")
     parser.add_argument("--cased", action="store_true", help="keep capitals and accents; a .model does as it was made")
-    parser.add_argument("--max_length", type=int, help="cut and pad to this many positions")
+    parser.add_argument("--max_length", type=whole(1, MOST_POSITIONS), help="cut and pad to this many positions")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
 

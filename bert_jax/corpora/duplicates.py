@@ -41,7 +41,7 @@ def check(kind: str) -> None:
             import datasketch  # noqa: F401
         except ImportError as error:
             raise UserError(
-                "corpus.duplicates='near' needs the extra dedup (pip install 'bert-jax[dedup]'); or use 'exact'"
+                "corpus.duplicates='near' needs a package: pip install datasketch; or use 'exact'"
             ) from error
 
 

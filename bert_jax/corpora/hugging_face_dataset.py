@@ -136,7 +136,7 @@ def _library() -> Any:
         import datasets
     except ImportError as error:
         raise UserError(
-            "the source hugging_face_dataset needs datasets; install it with: pip install 'bert-jax[datasets]'"
+            "the source hugging_face_dataset needs datasets; install it with: pip install datasets"
         ) from error
     return datasets
 

@@ -74,7 +74,12 @@ class CorpusConfig:
     temperature: float = 1.0  # of a mixture without weights: above 1 small parts get more than their size
 
     def __post_init__(self) -> None:
-        for name in self.parts:
+        for name, part in self.parts.items():
+            if not isinstance(part, Mapping):
+                raise UserError(
+                    f"config.corpus.parts.{name} is {part!r}; the keys of a part are needed, such as "
+                    "{'path': 'corpora/old'}"
+                )
             if not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", name):
                 raise UserError(f"config.corpus.parts has {name!r}; a name has small letters, digits, _ and - only")
         parts = self.part_configs()

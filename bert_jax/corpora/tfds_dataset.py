@@ -152,7 +152,7 @@ def _prepared(name: str, data_dir: str, keys: str) -> Any:
         where = f" --data_dir={data_dir}" if data_dir else ""
         raise UserError(
             f"no prepared TFDS dataset {name!r} in {data_dir or 'the data folder of TFDS'}; check {keys}, or prepare it"
-            f" once with: tfds build {name} --file_format=array_record{where} (pip install 'bert-jax[tensorflow]')"
+            f" once with: tfds build {name} --file_format=array_record{where} (pip install tensorflow)"
         ) from error
 
 
@@ -196,7 +196,7 @@ def _convert(folder: Any, target: Any, told: str) -> None:
     if missing:
         raise UserError(
             f"{told}, not as array_record, and {' and '.join(missing)} to convert it with is not installed; install it"
-            f" with: pip install 'bert-jax[tensorflow]', or convert it elsewhere with: {command}"
+            f" with: pip install tensorflow, or convert it elsewhere with: {command}"
         )
     from tensorflow_datasets.scripts.cli import convert_format_utils
 

@@ -33,7 +33,7 @@ def library() -> Any:
         import mwparserfromhell
     except ImportError as error:
         raise UserError(
-            "the source mediawiki needs mwparserfromhell; install it with: pip install 'bert-jax[wikipedia]'"
+            "the source mediawiki needs mwparserfromhell; install it with: pip install mwparserfromhell"
         ) from error
     return mwparserfromhell
 

@@ -71,7 +71,7 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
         if not absent:
             found[role] = names[0] if isinstance(wanted, str | int) else names
         elif _is_needed(role, split, role in columns, roles):
-            problems.append(_unknown(split, role, absent[0], records))
+            problems.append(_unknown(role, absent[0], records))
     return found, problems
 
 
@@ -86,10 +86,10 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
     return is_named or role in roles.required
 
 
-def _unknown(split: str, role: str, name: str, records: Sequence[Record]) -> str:
+def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
     there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
-    return f"{split} has no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
+    return f"no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
 
 
 def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:

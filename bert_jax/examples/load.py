@@ -107,14 +107,15 @@ def _examples(
     config: DataConfig, items: Mapping[str, Sequence[Record | Bad]], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
     chosen: dict[str, dict[str, Any]] = {}
-    problems: list[str] = []
+    problems: dict[str, list[str]] = {}  # what is wrong -> the splits
     for split, found in items.items():
         records = [item for item in found if isinstance(item, Record)]
         if records:  # without any, what is wrong is another thing
             chosen[split], wrong = choose(split, records, config.columns, roles)
-            problems += wrong
+            for problem in wrong:
+                problems.setdefault(problem, []).append(split)
     if problems:
-        raise UserError("; ".join(problems))
+        raise UserError("; ".join(f"{', '.join(found)}: {problem}" for problem, found in problems.items()))
     examples = {split: _made(split, found, chosen.get(split, {}), roles) for split, found in items.items()}
     _account(config, {split: [e for e in made if isinstance(e, Bad)] for split, made in examples.items()}, items, note)
     return {

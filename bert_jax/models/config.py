@@ -48,17 +48,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name} is {getattr(self, name)}, must be at least 1"
-            for name in (
-                "vocab_size",
-                "hidden_size",
-                "num_layers",
-                "num_heads",
-                "mlp_dim",
-                "max_length",
-                "type_vocab_size",
-            )
-            if getattr(self, name) < 1
+            f"{name} is {getattr(self, name):,}, must be at least 1 and at most {most:,}"
+            for name, most in MOST.items()
+            if not 1 <= getattr(self, name) <= most
         ]
         problems += [
             f"{name} is {getattr(self, name)}, must lie in [0, 1)"
@@ -71,7 +63,7 @@ class ModelConfig:
             if not getattr(self, name) > 0
         ]
         if not problems and self.hidden_size % self.num_heads:
-            divisors = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
+            divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
             nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
             problems.append(
                 f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the nearest that does "
@@ -98,6 +90,13 @@ class ModelConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def num_parameters(self) -> int:
+        """Entries of the embeddings and of the layers' kernels: all but biases, layer norms and heads."""
+        d = self.hidden_size
+        embeddings = (self.vocab_size + self.max_length + self.type_vocab_size) * d
+        return embeddings + self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)
+
+    @property
     def compute_dtype(self) -> Any:
         return jnp.dtype(self.dtype)
 
@@ -106,6 +105,16 @@ class ModelConfig:
         return jnp.promote_types(self.dtype, jnp.float32)
 
 
+# Far above any model there is: what is larger is a slip, and would be found when memory runs out.
+MOST = {
+    "vocab_size": 2**26,
+    "hidden_size": 2**20,
+    "num_layers": 2**12,
+    "num_heads": 2**12,
+    "mlp_dim": 2**22,
+    "max_length": 2**22,
+    "type_vocab_size": 2**16,
+}
 CHOICES = {
     "activation": ("gelu", "gelu_tanh", "relu"),
     "dtype": ("float32", "bfloat16", "float64"),

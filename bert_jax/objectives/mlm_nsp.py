@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configuration import check_fields
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.models.bert import BertForPreTraining
@@ -27,7 +28,11 @@ batch_specs = sentence_pairs.batch_specs
 class Config(PairsConfig):
     """Keys of ``config.objective``, beside its name."""
 
-    next_sentence_weight: float = 1.0
+    next_sentence_weight: float = 1.0  # 0: it is measured, and nothing is learned from it
+
+    def __post_init__(self) -> None:
+        allowed = "at least 0 is needed"
+        check_fields(self, "config.objective", allowed, "next_sentence_weight", sound=lambda value: value >= 0)
 
 
 class Objective(PairObjective):

@@ -102,7 +102,7 @@ def _tpu(topology: Topology) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"{topology.name} is compiled by libtpu, which is not installed (no TPU is needed); install it with: "
-            "pip install 'bert-jax[tpu]' (in the source tree: pip install --no-deps --require-hashes -r "
+            "pip install 'jax[tpu]' (in the source tree: pip install --no-deps --require-hashes -r "
             "requirements/tpu.txt), or plan for cpu:8"
         )
     # libtpu would ask the metadata server of a TPU VM which chips there are, and lock them.
@@ -139,7 +139,7 @@ def _gpu(topology: Topology) -> list[Any]:
     except Exception as error:  # the plugin's own kinds of error are not public
         raise UserError(
             f"{topology.name} needs jax's CUDA plugin and a GPU of this kind to compile for "
-            f"({type(error).__name__}); install it with: pip install 'bert-jax[gpu]', or plan for a TPU or cpu:8"
+            f"({type(error).__name__}); install it with: pip install 'jax[cuda12]', or plan for a TPU or cpu:8"
         ) from error
 
 

@@ -28,6 +28,9 @@ from bert_jax.task import RowSource, Step
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
 
 
+MOST_WORKERS, MOST_BATCHES = 256, 4096  # more is a slip
+
+
 @dataclasses.dataclass(frozen=True)
 class LoaderConfig:
     """How fast batches come; never which."""
@@ -36,10 +39,9 @@ class LoaderConfig:
     prefetch_batches: int = 4  # made ahead, by each worker
 
     def __post_init__(self) -> None:
-        if self.num_workers < 0:
-            raise UserError(f"loader.num_workers is {self.num_workers}; at least 0")
-        if self.prefetch_batches < 1:
-            raise UserError(f"loader.prefetch_batches is {self.prefetch_batches}; at least 1")
+        for name, least, most in (("num_workers", 0, MOST_WORKERS), ("prefetch_batches", 1, MOST_BATCHES)):
+            if not least <= getattr(self, name) <= most:
+                raise UserError(f"config.loader.{name} is {getattr(self, name):,}; {least} to {most:,} are allowed")
 
 
 class Batches:

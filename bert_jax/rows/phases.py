@@ -5,14 +5,18 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.task import Bucket, Step
+
+MOST_STEPS = 2**31 - 1  # a step is counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,18 @@ class Phases:
     def __post_init__(self) -> None:
         if not self.phases:
             raise UserError("a run needs at least one phase")
+        if self.num_steps > MOST_STEPS:
+            raise UserError(f"the phases have {self.num_steps:,} steps in all; at most {MOST_STEPS:,} are allowed")
+
+    @classmethod
+    def of(cls, recipe: Mapping[str, Mapping[str, Any]]) -> Phases:
+        """The phases of ``config.phases`` in the natural order of their names: ``phase10`` comes after ``phase9``."""
+        return cls(
+            tuple(
+                build(Phase, {**values, "kind": name}, f"config.phases.{name}")
+                for name, values in sorted(recipe.items(), key=lambda item: natural(item[0]))
+            )
+        )
 
     @property
     def num_steps(self) -> int:
@@ -82,6 +98,11 @@ class Phases:
         sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)
         epochs, rows = np.divmod(sequence, rows_per_epoch[index])
         return Step(kind=phase.kind, phase=index, epochs=epochs, rows=rows)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """What names are sorted by so that numbers in them count as numbers."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _bucketed(phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:

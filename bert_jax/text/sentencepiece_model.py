@@ -8,6 +8,7 @@ are declared below, and protobuf carries the others along unread.
 from __future__ import annotations
 
 import functools
+import math
 import unicodedata
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,8 @@ def parse(data: bytes, where: str) -> Any:
         complete = False
     if not complete or sum(piece.type == UNKNOWN for piece in model.pieces) != 1:
         raise UserError(f"{where} is not a sentencepiece model; give a .model file, or a vocab.txt of WordPiece")
+    if not all(math.isfinite(piece.score) for piece in model.pieces):
+        raise UserError(f"{where} is damaged: a piece has a score that is no finite number; copy it again")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in KINDS:
         raise UserError(f"{where} is a word or character model of sentencepiece; give a unigram or a BPE model")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import unbox
 from bert_jax.training.step import make_eval_step
 
 Outputs = dict[str, np.ndarray]
@@ -25,7 +26,7 @@ class Evaluation:
 
     def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int):
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
-        self._step = jax.jit(make_eval_step(task))
+        self._step: Callable[..., Any] = jax.jit(make_eval_step(task))
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
         """Metrics over all rows: sums in float64 on the host, divided once; then what ``Task.finish`` says."""
@@ -39,6 +40,18 @@ class Evaluation:
         shared = set.intersection(*(set(figures) for figures in finished.values()))
         means = {name: float(np.mean([figures[name] for figures in finished.values()])) for name in sorted(shared)}
         return metrics | means
+
+    def metric_names(self) -> list[str]:
+        """What ``run`` reports, found from outputs of zeros: the rows are read, the model is not run."""
+        variables = jax.eval_shape(lambda key: unbox(self._task.init(key)), jax.random.key(0))
+        step, shapes = self._step, (variables.params, variables.frozen)
+
+        def zeros(_: Any, __: Any, batch: Batch) -> Any:
+            return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(step, *shapes, batch))
+
+        blank = Evaluation(self._task, self._mesh, self._phase, self._num_rows)
+        blank._step = zeros
+        return list(blank.run(*shapes))
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
         """Sums over the rows of a part, and its ``gathered_outputs`` in the order of the rows, on every host."""

@@ -33,6 +33,8 @@ class OptimizerConfig:
         check_fields(self, where, "from 0 to below 1 is allowed", "b1", "b2", sound=lambda value: 0 <= value < 1)
         check_fields(self, where, "more than 0 is needed", "eps", sound=lambda value: value > 0)
         check_fields(self, where, "at least 0 is needed", "weight_decay", sound=lambda value: value >= 0)
+        allowed = "more than 0 is needed, or None to clip nothing"
+        check_fields(self, where, allowed, "clip_norm", sound=lambda value: value is None or value > 0)
 
 
 class AdamState(NamedTuple):

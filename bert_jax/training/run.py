@@ -154,6 +154,28 @@ def git_commit() -> str | None:
     return None
 
 
+NOT_OURS = {  # a file that a folder of another kind has -> what that is
+    "manifest.json": "a corpus",
+    "setup.cfg": "a source tree",
+    "pyproject.toml": "a source tree",
+    ".git": "a source tree",
+}
+
+
+def check_workdir(workdir: str) -> None:
+    """Raise ``UserError`` for a folder that is something else than a run's, or is to become one."""
+    path = Path(workdir).resolve()
+    if (path / "run.json").exists():
+        return
+    what = next((what for name, what in NOT_OURS.items() if (path / name).exists()), None)
+    if path in (Path("/"), Path.home()):
+        what = "no place for one run"
+    if path.exists() and not path.is_dir():
+        what = "a file"
+    if what:
+        raise UserError(f"--workdir={workdir} is {what}; give a new folder, or that of a run, such as runs/first")
+
+
 @contextlib.contextmanager
 def only_writer(workdir: str) -> Iterator[None]:
     """Hold the workdir for this process; the kernel lets go when the process ends, however it ends.
@@ -166,6 +188,7 @@ def only_writer(workdir: str) -> Iterator[None]:
         return
     import fcntl
 
+    check_workdir(workdir)
     Path(workdir).mkdir(parents=True, exist_ok=True)
     with open(Path(workdir) / ".lock", "a+") as lock:
         try:

@@ -102,5 +102,5 @@ def test_the_commit_is_pinned(saved, monkeypatch):
 
 def test_the_extra_is_named_where_it_is_missing(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"pip install 'bert-jax\[datasets\]'"):
+    with pytest.raises(UserError, match=r"pip install datasets"):
         Source(name=saved).pieces()

@@ -60,7 +60,7 @@ def test_unknown_columns_of_all_splits_are_listed_the_nearest_first(tmp_path):
     folder = written(tmp_path, a__tsv=TABLE, b__tsv="sentence\tlabel\nx\ta\n")
     with pytest.raises(UserError) as raised:
         loaded(folder, CLASSIFICATION, format="delimited", splits={"train": "a.tsv", "dev": "b.tsv"})
-    assert str(raised.value) == ("dev has no column 'text' for config.data.columns.text; there are: label, sentence")
+    assert str(raised.value) == ("dev: no column 'text' for config.data.columns.text; there are: label, sentence")
     columns = {"text": "sentense", "label": "gold"}
     with pytest.raises(UserError) as raised:
         loaded(folder, CLASSIFICATION, format="delimited", splits={"train": "a.tsv", "dev": "b.tsv"}, columns=columns)
@@ -88,7 +88,7 @@ def test_labels_may_lack_in_test_splits_alone(tmp_path):
     found = loaded(folder, CLASSIFICATION, format="delimited", splits={"test": "a.tsv"}, columns={"label": "gold"})
     assert found["test"] == ({"id": "test-0", "text": "x"},)
     for split in ("train", "dev_matched"):
-        with pytest.raises(UserError, match=f"{split} has no column 'label'"):
+        with pytest.raises(UserError, match=f"{split}: no column 'label'"):
             loaded(folder, CLASSIFICATION, format="delimited", splits={split: "a.tsv"})
 
 

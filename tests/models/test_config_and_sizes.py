@@ -54,7 +54,7 @@ def test_flops_match_the_published_model() -> None:
         ),
         ({"dropout_rate": 1.0}, r"dropout_rate is 1.0, must lie in \[0, 1\)"),
         ({"activation": "swish"}, "activation is 'swish'; allowed: gelu, gelu_tanh, relu"),
-        ({"num_layers": 0, "mlp_dim": 0}, "num_layers is 0, must be at least 1; mlp_dim is 0"),
+        ({"num_layers": 0, "mlp_dim": 0}, "num_layers is 0, must be at least 1 and at most 4,096; mlp_dim is 0"),
     ],
 )
 def test_bad_fields_are_named(fields: dict[str, object], message: str) -> None:

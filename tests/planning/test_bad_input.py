@@ -58,7 +58,7 @@ def test_every_listed_name_is_understood():
 def test_missing_compiler(capsys):
     assert run(["plan", "--config=bert_base", "--topology=v5e:16x16"]) == 2
     said = capsys.readouterr().err
-    assert "pip install 'bert-jax[tpu]'" in said
+    assert "pip install 'jax[tpu]'" in said
     assert "-r requirements/tpu.txt" in said
 
 

@@ -224,7 +224,7 @@ def test_command(capsys, tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'bert-jax[tpu]')")
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'jax[tpu]')")
 @pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:4x4", "v5p:2x2x1", "v6e:2x2"])
 def test_tpu(topology):
     recipe = tiny.recipe(model={"dtype": "bfloat16"})
@@ -238,7 +238,7 @@ def test_tpu(topology):
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'bert-jax[tpu]')")
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'jax[tpu]')")
 def test_tpu_refuses_what_does_not_fit():
     recipe = tiny.recipe(phases={"phase1": {"num_steps": 1000, "batch_size": 2**20, "max_length": 32}})
     machine = Machine.of(topologies.parse("v5e:2x2"))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.phases import MOST_STEPS, Phase, Phases
 
 TWO = Phases((Phase(5, 4, 16, "short"), Phase(3, 2, 32, "long")))
 
@@ -31,14 +31,25 @@ def test_only_the_epoch_length_of_the_step_s_phase_is_needed() -> None:
 
 
 def test_a_far_step_costs_nothing() -> None:
-    far = Phases((Phase(10**12, 256, 128, "a"),)).step(10**12 - 1, [10**9 + 7])
-    assert far.epochs[-1] * (10**9 + 7) + far.rows[-1] == 256 * 10**12 - 1
+    far = Phases((Phase(MOST_STEPS, 2**16, 128, "a"),)).step(MOST_STEPS - 1, [10**9 + 7])
+    assert far.epochs[-1] * (10**9 + 7) + far.rows[-1] == 2**16 * MOST_STEPS - 1
 
 
 @pytest.mark.parametrize("step", [-1, 8])
 def test_a_step_outside_the_run_is_an_error(step: int) -> None:
     with pytest.raises(UserError, match="steps 0 to 7"):
         TWO.phase_of(step)
+
+
+def test_more_steps_than_a_step_counter_holds_are_an_error() -> None:
+    with pytest.raises(UserError, match="2,147,483,648 steps in all; at most 2,147,483,647"):
+        Phases((Phase(MOST_STEPS, 2, 16, "a"), Phase(1, 2, 16, "b")))
+
+
+def test_names_are_in_natural_order() -> None:
+    one = {"num_steps": 1, "batch_size": 2, "max_length": 16}
+    found = Phases.of({"phase10": one, "phase9": one, "long": one, "128": one})
+    assert [phase.kind for phase in found.phases] == ["128", "long", "phase9", "phase10"]
 
 
 def test_bad_values_are_errors() -> None:

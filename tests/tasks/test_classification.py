@@ -150,7 +150,7 @@ def test_a_metric_that_there_is_none_of_is_found_before_the_first_step(
 ) -> None:
     toy_tasks.write_toy(tmp_path, "classification", selection={"metric": "acuracy"})
     assert toy_tasks.finetune(tmp_path) == 2
-    assert "config.selection.metric is 'acuracy'; the metrics are" in capsys.readouterr().err
+    assert "config.selection.metric is 'acuracy'; did you mean 'accuracy'?" in capsys.readouterr().err
     assert [record["step"] for record in toy_tasks.evaluations(tmp_path)] == [0]
 
 

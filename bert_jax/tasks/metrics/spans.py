@@ -143,7 +143,7 @@ class _Segmenter:
         try:
             from nltk.tokenize import NLTKWordTokenizer
         except ImportError as error:
-            raise UserError("the scores of CMRC 2018 need the extra cmrc (pip install 'bert-jax[cmrc]')") from error
+            raise UserError("the scores of CMRC 2018 need a package: pip install nltk") from error
         self.words: Callable[[str], list[str]] = NLTKWordTokenizer().tokenize
 
     def __call__(self, text: str) -> list[str]:

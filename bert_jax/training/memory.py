@@ -1,0 +1,58 @@
+"""What certainly does not fit into memory, told before anything is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.records import BatchSpec
+
+STATE_BYTES = 16  # of a parameter in a train step: itself, its gradient and two moments, in float32
+
+
+def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) -> None:
+    """Raise ``UserError`` where the train state, or the rows of one batch, need more than there is.
+
+    A lower bound, so that nothing is refused that might run: the state is counted as if the mesh split all of it, the
+    rows as they lie on the host, and activations not at all (``bert-jax plan`` counts them).
+
+    Args:
+      parameters: of the model, trained or not.
+      batches: the config's name of a number of rows -> (that number, over all processes; the features of a row).
+    """
+    devices = jax.devices()
+    state = STATE_BYTES * parameters / len(devices)
+    there = device_bytes(devices[0])
+    if there is not None and state > there:
+        raise UserError(
+            f"config.model has {parameters:,.0f} parameters: training takes at least {_shown(state)} on each of "
+            f"{len(devices)} devices, which have {_shown(there)}; choose a smaller model or more devices"
+        )
+    for name, (rows, spec) in batches.items():
+        row = sum(int(np.prod(f.shape, dtype=np.int64)) * np.dtype(f.dtype).itemsize for f in spec.values())
+        needed = rows * row / jax.process_count()
+        if needed > host_bytes():
+            raise UserError(
+                f"{name} is {rows:,}: its rows alone take {_shown(needed)} on this machine, which has "
+                f"{_shown(host_bytes())}; lower it"
+            )
+
+
+def host_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def device_bytes(device: jax.Device) -> float | None:
+    """Memory that a program may use on a device; None where that is not known."""
+    if device.platform == "cpu":
+        return host_bytes() / jax.local_device_count()
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def _shown(size: float) -> str:
+    return f"{size / 2**30:,.1f} GiB"

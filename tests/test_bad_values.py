@@ -1,0 +1,51 @@
+"""Values that are no good are one line, before anything is made."""
+
+import pytest
+
+from bert_jax.cli.main import run
+
+LINES = {
+    "--config.optimizer.clip_norm=0": "config.optimizer.clip_norm is 0.0; more than 0 is needed, or None",
+    "--config.optimizer.clip_norm=-1": "config.optimizer.clip_norm is -1.0; more than 0 is needed, or None",
+    "--config.objective.next_sentence_weight=-1": "config.objective.next_sentence_weight is -1.0; at least 0",
+    "--config.checkpoints.keep_every_steps=-1": "config.checkpoints.keep_every_steps is -1; at least 1",
+    "--heartbeat_seconds=nan": "argument --heartbeat_seconds: found 'nan'; a number of seconds above 0",
+    "--arrival_seconds=-5": "argument --arrival_seconds: found '-5'; a number of seconds above 0",
+    "--config.loader.num_workers=100000": "config.loader.num_workers is 100,000; 0 to 256 are allowed",
+    "--config.phases.phase1.batch_size=1000000000": "its rows alone take 689.2 GiB on this machine",
+    "--config.training.eval_rows=1000000000": "config.training.eval_rows is 1,000,000,000: its rows alone take",
+    "--config.seed=11111111111111111111111": "config.seed has 23 digits; a whole number below 2^63",
+    "--config.model.hidden_size=100000000000": "hidden_size is 100,000,000,000, must be at least 1 and at most",
+    "--config.model.mlp_dim=4000000": "training takes at least",
+    "--config.corpus.parts={'a':5}": "config.corpus.parts.a is 5; the keys of a part are needed",
+    "--config.phases.phase1.num_steps=3000000000": "the phases have 3,000,001,800 steps in all; at most 2,147,483,647",
+    "--config.model.sise=tiny": "unknown key config.model.sise; did you mean 'size'?",
+    "--config.objective.nam=mlm": "unknown key config.objective.nam; did you mean 'name'?",
+    "--workdir=/": "--workdir=/ is no place for one run",
+    "--workdir=a\0b": "is not UTF-8 text",
+    "--workdir=a\ud800": "is not UTF-8 text",
+}
+
+
+@pytest.mark.parametrize("flag", LINES)
+def test_one_line_and_nothing_left_behind(flag, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--config.model.num_layers=4000", flag] if "mlp_dim" in flag else [flag]  # fits no machine
+    assert run(["pretrain", "--config=quickstart", "--workdir=new", *flags]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert LINES[flag] in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_is_no_workdir(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text("{}")
+    assert run(["pretrain", "--config=quickstart", f"--workdir={tmp_path}"]) == 2
+    assert f"--workdir={tmp_path} is a corpus; give a new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_length_that_no_table_holds(capsys):
+    assert run(["tokenize", "--vocab=vocab.txt", "--max_length=99999999999", "a"]) == 2
+    assert "found '99999999999'; a whole number from 1 to 1,000,000" in capsys.readouterr().err
