@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -47,7 +48,7 @@ class Evaluation:
         step, shapes = self._step, (variables.params, variables.frozen)
 
         def zeros(_: Any, __: Any, batch: Batch) -> Any:
-            return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(step, *shapes, batch))
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(step, *shapes, batch))
 
         blank = Evaluation(self._task, self._mesh, self._phase, self._num_rows)
         blank._step = zeros
