@@ -1,13 +1,17 @@
 """The command as a whole: one run to its end, starting from a model, and every kind of bad input."""
 
+import gc
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from bert_jax.checkpoints import checkpoints
 from bert_jax.cli.main import run
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
@@ -235,8 +239,25 @@ def test_a_disk_that_fills_during_a_save(
     assert "No space left on device" in error
     assert "free some space" in error
     monkeypatch.undo()
+
+    beside: list[float] = []  # bytes on the devices beside the state that is read, in bytes of that state
+    read, before = checkpoints.read_step, live_bytes()
+
+    def read_step(workdir: str, step: int, shapes: Any) -> Any:
+        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        beside.append((live_bytes() - before) / size)
+        return read(workdir, step, shapes)
+
+    monkeypatch.setattr(checkpoints, "read_step", read_step)
     assert pretrain(tmp_path, toy.recipe(text)) == 0
     assert "resumed at step 10" in capsys.readouterr().err
+    assert len(beside) == 1
+    assert beside[0] < 0.1  # a restore holds one state, not a fresh one too
+
+
+def live_bytes() -> int:
+    gc.collect()
+    return sum(array.nbytes for array in jax.live_arrays())
 
 
 def test_a_corrected_command_after_one_that_failed(tmp_path: Path, text: Path) -> None:

@@ -28,7 +28,7 @@ from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
-from bert_jax.training.state import TrainState, abstract, initialise
+from bert_jax.training.state import TrainState, abstract_fresh, initialise, initialise_frozen
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 
 
@@ -126,9 +126,14 @@ def train_and_evaluate(
     mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
     tx = make_optimizer(experiment.optimizer)
     checkpoints = Checkpoints(workdir, experiment.checkpoints)
-    state, frozen = initialise(task, tx, metric_names(task), phases.phases[0].batch_size, experiment.seed, mesh)
+    fresh = (task, tx, metric_names(task), phases.phases[0].batch_size)
     with observer.during("restoring"):
-        state, resumed = resume_or_start(state, checkpoints, start, observer)
+        state: Any = checkpoints.restore(abstract_fresh(*fresh, mesh)[0], observer.note)
+        if resumed := state is not None:  # no fresh one is made beside it: a run that just fits has to resume too
+            frozen = initialise_frozen(task, experiment.seed, mesh)
+        else:
+            state, frozen = initialise(*fresh, experiment.seed, mesh)
+            state = state if start is None else start(state)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)
     observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))
@@ -212,20 +217,6 @@ def train_and_evaluate(
     checkpoints.close()
     distributed.at(phases.num_steps, "finishing")
     return result or evaluation.run(state.params, frozen)
-
-
-def resume_or_start(
-    state: TrainState,
-    checkpoints: Checkpoints,
-    start: Callable[[TrainState], TrainState] | None,
-    observer: Observer,
-) -> tuple[TrainState, bool]:
-    """(the newest checkpoint, or ``start`` of the fresh state; whether it was a checkpoint). Its step alone says where
-    everything stands: rows, masks, randomness."""
-    restored = checkpoints.restore(abstract(state), observer.note)
-    if restored is not None:
-        return restored, True
-    return (state if start is None else start(state)), False
 
 
 class Steps:

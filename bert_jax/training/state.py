@@ -60,6 +60,20 @@ def initialise(
     return state, frozen
 
 
+def initialise_frozen(task: Task, seed: int, mesh: Mesh) -> Any:
+    """Return the frozen variables that ``initialise`` makes, alone: no checkpoint holds them."""
+
+    def frozen(key: jax.Array) -> Any:
+        return task.init(key).frozen
+
+    key = jax.random.key(seed)
+    boxed = jax.eval_shape(frozen, key)
+    if not jax.tree.leaves(boxed):
+        return boxed
+    with meshes.activations(mesh):
+        return jax.jit(lambda k: meshes.unbox(frozen(k)), out_shardings=meshes.shardings(mesh, boxed))(key)
+
+
 def abstract_fresh(
     task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, mesh: Mesh
 ) -> tuple[TrainState, Any]:

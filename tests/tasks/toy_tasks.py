@@ -73,7 +73,12 @@ def make_tokenizer() -> WordPiece:
 
 
 def make_task(
-    name: str, splits: dict[str, list[dict[str, Any]]], max_length: int = 32, config: Any = None, **model: Any
+    name: str,
+    splits: dict[str, list[dict[str, Any]]],
+    max_length: int = 32,
+    config: Any = None,
+    frozen: tuple[str, ...] = (),
+    **model: Any,
 ) -> ExampleTask:
     """The task on examples, without a run. ``config``: keys of config.task."""
     module = catalogue.find("tasks", name, having="Task")
@@ -82,7 +87,7 @@ def make_task(
     shape = ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, **model)
     found = {split: tuple(examples) for split, examples in splits.items()}
     labels = module.Task.labels(own, found["train"])
-    task: ExampleTask = module.Task(own, Setting(found, tokenizer, shape, labels, max_length, 16))
+    task: ExampleTask = module.Task(own, Setting(found, tokenizer, shape, labels, max_length, 16, frozen=frozen))
     return task
 
 
