@@ -1,0 +1,91 @@
+"""What commit 51fafe7 left behind (tests/fixtures) is resumed, exported, imported, predicted with and gone on from."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.cli.main import run
+from bert_jax.training.run import read_run
+
+ARCHIVE = Path(__file__).parent / "fixtures" / "workdir_51fafe7.tar.xz"
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, and the current folder: its recipes name their files relative to it."""
+    shutil.unpack_archive(ARCHIVE, tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def assert_same_weights(export: Path, expected: Path) -> None:
+    tensors, wanted = (load_file(folder / "model.safetensors") for folder in (export, expected))
+    assert tensors.keys() == wanted.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, wanted[name], err_msg=name)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_it_names_no_machine(old: Path) -> None:
+    named = [path for path in old.rglob("*") if path.is_file() and b"/home/" in path.read_bytes()]
+    assert named == []
+    assert json.loads((old / "pretrained/status.json").read_text())["host"] == "host"
+
+
+def test_a_cut_run_is_resumed_and_ends_as_it_would_have(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert saved_steps("pretrained") == [30, 31]
+    before = read_run("pretrained")
+    assert run(["pretrain", "--config=pretrain.json", "--workdir=pretrained"]) == 0
+    assert "resumed at step 31" in capsys.readouterr().err
+    assert saved_steps("pretrained")[-1] == 40
+    after = read_run("pretrained")
+    assert after["run_id"] == before["run_id"]
+    assert [restart["step"] for restart in after["restarts"]] == [31]
+    metrics = records(old / "pretrained/metrics.jsonl")
+    assert [r["step"] for r in metrics if r["split"] == "train"] == list(range(5, 41, 5))
+    last = metrics[-1]
+    for name, value in json.loads((old / "finished.json").read_text()).items():
+        assert last[name] == pytest.approx(value, abs=1e-4), name
+
+
+def test_a_cut_run_is_exported(old: Path) -> None:
+    assert run(["export", "--workdir=pretrained", "--output=again"]) == 0
+    assert_same_weights(old / "again", old / "pretrained_export")
+
+
+def test_an_export_is_imported(old: Path) -> None:
+    assert run(["import", "--input=pretrained_export", "--workdir=imported"]) == 0
+    assert run(["export", "--workdir=imported", "--output=again"]) == 0
+    assert_same_weights(old / "again", old / "pretrained_export")
+
+
+def test_a_run_is_fine_tuned(old: Path) -> None:
+    flags = ["--init=pretrained", "--data=.", "--workdir=tuned", "--config.train.num_epochs=0.5"]
+    assert run(["finetune", "--config=finetune.json", *flags]) == 0
+    assert read_run("tuned")["identity"]["init"] == "pretrained"
+    assert len(records(old / "tuned/predictions_dev.jsonl")) == 24
+
+
+def test_a_fine_tuned_run_predicts_as_it_did_and_is_exported(old: Path) -> None:
+    """The same command finds it at its end, and predicts and exports anew."""
+    expected = records(old / "finetuned/predictions_dev.jsonl")
+    for made in ("predictions_dev.jsonl", "exported.json"):
+        (old / "finetuned" / made).unlink()
+    (old / "finetuned/hugging_face").rename(old / "as_it_was")
+    flags = ["--init=pretrained", "--data=.", "--workdir=finetuned"]
+    assert run(["finetune", "--config=finetune.json", *flags]) == 0
+    assert saved_steps("finetuned") == [30]
+    found = records(old / "finetuned/predictions_dev.jsonl")
+    assert [(r["id"], r["prediction"]) for r in found] == [(r["id"], r["prediction"]) for r in expected]
+    for record, wanted in zip(found, expected, strict=True):
+        assert record["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-4)
+    assert_same_weights(old / "finetuned/hugging_face", old / "as_it_was")
