@@ -243,10 +243,10 @@ def test_a_disk_that_fills_during_a_save(
     beside: list[float] = []  # bytes on the devices beside the state that is read, in bytes of that state
     read, before = checkpoints.read_step, live_bytes()
 
-    def read_step(workdir: str, step: int, shapes: Any) -> Any:
+    def read_step(workdir: str, step: int, shapes: Any, *rest: Any) -> Any:
         size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         beside.append((live_bytes() - before) / size)
-        return read(workdir, step, shapes)
+        return read(workdir, step, shapes, *rest)
 
     monkeypatch.setattr(checkpoints, "read_step", read_step)
     assert pretrain(tmp_path, toy.recipe(text)) == 0

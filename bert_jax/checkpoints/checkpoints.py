@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from bert_jax.checkpoints.leaves import Fresh, none_fresh, read_tree
 from bert_jax.checkpoints.remote_steps import RemoteSteps, readable, whole_steps
 from bert_jax.checkpoints.wholeness import check_step
 from bert_jax.cluster import distributed
@@ -126,9 +127,10 @@ class Checkpoints:
                 "run the same command to go on from the newest"
             ) from error
 
-    def restore(self, abstract_state: Any, note: Callable[[str], None]) -> Any | None:
+    def restore(self, abstract_state: Any, note: Callable[[str], None], fresh: Fresh = none_fresh) -> Any | None:
         """The newest step that can be read, placed as ``abstract_state`` says; None if nothing was saved yet.
 
+        Leaves that a step of an earlier version lacks are those that ``fresh`` makes; without it they are an error.
         Steps that cannot be read are set aside once an older one has been. If none can, the fault may lie elsewhere
         (memory, network, another version), and nothing is touched.
 
@@ -139,7 +141,7 @@ class Checkpoints:
         unreadable: dict[int, str] = {}
         for step in _agreed_steps(self._workdir):
             try:
-                state = read_step(self._workdir, step, abstract_state)
+                state = read_step(self._workdir, step, abstract_state, fresh)
             except Exception as error:  # whatever a damaged file makes a library raise
                 if files.is_passing(error):  # the step may be whole
                     raise PassingError(
@@ -225,14 +227,11 @@ def saved_steps(workdir: str) -> list[int]:
     return whole_steps(_folder(workdir))
 
 
-def read_step(workdir: str, step: int, abstract_state: Any) -> Any:
-    """The state saved at ``step``, placed as ``abstract_state`` says. Raises whatever Orbax raises, here alone: no
-    process waits for another."""
-    with (
-        _whole(workdir, step) as folder,
-        ocp.StandardCheckpointer(multiprocessing_options=_alone()) as checkpointer,
-    ):
-        return checkpointer.restore(epath.Path(folder) / "state", abstract_state)
+def read_step(workdir: str, step: int, abstract_state: Any, fresh: Fresh = none_fresh) -> Any:
+    """The state saved at ``step``, placed as ``abstract_state`` says; leaves that it lacks are those that ``fresh``
+    makes. Raises whatever Orbax raises, here alone: no process waits for another."""
+    with _whole(workdir, step) as folder:
+        return read_tree(epath.Path(folder) / "state", abstract_state, fresh, _alone())
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:

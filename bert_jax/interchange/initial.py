@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoints.checkpoints import read_step
+from bert_jax.checkpoints.leaves import named_leaves, none_fresh
 from bert_jax.errors import UserError, first_line
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.original import is_original
@@ -178,15 +179,21 @@ def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface
 
 
 def _kept_state(initial: Initial, state: TrainState) -> TrainState:
-    """The state that ``initial`` was saved with, its moments included; metrics start at zero."""
+    """``state`` with the parameters, the moments and the carry of ``initial``; what else a run counts starts fresh."""
     assert initial.checkpoints is not None
     workdir, step = initial.checkpoints
+
+    def fresh(names: list[str]) -> dict[str, Any]:  # what an earlier version did not save
+        if lost := [name for name in names if name.startswith(("params/", "opt_state/"))]:
+            none_fresh(lost)
+        return {name: leaf for name, leaf in named_leaves(state).items() if name in names}
+
     try:
-        restored = read_step(workdir, step, abstract(state))
+        restored = read_step(workdir, step, abstract(state), fresh)
     except Exception as error:  # another optimizer, other shapes, a damaged file: whatever Orbax raises for it
         raise UserError(
             f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read "
             f"({first_line(error)}); "
             "leave out --init_optimizer=kept to start the optimizer fresh"
         ) from error
-    return dataclasses.replace(restored, metrics=state.metrics)
+    return dataclasses.replace(state, params=restored.params, opt_state=restored.opt_state, carry=restored.carry)

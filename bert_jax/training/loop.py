@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoints import CheckpointConfig, Checkpoints, save_best, saved_steps
+from bert_jax.checkpoints.leaves import listed
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted, RepeatingError
@@ -28,7 +29,7 @@ from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
-from bert_jax.training.state import TrainState, abstract_fresh, initialise, initialise_frozen
+from bert_jax.training.state import TrainState, abstract_fresh, fresh_leaves, initialise, initialise_frozen
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 
 
@@ -126,13 +127,18 @@ def train_and_evaluate(
     mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
     tx = make_optimizer(experiment.optimizer)
     checkpoints = Checkpoints(workdir, experiment.checkpoints)
-    fresh = (task, tx, metric_names(task), phases.phases[0].batch_size)
+    how = (task, tx, metric_names(task), phases.phases[0].batch_size)
+
+    def fresh(names: list[str]) -> Mapping[str, Any]:
+        observer.note(f"saved by an earlier version, without {listed(names)}: fresh")
+        return fresh_leaves(*how, experiment.seed, mesh, names)
+
     with observer.during("restoring"):
-        state: Any = checkpoints.restore(abstract_fresh(*fresh, mesh)[0], observer.note)
+        state: Any = checkpoints.restore(abstract_fresh(*how, mesh)[0], observer.note, fresh)
         if resumed := state is not None:  # no fresh one is made beside it: a run that just fits has to resume too
             frozen = initialise_frozen(task, experiment.seed, mesh)
         else:
-            state, frozen = initialise(*fresh, experiment.seed, mesh)
+            state, frozen = initialise(*how, experiment.seed, mesh)
             state = state if start is None else start(state)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)

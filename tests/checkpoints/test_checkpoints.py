@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gc
 import shutil
@@ -145,6 +146,46 @@ def test_another_model_does_not_set_good_steps_aside(workdir: str) -> None:
     other.params = {"dense": {"kernel": jnp.zeros((8, 5))}, "bias": jnp.zeros(4)}
     checkpoints = Checkpoints(workdir, CheckpointConfig())
     with pytest.raises(UserError, match="step 5 cannot be read"):
+        checkpoints.restore(abstract(other), print)
+    checkpoints.close()
+    assert saved_steps(workdir) == [5]
+
+
+def without(state: TrainState, names: list[str]) -> dict[str, Any]:
+    """The state as a version that did not know the metrics ``names`` saved it."""
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return fields | {"metrics": {name: value for name, value in state.metrics.items() if name not in names}}
+
+
+def test_leaves_that_an_earlier_version_did_not_save_start_fresh(workdir: str) -> None:
+    """By the values that the caller makes; all others are those saved."""
+    state = state_at(5)
+    state.metrics["skipped"] = Sum(jnp.float32(3), jnp.float32(4))
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    checkpoints.save_tree(5, without(state, ["skipped"]), FACTS)
+    checkpoints.wait()
+    with pytest.raises(
+        UserError, match="step 5 cannot be read .*it lacks metrics/skipped/value, metrics/skipped/count"
+    ):
+        checkpoints.restore(abstract(state), print)
+    asked: list[list[str]] = []
+
+    def fresh(names: list[str]) -> dict[str, Any]:
+        asked.append(names)
+        return {name: jnp.float32(len(name)) for name in names}
+
+    restored = checkpoints.restore(abstract(state), print, fresh)
+    checkpoints.close()
+    assert asked == [["metrics/skipped/value", "metrics/skipped/count"]]
+    assert_same(restored, dataclasses.replace(state, metrics=state.metrics | {"skipped": Sum(21.0, 21.0)}))
+
+
+def test_leaves_that_this_version_does_not_know_are_an_error(workdir: str) -> None:
+    save(workdir, 5)
+    other = state_at(0)
+    other.metrics = {}
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    with pytest.raises(UserError, match="it holds metrics/mlm_loss/count, .*which this version does not know"):
         checkpoints.restore(abstract(other), print)
     checkpoints.close()
     assert saved_steps(workdir) == [5]

@@ -1,0 +1,59 @@
+"""Reads a saved tree, leaf by leaf name, into a state that may have gained leaves since it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+# The fresh values of the leaves of these names. Raises ``ValueError`` for one that must not start fresh.
+Fresh: TypeAlias = Callable[[list[str]], Mapping[str, Any]]
+
+
+def leaf_name(path: tuple[Any, ...]) -> str:
+    """Return the name of the leaf at ``path`` of a tree, such as ``params/pooler/dense/bias``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Return the leaves of ``tree`` by their names, in its order."""
+    return {leaf_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def none_fresh(names: list[str]) -> Mapping[str, Any]:
+    """Refuse to make any leaf fresh."""
+    raise ValueError(f"it lacks {listed(names)}")
+
+
+def listed(names: list[str]) -> str:
+    """Return ``names`` as a phrase that names three at most."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def read_tree(folder: epath.Path, shapes: Any, fresh: Fresh, options: ocp.options.MultiprocessingOptions) -> Any:
+    """Return the tree that was saved in ``folder``, placed as ``shapes`` says.
+
+    Args:
+      shapes: the tree wanted, of ``jax.ShapeDtypeStruct``.
+      fresh: makes the leaves that the saved tree lacks.
+
+    Raises:
+      ValueError: the saved tree has a leaf that ``shapes`` lacks, or one of another shape, or lacks one that must not
+        start fresh. Also whatever Orbax raises for a damaged file.
+    """
+    checkpointer = ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+    )
+    saved = checkpointer.metadata(folder).item_metadata.tree
+    wanted, there = named_leaves(shapes), named_leaves(saved)
+    if unknown := [name for name in there if name not in wanted]:
+        raise ValueError(f"it holds {listed(unknown)}, which this version does not know")
+    absent = [name for name in wanted if name not in there]
+    made = fresh(absent) if absent else {}
+    item = jax.tree.map_with_path(lambda path, _: wanted[leaf_name(path)], saved)
+    arguments = ocp.args.PyTreeRestore(item, ocp.checkpoint_utils.construct_restore_args(item))
+    leaves = {**named_leaves(checkpointer.restore(folder, args=arguments)), **made}
+    return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name in wanted])
