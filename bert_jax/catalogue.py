@@ -28,7 +28,7 @@ def find(room: str, name: str, having: str | None = None) -> ModuleType:
     known = parts(room, having)
     if name not in known:
         kind = f"{having.lower()} in" if having else "part of"
-        raise UserError(f"unknown {kind} bert_jax.{room} {name!r}; {nearest(name, known)}")
+        raise UserError(f"unknown {kind} bert_jax.{room} {name!r}; {nearest(str(name), known)}")
     return importlib.import_module(f"bert_jax.{room}.{name}")
 
 

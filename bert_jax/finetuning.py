@@ -38,6 +38,7 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training import run as runs
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.loggers.base import check_loggers
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.memory import check_fits
 from bert_jax.training.mesh import MeshConfig
@@ -206,6 +207,7 @@ def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
             "one of configs/finetune"
         )
     settings = configuration.build(Settings, config, "config")
+    check_loggers(settings.loggers)
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
     return settings, room, configuration.build(room.Config, own, "config.task", also=("name",))

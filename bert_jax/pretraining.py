@@ -34,6 +34,7 @@ from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import run as runs
+from bert_jax.training.loggers.base import check_loggers
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.memory import check_fits
 from bert_jax.training.mesh import MeshConfig
@@ -218,6 +219,7 @@ def checked(
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
     masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
     experiment.check(devices)
+    check_loggers(settings.training.loggers)
     specs = room.batch_specs(objective, kinds, masking)
     if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")

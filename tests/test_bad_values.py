@@ -3,6 +3,7 @@
 import pytest
 
 from bert_jax.cli.main import run
+from tests import toy
 
 LINES = {
     "--config.optimizer.clip_norm=0": "config.optimizer.clip_norm is 0.0; more than 0 is needed, or None",
@@ -49,3 +50,39 @@ def test_a_corpus_is_no_workdir(tmp_path, capsys):
 def test_a_length_that_no_table_holds(capsys):
     assert run(["tokenize", "--vocab=vocab.txt", "--max_length=99999999999", "a"]) == 2
     assert "found '99999999999'; a whole number from 1 to 1,000,000" in capsys.readouterr().err
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path, capsys):
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
+    flags = [f"--config={recipe}", f"--workdir={tmp_path / 'runs' / 'new'}"]
+    assert run(["pretrain", *flags, "--config.vocab.path=nowhere"]) == 2
+    assert run(["pretrain", *flags, "--config.corpus.options.paths=nowhere"]) == 2
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "runs" / "new").mkdir(parents=True)
+    assert run(["pretrain", *flags, "--config.vocab.path=nowhere"]) == 2
+    assert (tmp_path / "runs" / "new").exists()  # it was there before
+
+
+@pytest.mark.parametrize("content", ["{}", '{"identity": 5}', "[]", "{", None])
+def test_a_run_that_has_steps_and_no_record_of_what_it_is(content, tmp_path, capsys):
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
+    step = tmp_path / "run" / "checkpoints" / "7"
+    step.mkdir(parents=True)
+    (step / "commit_success.txt").write_text("")
+    if content is not None:
+        (tmp_path / "run" / "run.json").write_text(content)
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "every checkpoint has a copy" in said
+    assert step.exists()
+
+
+def test_the_home_folder_is_expanded_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run(["status", "--workdir=~/none"]) == 2
+    assert f"{tmp_path}/none" in capsys.readouterr().err
+    assert run(["pretrain", "--config=quickstart", "--workdir=~"]) == 2
+    assert f"--workdir={tmp_path} is no place for one run" in capsys.readouterr().err
+    assert not (tmp_path / "~").exists()

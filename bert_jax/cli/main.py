@@ -23,6 +23,9 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.storage import files
 
+HOME = re.compile(r"^(--[\w.-]+=)~(?=/|$)")  # which a shell expands only where a word begins
+LINE = 2000  # characters of an error at most
+
 
 class Parser(argparse_flags.ArgumentParser):
     """A parser whose errors are ``UserError``; it also takes absl's own flags (``--verbosity``, ...)."""
@@ -55,12 +58,17 @@ def ending(error: BaseException) -> tuple[str, int] | None:
     if os.environ.get("BERT_JAX_TRACEBACK") == "1":
         traceback.print_exception(error)
     if isinstance(error, UserError):
-        return f"error: {' '.join(str(error).split())}", exit_codes.of_user_error(error)
+        return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
     if isinstance(error, OSError) and error.filename is not None:  # not there, not readable, a folder for a file
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if files.is_passing(error) else exit_codes.BAD_INPUT
         return f"error: {error.filename}: {reason}; name another path, or change its permissions", code
     return None
+
+
+def _short(line: str) -> str:
+    """``line`` without its middle if a person would not read it all: a value in it may have any length."""
+    return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} ... {line[-LINE // 3 :]}"
 
 
 def seconds(text: str) -> float:
@@ -225,6 +233,7 @@ def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
         if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
             raise UserError(f"{text} has no value; write {text}PATH")
+    argv = [HOME.sub(lambda found: found[1] + os.path.expanduser("~"), text) for text in argv]
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
     ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own are hidden

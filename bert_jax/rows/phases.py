@@ -50,6 +50,9 @@ class Phases:
     @classmethod
     def of(cls, recipe: Mapping[str, Mapping[str, Any]]) -> Phases:
         """The phases of ``config.phases`` in the natural order of their names: ``phase10`` comes after ``phase9``."""
+        for name, values in recipe.items():
+            if not isinstance(values, Mapping):
+                raise UserError(f"config.phases.{name} is {values!r}; num_steps, batch_size and max_length are needed")
         return cls(
             tuple(
                 build(Phase, {**values, "kind": name}, f"config.phases.{name}")

@@ -59,7 +59,7 @@ def write_report(workdir: str | os.PathLike[str]) -> str:
     except UserError:
         state = {}
     baselines = _read(folder / "baselines.json", {})
-    examples = _read(folder / "examples.json", [])
+    examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
     details = sound(_read(folder / DETAILS, {}))
     tuned = of_fine_tuning(run)
     best = details.get("best_step")
@@ -292,12 +292,19 @@ def _goodput(goodput: Mapping[str, Any]) -> str:
     return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul></div>' if parts else ""
 
 
+def _is_filled(example: Any) -> bool:
+    """Whether it is as ``fill_mask.as_record`` writes it, and nobody else has."""
+    match example:
+        case {"text": str(), "predictions": list(masks)}:
+            pairs = [pair for mask in masks for pair in (mask if isinstance(mask, list) else [None])]
+            return all(isinstance(p, list) and len(p) == 2 and is_number(p[1]) for p in pairs)
+    return False
+
+
 def _examples(examples: list[Any]) -> str:
     cards = []
     for example in examples:
-        if not (isinstance(example, Mapping) and example.get("predictions")):
-            continue
-        text = escape(str(example.get("text", ""))).replace("[MASK]", "<mark>[MASK]</mark>")
+        text = escape(example["text"]).replace("[MASK]", "<mark>[MASK]</mark>")
         guesses = (
             f'<div class="guess"><b>{escape(str(word))}</b><i style="width:{100 * min(max(float(p), 0), 1):.1f}%"></i>'
             f"<span>{float(p):.1%}</span></div>"

@@ -7,10 +7,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,19 @@ _PACKAGES = (
 )
 
 
+KINDS: dict[str, type] = {"identity": dict, "facts": dict, "restarts": list, "extended": list}  # of run.json
+
+
 def read_run(workdir: str) -> dict[str, Any]:
-    """``run.json`` of a workdir; empty if nothing ran there yet. Raises ``UserError`` if it is spoilt."""
+    """``run.json`` of a workdir; empty if there is none. Raises ``UserError`` if it is spoilt."""
     path = files.as_path(workdir) / "run.json"
     if not path.exists():
         return {}
     try:
         run = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         run = None
-    if not isinstance(run, dict):
+    if not isinstance(run, dict) or not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
         raise UserError(
             f"{path} is spoilt: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' in "
             "checkpoints/STEP/facts/metadata), or use another --workdir"
@@ -75,6 +79,11 @@ def described(
         )
     if not bound:
         run = {}
+    elif not run.get("identity"):
+        raise UserError(
+            f"{workdir} has checkpoints, and no run.json that says whose they are; put it back (every checkpoint has a "
+            "copy, as 'run' in checkpoints/STEP/facts/metadata), or give another --workdir"
+        )
     if run:
         both = (run.get("identity", {}), identity)
         held, wanted = ("pretraining" if "objective" in one else "fine-tuning" for one in both)
@@ -177,11 +186,27 @@ def check_workdir(workdir: str) -> None:
 
 
 @contextlib.contextmanager
+def _removed_if_refused(new: Sequence[Path]) -> Iterator[None]:
+    """Take away the folders ``new``, the workdir first, if the block ends by a ``UserError`` and nothing was trained or
+    built in them."""
+    try:
+        yield
+    except UserError:
+        if new and not any((new[0] / name).exists() for name in ("metrics.jsonl", "corpus", "checkpoints")):
+            shutil.rmtree(new[0], ignore_errors=True)
+            with contextlib.suppress(OSError):  # something else stands in it now
+                for folder in new[1:]:
+                    folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
 def only_writer(workdir: str) -> Iterator[None]:
-    """Hold the workdir for this process; the kernel lets go when the process ends, however it ends.
+    """Hold the workdir for this process; the kernel lets go when the process ends, however it ends. A run that is
+    refused before it has made anything leaves no folder behind.
 
     Raises:
-      UserError: another process on this machine trains there.
+      UserError: another process on this machine trains there, or it is no place for a run.
     """
     if files.is_remote(workdir) or not distributed.is_first():
         yield
@@ -189,8 +214,9 @@ def only_writer(workdir: str) -> Iterator[None]:
     import fcntl
 
     check_workdir(workdir)
+    new = [folder for folder in (Path(workdir), *Path(workdir).parents) if not folder.exists()]
     Path(workdir).mkdir(parents=True, exist_ok=True)
-    with open(Path(workdir) / ".lock", "a+") as lock:
+    with _removed_if_refused(new), open(Path(workdir) / ".lock", "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

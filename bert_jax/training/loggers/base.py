@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.training.formats import is_number
 
@@ -65,6 +66,12 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         else:
             leaves[f"{where}{key}"] = value
     return leaves
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise ``UserError`` for a name that no file of this package has."""
+    for name in names:
+        catalogue.find("training.loggers", name, having="Logger")
 
 
 def require(package: str) -> None:
