@@ -28,7 +28,7 @@ tools bert-jax
 
 free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-free_port() { # below the range that the system hands out by itself; the roll call takes the port before it
+free_port() { # below the range that the system hands out by itself; the heartbeat takes the port before it
   local tried
   for _ in {1..50}; do
     tried=$((20001 + RANDOM % 12000))

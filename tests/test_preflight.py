@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.preflight import _alike, _processes, table
+from bert_jax.preflight import _alike, _processes, _shared, table
 from tests.training import gang
 
 
@@ -20,7 +20,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gang.make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
-def preflight(recipe: Path, workdirs: list[Path], *flags: str) -> tuple[list[int], str]:
+def preflight(recipe: Path, workdir: Path, *flags: str) -> tuple[list[int], str]:
     """(exit codes, what process 0 printed) of two processes."""
     port = gang.free_ports() + 1
     job = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2", "--arrival_seconds=60"]
@@ -32,14 +32,14 @@ def preflight(recipe: Path, workdirs: list[Path], *flags: str) -> tuple[list[int
             env=os.environ | {"XLA_FLAGS": ""},
             text=True,
         )
-        for number, workdir in enumerate(workdirs)
+        for number in range(2)
     ]
     said = [process.communicate(timeout=120)[0] for process in processes]
     return [process.returncode for process in processes], said[0]
 
 
 def test_two_that_fit(recipe: Path, tmp_path: Path) -> None:
-    codes, said = preflight(recipe, [tmp_path / "run", tmp_path / "run"])
+    codes, said = preflight(recipe, tmp_path / "run")
     assert codes == [0, 0], said
     assert "verdict: ready" in said
     assert "2 on 1 host, 2 devices" in said
@@ -48,12 +48,20 @@ def test_two_that_fit(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_two_that_do_not(recipe: Path, tmp_path: Path) -> None:
-    codes, said = preflight(recipe, [tmp_path / "a", tmp_path / "b"], "--config.phases.phase1.batch_size=7")
+    codes, said = preflight(recipe, tmp_path / "run", "--config.phases.phase1.batch_size=7")
     assert codes == [1, 1]
-    assert "process 1 on " in said
-    assert "sees not what process 0 writes" in said
     assert "batch_size = 7 does not divide" in said
-    assert "verdict: do not start: workdir, mesh and batch" in said
+    assert "verdict: do not start: mesh and batch" in said
+
+
+def test_a_workdir_that_not_all_see_or_write() -> None:
+    told = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
+    assert _shared(told).verdict == "ok"
+    told[1]["sees"] = False
+    assert "process 1 on h1 sees not what process 0 writes" in _shared(told).found
+    told[0]["writes"] = False
+    assert "process 0 on h0 cannot write" in _shared(told).found
+    assert _shared(told).verdict == "bad"
 
 
 def test_one_process(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     try:
         if processes is not None:
             config = arguments.config.to_json_best_effort()
-            distributed.join(processes, distributed.common(config) if alike else {})
+            distributed.join(processes, arguments.workdir, distributed.common(config) if alike else {})
         compile_cache.keep_compiled()
         try:
             work()

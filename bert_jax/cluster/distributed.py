@@ -1,7 +1,8 @@
 """Several processes as one job: found, joined, watched, and left together.
 
-A process that dies, freezes or stalls ends all the others within seconds, by name (``roll_call``); SIGTERM anywhere
-makes all of them save the same step and leave with ``PREEMPTED``. Whoever started them starts all of them again.
+A process that dies, freezes or stalls ends all the others within seconds, by name (``heartbeat_client``); SIGTERM
+anywhere makes all of them save the same step and leave with ``PREEMPTED``. Whoever started them starts all of them
+again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from bert_jax.cluster.desk import Call, split_address
 from bert_jax.cluster.exit_codes import CRASHED
-from bert_jax.cluster.roll_call import END, Line
+from bert_jax.cluster.heartbeat_client import END, HeartbeatClient
+from bert_jax.cluster.rendezvous import Rendezvous, own_addresses, split_address
 from bert_jax.errors import UserError
 
 VARIABLES = {
@@ -43,7 +44,7 @@ class Processes:
     """The processes of a job.
 
     Attributes:
-      coordinator: HOST:PORT of process 0, for JAX; the port before it is for the roll call.
+      coordinator: HOST:PORT of process 0, for JAX; the port before it is that of the heartbeat.
       local_device_ids: those of this process, where a host has several; None: all.
       heartbeat_seconds: of silence or standing still, after which a process is lost.
       arrival_seconds: until all have to be there.
@@ -114,38 +115,43 @@ def _of_cluster(limits: Mapping[str, Any]) -> Processes:
     return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
 
 
-def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] = {}) -> list[dict[str, Any]]:
+def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
     """Meet all processes of the job and set JAX up; before anything else uses JAX.
 
     Args:
+      workdir: a folder that all of them read; by the key that process 0 leaves there they know each other.
       same: what all have to have in common, by name.
-      card: what this process tells the others of itself.
-
-    Returns:
-      The cards of all, by number.
 
     Raises:
-      PeerLostError: process 0 cannot be reached.
+      PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it is of the job.
       UserError: JAX does not see all of them. Where they do not fit together, every process ends with the reason.
     """
     host, port = split_address(processes.coordinator)
-    line = Line(
-        Call(
+    first = processes.process_id == 0
+    if first and not own_addresses(host):
+        print(
+            f"{host} names no address of this machine that others reach: ports {port - 1} and {port} are open on all of"
+            " its addresses; keep them private",
+            file=sys.stderr,
+        )
+    told = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
+    print(f"{told}: waiting up to {processes.arrival_seconds:.0f} s for all to come", file=sys.stderr, flush=True)
+    client = HeartbeatClient(
+        Rendezvous(
             f"{host}:{port - 1}",
             processes.num_processes,
             processes.process_id,
+            workdir,
             processes.arrival_seconds,
             processes.heartbeat_seconds,
         )
     )
-    told = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
-    print(f"{told}: waiting up to {processes.arrival_seconds:.0f} s for all to come", file=sys.stderr, flush=True)
-    cards = line.gather(card)
-    if processes.process_id == 0:
+    client.wait_for_all()
+    if first:
         print(f"all {processes.num_processes} processes have come", file=sys.stderr, flush=True)
     for name, value in same.items():
-        line.wait(f"the {name}", value)
-    Line.open = line
+        client.wait(f"the {name}", value)
+    HeartbeatClient.open = client
     _end_on_errors()
     jax.distributed.initialize(
         processes.coordinator,
@@ -153,13 +159,12 @@ def join(processes: Processes, same: Mapping[str, str], card: Mapping[str, Any] 
         processes.process_id,
         local_device_ids=processes.local_device_ids,
         initialization_timeout=int(processes.arrival_seconds),
-        coordinator_bind_address=processes.coordinator if host in ("localhost", "127.0.0.1", "::1") else None,
+        coordinator_bind_address=processes.coordinator if first and own_addresses(host) else None,
     )
     if jax.process_count() != processes.num_processes:
         raise UserError(
             f"JAX sees {jax.process_count()} processes, {processes.num_processes} have come; give each its own devices"
         )
-    return cards
 
 
 def common(config: str) -> dict[str, str]:
@@ -183,29 +188,29 @@ def code_hash() -> str:
 
 def several() -> bool:
     """Whether the job has more processes than this one."""
-    return Line.open is not None and Line.open.num_processes > 1
+    return HeartbeatClient.open is not None and HeartbeatClient.open.num_processes > 1
 
 
 def is_first() -> bool:
     """Whether this process writes what one process writes."""
-    return Line.open is None or Line.open.process_id == 0
+    return HeartbeatClient.open is None or HeartbeatClient.open.process_id == 0
 
 
 def at(step: int, state: str) -> None:
     """This process gets on."""
-    if Line.open is not None:
-        Line.open.at(step, state)
+    if HeartbeatClient.open is not None:
+        HeartbeatClient.open.at(step, state)
 
 
 def wait(name: str, holds: str = "") -> None:
     """Until all processes have come here, each holding the same. ``name`` is used once in a job."""
-    if Line.open is not None:
-        Line.open.wait(name, holds)
+    if HeartbeatClient.open is not None:
+        HeartbeatClient.open.wait(name, holds)
 
 
 def exchange(name: str, holds: str) -> list[str]:
     """What each process holds, by its number. ``name`` is used once in a job."""
-    return [holds] if Line.open is None else Line.open.exchange(name, holds)
+    return [holds] if HeartbeatClient.open is None else HeartbeatClient.open.exchange(name, holds)
 
 
 def first_says(name: str, value: Any) -> Any:
@@ -236,7 +241,7 @@ class Termination:
         self._asked = 0
 
     def __enter__(self) -> Termination:
-        if Line.open is None and threading.current_thread() is threading.main_thread():
+        if HeartbeatClient.open is None and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._tell)
         return self
 
@@ -257,7 +262,7 @@ class Termination:
         JAX agrees on the step after the last one that any process has asked about, which is the first where the signal
         came before training: so what it is told counts from 1, wherever the run goes on from.
         """
-        if Line.open is None:
+        if HeartbeatClient.open is None:
             return self._told is not None
         self._asked += 1
         return bool(multihost_utils.reached_preemption_sync_point(self._asked))
@@ -265,12 +270,12 @@ class Termination:
 
 def leave() -> None:
     """The work of the job is done: wait for the others and close."""
-    line = Line.open
-    if line is None:
+    client = HeartbeatClient.open
+    if client is None:
         return
-    line.wait(END)
-    line.leave()
-    Line.open = None
+    client.wait(END)
+    client.leave()
+    HeartbeatClient.open = None
     jax.distributed.shutdown()
 
 
@@ -291,7 +296,7 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
     Args:
       known: what to print in place of the traceback, and the exit code.
     """
-    if Line.open is None:
+    if HeartbeatClient.open is None:
         return
     hear_of_lost()
     if known is None:
@@ -303,18 +308,18 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
 
 
 def hear_of_lost() -> None:
-    """Before an error counts as this process's own: where another one is lost, a collective fails here, and the roll
-    call is about to name it and to end this process."""
+    """Before an error counts as this process's own: where another one is lost, a collective fails here, and the
+    heartbeat server is about to name it and to end this process."""
     if several():
         time.sleep(LOST_SECONDS)
 
 
 def leave_by_error(told: str, code: int) -> None:
     """End this process, once the others have been told why; nothing where it is alone."""
-    line = Line.open
-    if line is None:
+    client = HeartbeatClient.open
+    if client is None:
         return
-    line.fail(told, code)
+    client.fail(told, code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

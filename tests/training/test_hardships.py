@@ -22,17 +22,17 @@ EVERY = 3  # steps from evaluation to evaluation
 STUCK = """
 import signal, sys, time
 from bert_jax.cli.main import run
-from bert_jax.cluster.roll_call import Line
+from bert_jax.cluster.heartbeat_client import HeartbeatClient
 
 def stick(*_):
-    tell = Line.at
+    tell = HeartbeatClient.at
 
     def at(self, step, state):
         while state == "reading":  # before it says so: to read may take its time, a step may not
             time.sleep(1)
         tell(self, step, state)
 
-    Line.at = at
+    HeartbeatClient.at = at
 
 signal.signal(signal.SIGUSR1, stick)
 sys.exit(run())

@@ -42,9 +42,8 @@ TOLD_EARLY = """
     from bert_jax.cluster import distributed
     join = distributed.join
     def told(*arguments):
-        cards = join(*arguments)
+        join(*arguments)
         os.kill(os.getpid(), signal.SIGTERM)
-        return cards
     distributed.join = told
 """
 OTHER_FIGURES = """

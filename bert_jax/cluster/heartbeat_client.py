@@ -1,0 +1,224 @@
+"""All processes of a job know each other: who has come, who has gone, who stands still.
+
+JAX's collectives do not tell who is missing: the others wait in them, some for ever. So every process keeps a
+connection open to the heartbeat server of process 0, beside JAX, on the port before the coordinator's. A process that
+dies closes it at once; one that is frozen falls silent; one that is stuck says so with the age of its last step.
+Process 0 then names it to all the others, which end themselves with exit code ``PEER_LOST`` for the launcher to start
+the job again.
+
+No part of this file knows JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO, ClassVar, NoReturn
+
+from bert_jax.cluster import handshake, heartbeat_server
+from bert_jax.cluster.exit_codes import PEER_LOST
+from bert_jax.cluster.heartbeat_server import FIRST_SECONDS, HeartbeatServer
+from bert_jax.cluster.messages import (
+    AllHere,
+    BadMessage,
+    Beat,
+    Bye,
+    Failed,
+    Message,
+    Passed,
+    Stop,
+    Waits,
+    as_line,
+    parse,
+)
+from bert_jax.cluster.proof import KEY_FILE, NoKeyError
+from bert_jax.cluster.rendezvous import Rendezvous
+from bert_jax.errors import PeerLostError
+
+WATCHED_TIMES = 2.0  # this many heartbeats' time without a beat end a process from within
+END = "end"  # what all wait for before the first of them leaves
+TIMES_LONGEST = 5.0  # what was done before may take this many times as long as it ever took, or the heartbeat's time
+# These may always take so long: compilers and stores are not as quick the second time, and to read the first row of an
+# epoch or a phase may mean to plan it.
+UNEVEN_SECONDS = 900.0
+UNEVEN = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
+
+
+class HeartbeatClient:
+    """A process's connection to process 0, which has one too. ``HeartbeatClient.open`` is that of this process."""
+
+    open: ClassVar[HeartbeatClient | None] = None
+
+    def __init__(self, meeting: Rendezvous, stop: Callable[[str, int], Any] | None = None):
+        """``stop`` is called, from a thread, with the reason for which the job cannot go on and the exit code; it ends
+        the process.
+
+        Raises:
+          PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it is of the job.
+          UserError: its port cannot be had, or no key be kept in the workdir.
+        """
+        self._meeting, self._stop = meeting, stop or leave_at_once
+        self.num_processes, self.process_id = meeting.num_processes, meeting.process_id
+        self._server = HeartbeatServer(meeting) if meeting.process_id == 0 else None
+        self._now = 0, "starting", time.monotonic(), 0  # step, state, since when, how many before; replaced as one
+        self._longest: dict[str, float] = {}
+        self._all_here = False
+        self._passed: dict[str, list[str]] = {}
+        self._changed = threading.Condition()
+        self._ending = self._stopping = False
+        self._lock = threading.Lock()
+        try:
+            (self._socket, self._lines), self._heard = self._join(), time.monotonic()
+        except BaseException:
+            self._drop_key()
+            raise
+
+    def wait_for_all(self) -> None:
+        """Wait until all processes have come. From then on nobody joins, and the key is gone."""
+        for work in (self._listen, self._beat):
+            threading.Thread(target=work, daemon=True, name="heartbeat").start()
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._all_here)
+        finally:
+            self._drop_key()
+
+    def wait(self, name: str, holds: str = "") -> None:
+        """Until all processes have come to this point of the program, each holding the same."""
+        self._pass(name, holds, alike=True)
+
+    def exchange(self, name: str, holds: str) -> list[str]:
+        """What each process holds, by its number, once all have come."""
+        return self._pass(name, holds, alike=False)
+
+    def _pass(self, name: str, holds: str, alike: bool) -> list[str]:
+        self._send(Waits(name, holds, alike))
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._passed)
+        return self._passed[name]
+
+    def at(self, step: int, state: str) -> None:
+        """The process gets on: it is at ``step``, doing ``state``."""
+        (before, left, since, moves), now = self._now, time.monotonic()
+        self._longest[left] = max(self._longest.get(left, 0.0), now - since)
+        # Who tells of a save may know only the step that was logged last.
+        self._now = max(step, before), state, now, moves + 1
+
+    def fail(self, error: str, code: int) -> None:
+        """Tell the others that this process ends by an error with an exit code."""
+        self._ending = True
+        self._send(Failed(error, code))
+        if self._server is not None:
+            time.sleep(heartbeat_server.BEAT_SECONDS)  # for the server to pass it on
+
+    def leave(self) -> None:
+        """This process has done its work."""
+        self._ending = True
+        self._send(Bye())
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _join(self) -> tuple[socket.socket, BinaryIO]:
+        meeting, mistrust = self._meeting, ""
+        deadline = time.monotonic() + meeting.arrival_seconds
+        tried = f"after {meeting.arrival_seconds:.0f} s of trying"
+        while True:
+            try:
+                return handshake.join(meeting)
+            except handshake.FullError:
+                raise PeerLostError(
+                    f"at {meeting.address} a job runs whose {meeting.num_processes} processes have all come, and this "
+                    f"process {meeting.process_id} is not of it; start it again when that job has ended"
+                ) from None
+            except NoKeyError as error:
+                mistrust = (
+                    f"process {meeting.process_id} has no key of this job in {meeting.workdir}/{KEY_FILE} ({error}) "
+                    f"{tried}; give all processes the same --workdir, on a shared mount or a bucket, and one user"
+                )
+            except handshake.StrangerError:
+                mistrust = (
+                    f"what listens at {meeting.address} does not prove to be process 0 of this job, {tried}; check "
+                    "--coordinator, and that all processes have the same version, or choose another port"
+                )
+            except OSError as error:
+                unreachable = (
+                    f"process {meeting.process_id} cannot reach process 0 at {meeting.address} "
+                    f"({error.strerror or error}) {tried}; check that process 0 runs, --coordinator, and that the "
+                    "network lets that port and the next one through"
+                )
+            if time.monotonic() > deadline:
+                raise PeerLostError(mistrust or unreachable)  # process 0 may have given up before
+            time.sleep(min(heartbeat_server.BEAT_SECONDS, meeting.arrival_seconds / 10))
+
+    def _drop_key(self) -> None:
+        if self._server is not None:
+            self._server.key_file.remove()
+
+    def _beat(self) -> None:
+        while not (self._ending or self._stopping):
+            if self._stop is leave_at_once:  # where no thread can run any more, not even this one
+                faulthandler.dump_traceback_later(WATCHED_TIMES * self._meeting.heartbeat_seconds, exit=True)
+            step, state, since, moves = self._now
+            self._send(Beat(step, moves, state, time.monotonic() - since, self._limit(state)))
+            if (silence := time.monotonic() - self._heard) > self._meeting.heartbeat_seconds:
+                self._end(f"process 0 at {self._meeting.address} has been silent for {silence:.0f} s", PEER_LOST)
+                return
+            time.sleep(heartbeat_server.BEAT_SECONDS)
+        if self._ending and self._stop is leave_at_once:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _end(self, reason: str, code: int) -> None:
+        self._stopping = True
+        self._drop_key()
+        if self._stop is leave_at_once and reason.startswith(f"process {self.process_id} on "):
+            faulthandler.dump_traceback(all_threads=True)  # where it stands
+        self._stop(reason, code)
+
+    def _limit(self, state: str) -> float:
+        """Seconds that the process may stand still."""
+        longest = self._longest.get(state)
+        least = UNEVEN_SECONDS if state in UNEVEN else self._meeting.heartbeat_seconds
+        return FIRST_SECONDS if longest is None else max(least, TIMES_LONGEST * longest)
+
+    def _listen(self) -> None:
+        reason, code = f"process 0 at {self._meeting.address} is gone", PEER_LOST
+        try:
+            for line in self._lines:
+                message, self._heard = parse(line), time.monotonic()
+                if isinstance(message, Stop):
+                    reason, code = message.reason, message.code
+                    break
+                with self._changed:
+                    self._all_here = self._all_here or isinstance(message, AllHere)
+                    if isinstance(message, Passed):
+                        self._passed[message.name] = message.holds
+                    self._changed.notify_all()
+        except BadMessage as error:
+            reason = f"process 0 at {self._meeting.address} sent {error}; install the same version everywhere"
+        except OSError:
+            pass
+        self._lines.close()
+        self._socket.close()
+        if not self._ending and END not in self._passed:
+            self._end(reason, code)
+
+    def _send(self, message: Message) -> None:
+        with self._lock, contextlib.suppress(OSError):  # a closed line is for ``_listen`` to tell of
+            self._socket.sendall(as_line(message))
+
+
+def leave_at_once(reason: str, code: int) -> NoReturn:
+    """End the process without its exit handlers, which wait for the others."""
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)

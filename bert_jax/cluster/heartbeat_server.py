@@ -1,0 +1,361 @@
+"""The heartbeat server of process 0: it hears all processes of a job, and tells them who is lost.
+
+Only who proves to be of the job is heard, and nobody once all are there: strangers are counted, and end nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.cluster import handshake
+from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
+from bert_jax.cluster.messages import (
+    LINE_BYTES,
+    PROOF_BYTES,
+    AllHere,
+    Awake,
+    BadMessage,
+    Beat,
+    Bye,
+    Failed,
+    Full,
+    Join,
+    Message,
+    Passed,
+    Stop,
+    Waits,
+    as_line,
+    parse,
+    read_line,
+)
+from bert_jax.cluster.proof import KeyFile, NoKeyError
+from bert_jax.cluster.rendezvous import BACKLOG, Rendezvous, listen
+from bert_jax.errors import UserError
+
+BEAT_SECONDS = 0.5  # from one message of a process, or of the server, to the next
+FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
+PORT_SECONDS = 10.0  # for the process 0 of before a restart to be gone
+ANOTHER_SECONDS = 2.0  # that who has the port has for each answer
+SPARE_FILES = 1024  # beside those of the job: shards, libraries
+UNPROVEN = 256  # connections at a time that have proved nothing yet; one more, and the oldest is dropped
+NOISE_SECONDS = 60.0  # from one line about strangers to the next
+
+
+@dataclasses.dataclass
+class Member:
+    """What process 0 knows of a process."""
+
+    card: Join
+    writer: asyncio.StreamWriter
+    heard: float
+    since: float  # when it last got on
+    step: int = 0
+    state: str = "starting"
+    moves: int = 0  # times that it got on
+    limit: float = FIRST_SECONDS
+
+    @property
+    def name(self) -> str:
+        return f"process {self.card.process_id} on {self.card.host}"
+
+
+class Strangers:
+    """Connections that are not of the job: how many at a time, and a line about them once a minute."""
+
+    def __init__(self, address: str):
+        self._address = address
+        self._there: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        self._count, self._next_line = 0, 0.0
+        self.last = ""  # who it was and what it did
+
+    @contextlib.contextmanager
+    def until_proven(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """Count a connection as a stranger's while it proves that it is none."""
+        while len(self._there) >= UNPROVEN:
+            oldest = next(iter(self._there))
+            del self._there[oldest]
+            oldest.transport.abort()
+        self._there[writer] = None
+        try:
+            yield
+        finally:
+            self._there.pop(writer, None)
+
+    def note(self, writer: asyncio.StreamWriter | None, why: str) -> None:
+        peer = writer.get_extra_info("peername") if writer is not None else None
+        self._count += 1
+        self.last = f"{str(peer[0]).removeprefix('::ffff:') if peer else 'an unknown address'} {why}"
+        self.tell()
+
+    def tell(self) -> None:
+        """Print what there is to say, but not more than a line a minute."""
+        if self._count and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + NOISE_SECONDS
+            some = f"{self._count:,} connection{'s' * (self._count != 1)} to {self._address} not of this job"
+            print(f"{some}; the last: {self.last}; nothing was done", file=sys.stderr, flush=True)
+            self._count = 0
+
+    def hang_up(self) -> None:
+        for writer in self._there:
+            writer.transport.abort()
+
+
+class HeartbeatServer:
+    """It runs in a thread of its own."""
+
+    def __init__(self, meeting: Rendezvous):
+        """Raises ``UserError`` if the port cannot be had, or no key be made."""
+        self._meeting = meeting
+        self._members: dict[int, Member] = {}
+        self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> what it holds there
+        self._complete, self._met = False, False  # all, process 0 itself have come
+        self._stopped: Stop | None = None  # the last message
+        self._strangers = Strangers(meeting.address)
+        self._begun = time.monotonic()
+        _allow_files(meeting.num_processes)
+        try:
+            self._sockets = listen(meeting.address, min(PORT_SECONDS, meeting.arrival_seconds))
+        except OSError as error:
+            raise UserError(
+                _told_by_another(meeting)
+                or f"cannot listen at {meeting.address} ({error.strerror}); give --coordinator another port"
+            ) from None
+        try:
+            self.key_file = KeyFile(meeting.workdir)  # before anybody is answered, and only by who has the port
+        except BaseException:
+            for listening in self._sockets:
+                listening.close()
+            raise
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True, name="heartbeat").start()
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self._strangers.note(None, f"made trouble ({context['message']})")
+        )
+        servers = [
+            await asyncio.start_server(self._talk, sock=listening, limit=PROOF_BYTES, backlog=BACKLOG)
+            for listening in self._sockets
+        ]
+        while self._members or not (self._met and (self._complete or self._stopped)):
+            await asyncio.sleep(BEAT_SECONDS / 2)
+            self._tell(Awake())
+            self._strangers.tell()
+            if lost := self._lost():
+                await self._stop(lost)
+        for server in servers:
+            server.close()
+        self._strangers.hang_up()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (member := await self._admit(reader, writer)) is None:
+            writer.close()
+            return
+        left = False
+        try:
+            while line := await read_line(reader, LINE_BYTES):
+                left = await self._hear(member, parse(line)) or left
+        except OSError:  # gone
+            pass
+        except BadMessage as error:
+            await self._stop(f"{member.name} sent {error}; install the same version everywhere", BAD_INPUT)
+        writer.close()
+        if self._members.get(member.card.process_id) is member:
+            del self._members[member.card.process_id]
+            if not left:
+                await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
+
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Member | None:
+        """The member that has come, if it is one."""
+        if self._complete:  # who comes late ends no job that runs; the one before it may be about to be lost
+            writer.write(as_line(Full()))
+            self._strangers.note(writer, "came when all processes were there")
+            return None
+        try:
+            with self._strangers.until_proven(writer):
+                card = await handshake.admit(self.key_file.key, reader, writer)
+        except BadMessage as error:
+            self._strangers.note(writer, f"sent {error}")
+        except TimeoutError:
+            self._strangers.note(writer, f"sent no proof in {handshake.PROOF_SECONDS:.0f} s")
+        except OSError:
+            self._strangers.note(writer, "hung up")
+        else:
+            return await self._enter(Member(card, writer, time.monotonic(), time.monotonic()))
+        writer.transport.abort()
+        return None
+
+    async def _enter(self, member: Member) -> Member | None:
+        if problem := self._refusal(member):
+            if self._complete:
+                member.writer.write(as_line(Stop(problem, PEER_LOST)))
+            else:
+                await self._stop(problem, code=BAD_INPUT, also=member.writer)
+            return None
+        number = member.card.process_id
+        self._members[number] = member
+        self._met = self._met or number == self._meeting.process_id
+        if self._stopped:  # before this one came
+            member.writer.write(as_line(self._stopped))
+        if len(self._members) == self._meeting.num_processes:
+            self._complete = True
+            self._tell(AllHere())
+        return member
+
+    async def _hear(self, member: Member, message: Message) -> bool:
+        """Take in a message; whether the process says goodbye."""
+        member.heard = time.monotonic()
+        match message:
+            case Beat():
+                member.step, member.state = message.step, message.state
+                member.moves, member.limit = message.moves, message.limit
+                member.since = member.heard - message.age
+            case Failed():
+                code = BAD_INPUT if message.code == BAD_INPUT else PEER_LOST
+                await self._stop(f"{member.name} has failed: {message.error}", code)
+            case Waits():
+                await self._wait(member, message)
+            case Bye():
+                return True
+            case _:
+                raise BadMessage(f"a message {type(message).__name__}, which only process 0 sends")
+        return False
+
+    async def _wait(self, member: Member, message: Waits) -> None:
+        there = self._waiting.setdefault(message.name, {})
+        there[member.card.process_id] = message.holds
+        if len(there) < self._meeting.num_processes or self._stopped:
+            return
+        del self._waiting[message.name]
+        if message.alike and (differing := self._differing(message.name, there)):
+            await self._stop(differing, code=BAD_INPUT)
+        held = [] if message.alike else [value for _, value in sorted(there.items())]
+        self._tell(Passed(message.name, held))
+
+    def _differing(self, name: str, holds: Mapping[int, str]) -> str | None:
+        others = [number for number, value in holds.items() if value != holds[0]]
+        if not others:
+            return None
+        own, first = self._members[0].name, self._members[others[0]].name
+        more = f" and on {len(others) - 3} more" if len(others) > 3 else ""
+        found, wanted = _leaves(holds[others[0]]), _leaves(holds[0])
+        keys = [key for key in sorted({*found, *wanted}) if found.get(key, "absent") != wanted.get(key, "absent")]
+        if keys:
+            told = [f"{key} is {found.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
+            further = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            return f"{name} on {first} is not that on {own}: {', '.join(told)}{further}; make them the same"
+        told = [f"{holds[number]} on {self._members[number].name}" for number in others[:3]]
+        return f"{name} is {', '.join(told)}{more}, but {holds[0]} on {own}; make them the same"
+
+    def _refusal(self, member: Member) -> str | None:
+        card, wanted = member.card, self._meeting.num_processes
+        if card.process_id in self._members:
+            other = self._members[card.process_id].card
+            return (
+                f"two processes have --process_id={card.process_id}: pid {other.pid} on {other.host} and pid "
+                f"{card.pid} on {card.host}; number them from 0 to {wanted - 1}"
+            )
+        if card.num_processes != wanted or card.process_id >= wanted:
+            return f"{member.name} expects {card.num_processes} processes, process 0 {wanted}; start all alike"
+        return None
+
+    def _lost(self) -> str | None:
+        """Who is lost, if anyone."""
+        now, limit = time.monotonic(), self._meeting.heartbeat_seconds
+        if not self._complete:
+            if now - self._begun < self._meeting.arrival_seconds:
+                return None
+            absent = ", ".join(str(n) for n in range(self._meeting.num_processes) if n not in self._members)
+            return (
+                f"after {now - self._begun:.0f} s processes {absent} of {self._meeting.num_processes} have not come to "
+                f"{self._meeting.address}; start them, or let the network through to that port{self._hint()}"
+            )
+        silent = [m for m in self._members.values() if now - m.heard > limit]
+        if silent:
+            return f"{silent[0].name} has been silent for {now - silent[0].heard:.0f} s (at step {silent[0].step:,})"
+        # The others wait for the last one: where it has time, they have.
+        last = min(self._members.values(), key=lambda m: (m.step, m.moves, m.since), default=None)
+        if last is not None and now - last.since > last.limit:
+            first = max(m.step for m in self._members.values())
+            return (
+                f"{last.name} has stood still for {now - last.since:.0f} s at step {last.step:,}, {last.state} (the "
+                f"others are at step {first:,})"
+            )
+        return None
+
+    def _hint(self) -> str:
+        last = self._strangers.last
+        return f" (not of this job: {last}; do all have the same --workdir, and the same user?)" if last else ""
+
+    def _tell(self, message: Message, *numbers: int) -> None:
+        """Without waiting until they read it: one that is frozen must not keep it from the others."""
+        line = as_line(message)
+        for number in numbers or list(self._members):
+            if number in self._members and not self._members[number].writer.is_closing():
+                self._members[number].writer.write(line)
+
+    async def _stop(self, reason: str, code: int = PEER_LOST, also: asyncio.StreamWriter | None = None) -> None:
+        if self._stopped:
+            return
+        self._stopped, own = Stop(reason, code), self._meeting.process_id
+        if also is not None:
+            also.write(as_line(self._stopped))
+        if others := set(self._members) - {own}:
+            self._tell(self._stopped, *others)
+        # Process 0 ends when it hears it, and the server with it: the others are to have read it by then.
+        for _ in range(10):
+            if set(self._members) <= {own}:
+                break
+            await asyncio.sleep(BEAT_SECONDS / 5)
+        if own in self._members:
+            self._tell(self._stopped, own)
+
+
+def _told_by_another(meeting: Rendezvous) -> str | None:
+    """What the server of another process 0 has to say to this one, if it is one that listens there already."""
+    with contextlib.suppress(OSError, NoKeyError, handshake.StrangerError):
+        try:
+            line, lines = handshake.join(meeting, ANOTHER_SECONDS)
+        except handshake.FullError:
+            return f"at {meeting.address} a job runs whose processes have all come; wait for it or give another port"
+        with line, lines:
+            line.settimeout(ANOTHER_SECONDS)
+            for text in lines:
+                with contextlib.suppress(BadMessage):
+                    if isinstance(message := parse(text), Stop):
+                        return message.reason
+    return None
+
+
+def _allow_files(num_processes: int) -> None:
+    """Raise what the system lets a process have open, where it may be: a line to each process, for JAX another."""
+    needed = 4 * num_processes + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+
+
+def _leaves(text: str) -> dict[str, str]:
+    """The values of a JSON object by their dotted keys; {} if it is none."""
+
+    def walk(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
+        if not isinstance(tree, dict):
+            yield prefix, json.dumps(tree)
+            return
+        for key, value in tree.items():
+            yield from walk(value, f"{prefix}.{key}" if prefix else key)
+
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(walk(tree, "")) if isinstance(tree, dict) else {}

@@ -1,0 +1,172 @@
+"""What the processes of a job say to each other: JSON, one message a line, each a class below.
+
+A line is believed only if it is exactly one of them, with values of the types that the class declares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+PROOF_BYTES = 4096  # of a line at most, until who sends it has proved who it is
+LINE_BYTES = 2**22  # and then: a config, what a process has found
+LARGEST = 2**53  # no step, process id or number of seconds is larger
+
+
+class BadMessage(ValueError):
+    """What came is no message of this program; says what it is instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Challenge:
+    """From process 0, to whoever connects: prove that you have the key of this name."""
+
+    nonce: str
+    key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Full:
+    """From process 0, to whoever connects when all processes are there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """The answer to a challenge, which is one itself: process 0 has to prove that it has the key too."""
+
+    process_id: int
+    num_processes: int
+    host: str
+    pid: int
+    nonce: str
+    proof: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Welcome:
+    proof: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AllHere:
+    """From process 0, once all processes have come."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Awake:
+    """From process 0, again and again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Beat:
+    """Where a process stands.
+
+    Attributes:
+      age: seconds that it has been there.
+      limit: seconds that it may be there.
+    """
+
+    step: int
+    moves: int
+    state: str
+    age: float
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    error: str
+    code: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Waits:
+    """A process has come to a point of the program. ``alike``: all have to hold the same there."""
+
+    name: str
+    holds: str
+    alike: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """From process 0: all have come to the point; what each holds, by its number, where that is not the same."""
+
+    name: str
+    holds: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bye:
+    """A process has done its work."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """From process 0: the job cannot go on; exit code ``code``."""
+
+    reason: str
+    code: int
+
+
+Message = Challenge | Full | Join | Welcome | AllHere | Awake | Beat | Failed | Waits | Passed | Bye | Stop
+KINDS = MappingProxyType({kind.__name__: kind for kind in Message.__args__})  # type: ignore[attr-defined]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= LARGEST  # neither NaN nor infinite
+
+
+SOUND: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        "bool": ("true or false", lambda value: type(value) is bool),
+        "int": ("a whole number from 0 on", lambda value: type(value) is int and _is_number(value)),
+        "float": ("a number from 0 on", _is_number),
+        "str": ("a text", lambda value: type(value) is str),
+        "list[str]": ("texts", lambda value: type(value) is list and all(type(entry) is str for entry in value)),
+    }
+)
+
+
+def as_line(message: Message) -> bytes:
+    return json.dumps({"kind": type(message).__name__, **dataclasses.asdict(message)}).encode() + b"\n"
+
+
+def parse(line: bytes) -> Message:
+    """Return the message of a line. Raises ``BadMessage``, whose text has no word of the line."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadMessage("a line that is not JSON") from None
+    if not isinstance(values, dict) or not isinstance(name := values.pop("kind", None), str) or name not in KINDS:
+        raise BadMessage("a message of no known kind")
+    kind = KINDS[name]
+    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    if values.keys() != fields.keys():
+        raise BadMessage(f"a message {name} without the keys that it has here ({', '.join(fields) or 'none'})")
+    for key, type_name in fields.items():
+        needed, is_sound = SOUND[type_name]
+        if not is_sound(values[key]):
+            raise BadMessage(f"a message {name} whose {key} is not {needed}")
+    return kind(**values)
+
+
+async def read_line(reader: asyncio.StreamReader, most: int) -> bytes:
+    """Return the next line, b"" at the end of the stream. Raises ``BadMessage`` for one of more than ``most`` bytes."""
+    line = bytearray()
+    while True:
+        try:
+            line += await reader.readuntil()
+        except asyncio.LimitOverrunError as overrun:
+            line += await reader.readexactly(overrun.consumed)
+            if len(line) <= most:
+                continue
+        except asyncio.IncompleteReadError:
+            return b""
+        if len(line) > most:
+            raise BadMessage(f"a line of more than {most:,} bytes")
+        return bytes(line)

@@ -1,0 +1,132 @@
+"""The key with which the processes of a job prove to each other that they are of it.
+
+Process 0 makes a new one at every start, in the workdir, which all processes of the job read and no stranger does. The
+key itself is never sent: each side answers a challenge of the other with an HMAC. The file goes once all are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+
+from bert_jax.errors import UserError, first_line
+from bert_jax.storage import files
+
+KEY_FILE = ".heartbeat_key"
+KEY_BYTES = 32
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class NoKeyError(Exception):
+    """The workdir has no key that may be believed; says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A secret of one start of a job."""
+
+    secret: bytes = dataclasses.field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """What tells it from the key of another start. It says nothing of the secret and may be sent."""
+        return self.proof("name", "", "")[:16]
+
+    def proof(self, role: str, challenge: str, nonce: str) -> str:
+        """Return what only who has the key can answer to ``challenge``, as ``role``; ``nonce`` is its own challenge."""
+        return hmac.new(self.secret, _bytes("\0".join((role, challenge, nonce))), hashlib.sha256).hexdigest()
+
+    def proves(self, proof: str, role: str, challenge: str, nonce: str) -> bool:
+        return hmac.compare_digest(_bytes(proof), _bytes(self.proof(role, challenge, nonce)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # a stranger's text may be anything
+
+
+def fresh_nonce() -> str:
+    return secrets.token_hex(16)
+
+
+class KeyFile:
+    """The key of this start, made by process 0; in place of one that an earlier start left."""
+
+    def __init__(self, workdir: str):
+        """Raises ``UserError`` where no file can be made that is for its owner alone."""
+        self.key = Key(secrets.token_bytes(KEY_BYTES))
+        self._folder = files.as_path(workdir)
+        self._made: list[os.PathLike[str]] = []  # folders, the innermost first
+        text = self.key.secret.hex().encode()
+        with files.explained(self._folder / KEY_FILE):
+            if files.is_remote(workdir):
+                (self._folder / KEY_FILE).write_bytes(text)
+                return
+            self._made = [folder for folder in (self._folder, *self._folder.parents) if not folder.exists()]
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / KEY_FILE).unlink(missing_ok=True)
+            file = os.open(self._folder / KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with files.explained(self._folder / KEY_FILE), os.fdopen(file, "wb") as writer:
+            mode = os.fstat(file).st_mode
+            if mode & OTHERS:
+                (self._folder / KEY_FILE).unlink()
+                self._remove_folders()
+                raise UserError(
+                    f"a file made for its owner alone has mode {stat.S_IMODE(mode):o} in {workdir}; mount that file "
+                    "system so that files have mode 600, or give a bucket (gs://) as --workdir"
+                )
+            writer.write(text)
+
+    def remove(self) -> None:
+        """Remove the file, and the folders that were made for it where nothing else is in them."""
+        with contextlib.suppress(Exception):  # a store's own errors too; a key that stays is replaced by the next start
+            if read_key(self._folder) == self.key:
+                (self._folder / KEY_FILE).unlink()
+        self._remove_folders()
+
+    def _remove_folders(self) -> None:
+        with contextlib.suppress(OSError):
+            for folder in self._made:
+                os.rmdir(folder)
+        self._made = []
+
+
+def read_key(workdir: str | os.PathLike[str]) -> Key:
+    """Return the key in ``workdir``.
+
+    Raises:
+      NoKeyError: there is none; or, in a local folder, it is not that of this user or of the folder's owner (who can
+        replace what is in it), or others may read or write it.
+    """
+    path = files.as_path(workdir) / KEY_FILE
+    try:
+        data = path.read_bytes() if files.is_remote(workdir) else _read_own(os.fspath(path))
+        secret = bytes.fromhex(data.decode("ascii"))
+    except FileNotFoundError:
+        raise NoKeyError("the file is not there") from None
+    except ValueError:
+        secret = b""
+    except (NoKeyError, UserError):
+        raise
+    except Exception as error:  # the libraries of the stores have their own
+        raise NoKeyError(getattr(error, "strerror", None) or first_line(error)) from error
+    if len(secret) != KEY_BYTES:
+        raise NoKeyError("the file holds no key")
+    return Key(secret)
+
+
+def _read_own(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
+    with os.fdopen(file, "rb") as reader:
+        found, folder = os.fstat(file), os.stat(os.path.dirname(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise NoKeyError("it is no file")
+        if found.st_uid not in (os.geteuid(), folder.st_uid):
+            raise NoKeyError(f"the file belongs to user {found.st_uid}, neither to this one nor to the folder's owner")
+        if found.st_mode & OTHERS:
+            raise NoKeyError(f"the file has mode {stat.S_IMODE(found.st_mode):o}, so others may have read or made it")
+        return reader.read(4 * KEY_BYTES)
