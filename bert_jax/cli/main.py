@@ -99,7 +99,8 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
         "--config",
         metavar="RECIPE",
         required=required,
-        help="a recipe's name, or a file FILE[:argument]; --config.key=value changes one value of it",
+        help="a recipe's name, or a file: FILE.py[:argument] runs as code, FILE.json is only read; --config.key=value "
+        "changes one value of it",
     )
 
 
