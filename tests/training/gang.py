@@ -55,7 +55,7 @@ class Gang:
         program: Sequence[str] = ("-m", "bert_jax"),
         own_groups: bool = False,
     ):
-        port = free_ports()
+        port = self.port = free_ports()
         job = [f"--coordinator=127.0.0.1:{port + 1}", f"--num_processes={count}"] if count > 1 else []
         job += [f"--heartbeat_seconds={HEARTBEAT_SECONDS}", "--arrival_seconds=120"] if job else []
         command = [sys.executable, *program, verb, f"--config={recipe}", f"--workdir={workdir}"]
