@@ -39,7 +39,13 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def as_path(path: str | os.PathLike[str]) -> epath.Path:
-    """A path of any file system; ``~`` is expanded."""
+    """A path of any file system; ``~`` is expanded. Raises ``UserError`` for what no file system can have."""
+    try:
+        impossible = b"\0" in os.fsencode(path)
+    except UnicodeEncodeError:
+        impossible = True
+    if impossible:
+        raise UserError(f"{os.fspath(path)!r} is no path: it has a NUL or half a character in it; give another")
     if is_remote(path):
         return cast(epath.Path, RemotePath(path))
     return epath.Path(path).expanduser()

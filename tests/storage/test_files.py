@@ -205,3 +205,10 @@ def test_advice_by_error(code, advice):
     found = files.write_advice(OSError(code, os.strerror(code)))
     assert advice in found
     assert ("space" in found) == (code in files.FULL)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_what_no_file_system_can_have(name):
+    with pytest.raises(UserError, match="is no path"):
+        files.as_path(name)
+    assert files.as_path("a\udcffb").name == "a\udcffb"  # a byte that is not UTF-8, as a listing gives it
