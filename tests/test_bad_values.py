@@ -1,10 +1,18 @@
 """Values that are no good are one line, before anything is made."""
 
+import json
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.training.run import read_run
 from tests import toy
 
+ORIGINAL = Path(__file__).resolve().parent / "interchange" / "original"
 LINES = {
     "--config.optimizer.clip_norm=0": "config.optimizer.clip_norm is 0.0; more than 0 is needed, or None",
     "--config.optimizer.clip_norm=-1": "config.optimizer.clip_norm is -1.0; more than 0 is needed, or None",
@@ -86,3 +94,21 @@ def test_the_home_folder_is_expanded_once(tmp_path, monkeypatch, capsys):
     assert run(["pretrain", "--config=quickstart", "--workdir=~"]) == 2
     assert f"--workdir={tmp_path} is no place for one run" in capsys.readouterr().err
     assert not (tmp_path / "~").exists()
+
+
+def test_a_pipe_is_not_read(tmp_path, capsys):
+    os.mkfifo(tmp_path / "config.json")
+    assert run(["import", f"--input={tmp_path}", f"--workdir={tmp_path / 'new'}"]) == 2
+    assert f"{tmp_path / 'config.json'} is a pipe, a socket or a device" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(UserError, match=r"run.json is a pipe"):
+        read_run(str(tmp_path))
+
+
+def test_a_size_that_no_model_has_is_not_imported(tmp_path, capsys):
+    shutil.copytree(ORIGINAL, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "bert_config.json").read_text())
+    (tmp_path / "model" / "bert_config.json").write_text(json.dumps({**config, "hidden_size": 10**12}))
+    assert run(["import", f"--input={tmp_path / 'model'}", f"--workdir={tmp_path / 'new'}", "--lowercase=true"]) == 2
+    assert "hidden_size is 1,000,000,000,000, must be at least 1 and at most" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -170,6 +170,7 @@ def read_object(path: Any) -> dict[str, Any]:
 
 def read_model(directory: str, lowercase: bool | None = None) -> Imported:
     """A Hugging Face directory, or one of an original TensorFlow checkpoint. See ``import_model``."""
+    files.check_plain(directory)
     if is_original(directory):
         return import_original(directory, lowercase)
     if lowercase is not None:

@@ -41,6 +41,7 @@ def read_run(workdir: str) -> dict[str, Any]:
     path = files.as_path(workdir) / "run.json"
     if not path.exists():
         return {}
+    files.check_plain(path)
     try:
         run = json.loads(path.read_text())
     except (ValueError, RecursionError):

@@ -141,7 +141,8 @@ def model_folder(inputs: Inputs, rng: random.Random, folder: Path) -> str:
     shutil.copytree(source, copied)
     path = rng.choice(sorted(p for p in copied.iterdir() if p.is_file() and p.suffix != ".md"))
     path.write_bytes(fuzzing.mutated_bytes(path.read_bytes(), rng))
-    argv = ["import", f"--input={copied}", f"--workdir={folder / 'new'}"]
+    cased = ["--lowercase=true"] if source == ORIGINAL else []
+    argv = ["import", f"--input={copied}", f"--workdir={folder / 'new'}", *cased]
     return fuzzing.attempt(argv, f"{source.name}/{path.name}", folder / "new")
 
 
