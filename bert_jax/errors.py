@@ -25,6 +25,6 @@ class PassingError(UserError):
     """What is likely to go well when it is tried again: a store or a network that did not answer (exit code 1)."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What a library's error says, short enough to stand in one of ours."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

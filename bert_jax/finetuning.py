@@ -12,7 +12,8 @@ from typing import Any, Literal
 import jax
 
 from bert_jax import catalogue, configuration
-from bert_jax.checkpoints.checkpoints import CheckpointConfig, save_params, saved_steps
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig, save_params
 from bert_jax.cluster import distributed
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.details import write_details

@@ -14,7 +14,8 @@ import jax
 from etils import epath
 
 from bert_jax import catalogue, configuration
-from bert_jax.checkpoints.checkpoints import CheckpointConfig, saved_steps
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig

@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bert_jax.checkpoints import checkpoints
+from bert_jax.checkpoints import restoring
 from bert_jax.cli.main import run
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
@@ -241,14 +241,14 @@ def test_a_disk_that_fills_during_a_save(
     monkeypatch.undo()
 
     beside: list[float] = []  # bytes on the devices beside the state that is read, in bytes of that state
-    read, before = checkpoints.read_step, live_bytes()
+    read, before = restoring.read_tree, live_bytes()
 
-    def read_step(workdir: str, step: int, shapes: Any, *rest: Any) -> Any:
+    def read_tree(folder: Any, shapes: Any, *rest: Any) -> Any:
         size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         beside.append((live_bytes() - before) / size)
-        return read(workdir, step, shapes, *rest)
+        return read(folder, shapes, *rest)
 
-    monkeypatch.setattr(checkpoints, "read_step", read_step)
+    monkeypatch.setattr(restoring, "read_tree", read_tree)
     assert pretrain(tmp_path, toy.recipe(text)) == 0
     assert "resumed at step 10" in capsys.readouterr().err
     assert len(beside) == 1

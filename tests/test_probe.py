@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.checkpoints import CheckpointConfig, read_params
+from bert_jax.checkpoints.restoring import read_params
+from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.bert import fresh_params

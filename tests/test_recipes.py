@@ -223,7 +223,7 @@ def test_an_argument_that_a_recipe_does_not_take(tmp_path):
 
 
 def test_the_page_of_recipes_names_every_key() -> None:
-    from bert_jax.checkpoints.checkpoints import CheckpointConfig
+    from bert_jax.checkpoints.saving import CheckpointConfig
     from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
     from bert_jax.models.config import ModelConfig
     from bert_jax.objectives.mlm_nsp import Config

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
 from bert_jax.storage import files
 from tests import toy

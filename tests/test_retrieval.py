@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.checkpoints import save_params
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad

@@ -1,4 +1,4 @@
-"""Checkpoints on an object store: each step is written on this machine first, then uploaded whole, its marker last."""
+"""Checkpoints on an object store: each step is written on this machine first, then uploaded whole, the marker last."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
-from pathlib import Path
+
+from etils import epath
 
 from bert_jax.storage import files
+from bert_jax.storage.sums import SUMS
 
-COMMITTED = "commit_success.txt"  # Orbax writes it last, and so does an upload
+ORBAX_MARK = "commit_success.txt"  # what Orbax writes last
+MARKS = (ORBAX_MARK, SUMS, files.MARKER)  # any of them alone says that a step is whole: one may be lost
 
 
 class RemoteSteps:
@@ -36,12 +39,11 @@ class RemoteSteps:
 
     def _upload(self, step: int, written: Callable[[], None]) -> None:
         written()
-        files.upload(self.local / str(step), self._remote / str(step), last=COMMITTED)
+        files.upload(self.local / str(step), self._remote / str(step))
         shutil.rmtree(self.local / str(step))
         steps = whole_steps(self._remote)
         for old in sorted(set(steps) - set(self._keep(steps))):
-            (self._remote / str(old) / COMMITTED).unlink()
-            (self._remote / str(old)).rmtree()
+            files.remove(self._remote / str(old))
 
     def wait(self) -> None:
         """Until the upload under way, if any, has ended; raises what it raised."""
@@ -59,18 +61,30 @@ def whole_steps(folder: str | os.PathLike[str]) -> list[int]:
     path = files.as_path(folder)
     if not path.is_dir():
         return []
-    return sorted(int(p.name) for p in path.iterdir() if p.name.isdigit() and (p / COMMITTED).exists())
+    return sorted(int(p.name) for p in path.iterdir() if p.name.isdecimal() and _is_whole(p))
+
+
+def _is_whole(step: epath.Path) -> bool:
+    return any((step / mark).exists() for mark in MARKS) and not (step / files.UNFINISHED).exists()
 
 
 @contextlib.contextmanager
-def readable(step: str | os.PathLike[str]) -> Iterator[str]:
-    """The folder of a step where Orbax reads it: for one that was uploaded, a verified copy while the block lasts."""
+def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
+    """Yield the folder of a step where Orbax reads it: of one on an object store a copy while the block lasts.
+
+    Args:
+      copied: also from ``gs://``, which Orbax can read itself.
+
+    Raises:
+      UserError: there is no room for the copy.
+    """
     path = files.as_path(step)
-    if not files.is_remote(path) or not files.committed(path):  # Orbax itself writes and reads gs://
+    if not files.is_remote(path) or (os.fspath(path).startswith("gs://") and not copied):
         yield os.fspath(path)
         return
-    copy: Path = files.local_copy(path)
-    try:
+    with files.scratch(sha256(os.fspath(path).encode()).hexdigest()[:16]) as copy:
+        for name in files.below(path):
+            with files.explained(epath.Path(copy), only=files.DISK_TROUBLE):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                files.copy(path / name, epath.Path(copy / name))
         yield os.fspath(copy)
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)

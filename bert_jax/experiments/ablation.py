@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax import configuration, finetuning, recipes
-from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.experiments import table

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from bert_jax.checkpoints.checkpoints import read_step
 from bert_jax.checkpoints.leaves import named_leaves, none_fresh
+from bert_jax.checkpoints.restoring import read_step
 from bert_jax.errors import UserError, first_line
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.original import is_original

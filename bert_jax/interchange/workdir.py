@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax import configuration
-from bert_jax.checkpoints.checkpoints import BEST, read_params, save_params, saved_steps
+from bert_jax.checkpoints.restoring import BEST, read_params, saved_steps
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts

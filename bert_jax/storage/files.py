@@ -30,6 +30,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # as the libraries that write to stores have it
+_CHUNK = 1 << 20  # bytes read at once
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
@@ -168,31 +169,50 @@ def check_new(path: str | os.PathLike[str]) -> None:
         raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
 
 
-def upload(source: Path, target: epath.Path, last: str | None = None) -> None:
-    """Copy a local folder to an object store, the marker last. Leftovers of an earlier try are removed.
-
-    Args:
-      last: a file that comes even after the marker, where it is what decides.
-    """
+def upload(source: Path, target: epath.Path) -> None:
+    """Copy a local folder to an object store, the marker last. Leftovers of an earlier try are removed."""
     if target.exists():
         if not ((target / UNFINISHED).exists() or (target / MARKER).exists()):
             raise UserError(f"{target} holds files of something else; choose another place or remove them")
-        target.rmtree()
+        remove(target)
     (target / UNFINISHED).write_text("")
-    names = sorted(p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file())
-    marker = listing({name: sha256(source / name) for name in names})
-    for name in (name for name in names if name != last):
+    digests = {name: sha256(source / name) for name in below(source)}
+    for name in digests:
         copy(epath.Path(source / name), target / name)
-    (target / MARKER).write_text(marker)
-    (target / UNFINISHED).unlink()
-    if last is not None:
-        copy(epath.Path(source / last), target / last)
+    commit(target, digests)
 
 
 def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
     """Write the marker of a folder on an object store whose files (name -> sha256) are all there."""
     (folder / MARKER).write_text(listing(digests))
     (folder / UNFINISHED).unlink(missing_ok=True)
+
+
+def remove(folder: epath.Path) -> None:
+    """Remove a folder, from an object store too: if that is cut short, nobody takes the rest for a whole one."""
+    (folder / UNFINISHED).write_text("")
+    for entry in folder.iterdir():
+        if entry.name != UNFINISHED:
+            entry.rmtree() if entry.is_dir() else entry.unlink()
+    folder.rmtree()
+
+
+def below(folder: str | os.PathLike[str]) -> list[str]:
+    """Names of all files in ``folder`` and its folders, relative to it, sorted."""
+    waiting, names = [(as_path(folder), "")], []
+    while waiting:
+        path, start = waiting.pop()
+        for entry in path.iterdir():
+            if entry.is_dir():
+                waiting.append((entry, f"{start}{entry.name}/"))
+            else:
+                names.append(start + entry.name)
+    return sorted(names)
+
+
+def size(path: epath.Path) -> int:
+    """Bytes of a file."""
+    return path.size if isinstance(path, RemotePath) else Path(path).stat().st_size
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:
@@ -214,7 +234,7 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
     source = as_path(path)
     if not committed(source):
         raise UserError(f"{source} has no {MARKER} marker: it is not there or not whole; write it again")
-    marker = (source / MARKER).read_text()
+    marker = (source / MARKER).read_bytes().decode("utf-8", errors="replace")
     target = cache_directory() / "staged" / hashlib.sha256(f"{source}\n{marker}".encode()).hexdigest()[:16]
     if target.is_dir():
         return target
@@ -222,6 +242,8 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
         with whole_directory(target) as temporary:
             for name, digest in listed(marker).items():
                 destination = temporary / name
+                if destination == temporary or ".." in destination.parts or not destination.is_relative_to(temporary):
+                    raise UserError(f"{source / MARKER} is damaged: it lists {name!r}; write {source} again")
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 copy(source / name, epath.Path(destination))
                 if sha256(destination) != digest:
@@ -247,12 +269,33 @@ def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def sha256(path: str | os.PathLike[str]) -> str:
-    """Hex digest of a file's bytes."""
-    digest = hashlib.sha256()
+@contextlib.contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """Yield an empty folder in the cache that vanishes with the block; where a killed process left one, with the next.
+
+    Args:
+      name: what a process uses one at a time for.
+    """
+    target = epath.Path(cache_directory() / "scratch" / name)
+    temporary = _temporary(target)
+    try:
+        with explained(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(target)
+            temporary.mkdir()
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = None) -> str:
+    """Hex digest of a file's bytes, or of ``length`` of them from ``start``."""
+    digest, left = hashlib.sha256(), length
     with as_path(path).open("rb") as file:
-        while chunk := file.read(1 << 20):
+        file.seek(start)
+        while chunk := file.read(_CHUNK if left is None else min(left, _CHUNK)):
             digest.update(chunk)
+            left = None if left is None else left - len(chunk)
     return digest.hexdigest()
 
 

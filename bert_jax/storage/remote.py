@@ -59,6 +59,11 @@ class RemotePath(os.PathLike[str]):
     def parent(self) -> RemotePath:
         return RemotePath(f"{self.scheme}://{posixpath.dirname(self.location)}")
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self._fs.size(os.fspath(self)))
+
     def exists(self) -> bool:
         return self._fs.exists(os.fspath(self))
 

@@ -1,4 +1,4 @@
-"""``SHA256SUMS``: in a folder, the sha256 of the files beside it, so that a changed one is not believed.
+"""``SHA256SUMS``: in a folder, the sha256 of the files in it, so that a changed one is not believed.
 
 ``sha256sum --check SHA256SUMS`` reads it too. The marker of a folder on an object store has the same form.
 """
@@ -6,36 +6,56 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+
+from etils import epath
 
 from bert_jax.storage import files
 
 SUMS = "SHA256SUMS"
 
 
-def write_sums(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Write the list of the files ``names`` of a local folder and return it: name -> sha256."""
+def write_sums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str, str]:
+    """Write the list of the files ``names`` of a folder and return it: name -> sha256."""
     digests = {name: files.sha256(folder / name) for name in names}
     (folder / SUMS).write_text(files.listing(digests), encoding="utf-8")
     return digests
 
 
-def first_damage(folder: Path, wanted: Collection[str] = ()) -> str | None:
-    """What is wrong with the first file that is not as the list of its folder says: "x is missing"; None: nothing.
+def damages(
+    folder: Path | epath.Path, wanted: Collection[str] = (), share: tuple[int, int] = (0, 1), sums: str = SUMS
+) -> Iterator[tuple[str, str]]:
+    """Yield each file that is not as the list of its folder says, and what is wrong with it: ("x", "x is missing").
 
     Args:
       wanted: names that the list must have.
+      share: (i, n) reads every n-th of the files alone, from the i-th.
+      sums: the name of the list.
 
     Raises:
       FileNotFoundError: the folder has no list.
+      OSError: a store does not answer.
     """
-    listed = files.listed((folder / SUMS).read_text(encoding="utf-8", errors="replace"))
-    if unlisted := sorted(set(wanted) - set(listed)):
-        return f"{SUMS} does not list {unlisted[0]}"
-    for name, digest in listed.items():
-        if not os.path.isfile(os.path.join(folder, name)):
-            return f"{name!r}, which {SUMS} lists, is missing"
-        if files.sha256(folder / name) != digest:
-            return f"{name} is damaged: its sha256 is not that of {SUMS}"
-    return None
+    listed = files.listed((folder / sums).read_bytes().decode("utf-8", errors="replace"))
+    yield from ((name, f"{sums} does not list {name}") for name in sorted(set(wanted) - set(listed)))
+    for name in sorted(listed)[share[0] :: share[1]]:
+        if finding := _finding(folder, name, listed[name], sums):
+            yield name, finding
+
+
+def first_damage(folder: Path | epath.Path, wanted: Collection[str] = ()) -> str | None:
+    """What is wrong with the first of the ``damages``; None: nothing."""
+    return next((finding for _, finding in damages(folder, wanted)), None)
+
+
+def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> str | None:
+    path = os.path.join(folder, name)
+    if not (files.as_path(path).is_file() if files.is_remote(folder) else os.path.isfile(path)):
+        return f"{name!r}, which {sums} lists, is missing"
+    try:
+        return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
+    except OSError as error:
+        if files.is_passing(error):
+            raise
+        return f"{name} cannot be read ({error.strerror or error})"

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.checkpoints.checkpoints import CheckpointConfig, Checkpoints, save_best, saved_steps
 from bert_jax.checkpoints.leaves import listed
+from bert_jax.checkpoints.restoring import newest_verified, restore, saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted, RepeatingError
@@ -126,7 +127,6 @@ def train_and_evaluate(
     training, phases = experiment.training, experiment.phases
     mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
     tx = make_optimizer(experiment.optimizer)
-    checkpoints = Checkpoints(workdir, experiment.checkpoints)
     how = (task, tx, metric_names(task), phases.phases[0].batch_size)
 
     def fresh(names: list[str]) -> Mapping[str, Any]:
@@ -134,13 +134,14 @@ def train_and_evaluate(
         return fresh_leaves(*how, experiment.seed, mesh, names)
 
     with observer.during("restoring"):
-        state: Any = checkpoints.restore(abstract_fresh(*how, mesh)[0], observer.note, fresh)
+        state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh)
         if resumed := state is not None:  # no fresh one is made beside it: a run that just fits has to resume too
             frozen = initialise_frozen(task, experiment.seed, mesh)
         else:
             state, frozen = initialise(*how, experiment.seed, mesh)
             state = state if start is None else start(state)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
+    checkpoints = Checkpoints(workdir, experiment.checkpoints)
     first_step = int(state.step)
     observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))
     if resumed and first_step < phases.num_steps and distributed.is_first():
@@ -197,7 +198,8 @@ def train_and_evaluate(
                     with observer.during("saving"):
                         checkpoints.wait()
                     read_before = (done - 1) // training.log_every_steps * training.log_every_steps
-                    raise diverged(broken, done, [s for s in saved_steps(workdir) if s <= read_before])
+                    before = [saved for saved in saved_steps(workdir) if saved <= read_before]
+                    raise diverged(broken, done, newest_verified(workdir, before))
                 state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
                 observer.train(done, phase.kind if len(phases.phases) > 1 else "", metrics)
                 window = Window(observer.training_seconds, loader.wait_seconds)
@@ -325,16 +327,16 @@ def not_finite(metrics: Mapping[str, float]) -> list[str]:
     return [name for name, value in metrics.items() if not math.isfinite(value)]
 
 
-def diverged(broken: list[str], step: int, sound_steps: list[int]) -> RepeatingError:
+def diverged(broken: list[str], step: int, sound: int | None) -> RepeatingError:
     """The error that stops a run before more of a broken state is saved.
 
     Args:
-      sound_steps: saved steps from before the metrics were last found finite.
+      sound: the newest verified step from before the metrics were last found finite.
     """
-    saved, goes_on = "no step was saved before", ""
-    if sound_steps:
-        saved = f"step {sound_steps[-1]:,} is the newest checkpoint from before"
-        goes_on = f", if you like from --init=WORKDIR@{sound_steps[-1]}"
+    saved, goes_on = "there is no verified step from before", ""
+    if sound is not None:
+        saved = f"step {sound:,} is the newest verified checkpoint from before"
+        goes_on = f", if you like from --init=WORKDIR@{sound}"
     return RepeatingError(
         f"{', '.join(broken)} not finite at step {step:,}; {saved}. The same command would end the same way: lower "
         f"the learning rate or lengthen the warm-up, in a new --workdir{goes_on}"

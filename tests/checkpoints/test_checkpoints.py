@@ -16,11 +16,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bert_jax.checkpoints.checkpoints import CheckpointConfig, Checkpoints, read_params, save_params, saved_steps
+from bert_jax.checkpoints import restoring
+from bert_jax.checkpoints.remote_steps import MARKS
+from bert_jax.checkpoints.restoring import read_params, saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
 from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
 from bert_jax.storage import files
+from bert_jax.storage.sums import SUMS
 from bert_jax.training.state import TrainState, abstract
 
 # A read that fails leaves the others of its step unawaited.
@@ -72,10 +76,7 @@ def save(workdir: str, *steps: int, **config: Any) -> None:
 
 
 def restore(workdir: str, notes: list[str]) -> TrainState | None:
-    checkpoints = Checkpoints(workdir, CheckpointConfig())
-    restored = checkpoints.restore(abstract(state_at(0)), notes.append)
-    checkpoints.close()
-    return restored
+    return restoring.restore(workdir, abstract(state_at(0)), notes.append)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -122,7 +123,7 @@ def test_a_damaged_step_gives_way_to_the_one_before(workdir: str) -> None:
     notes: list[str] = []
     assert_same(restore(workdir, notes), state_at(5))
     assert len(notes) == 1
-    assert "step 10 cannot be read" in notes[0]
+    assert "step 10 is damaged" in notes[0]
     assert "damaged-step-10" in notes[0]
     assert saved_steps(workdir) == [5]
     assert (files.as_path(workdir) / "damaged-step-10" / "state").exists()
@@ -135,7 +136,7 @@ def test_nothing_is_touched_if_no_step_can_be_read(workdir: str) -> None:
     save(workdir, 5, 10)
     damage(workdir, 5)
     damage(workdir, 10)
-    with pytest.raises(UserError, match=r"step 10 cannot be read .* step 5 cannot be read .* Nothing was changed"):
+    with pytest.raises(UserError, match=r"step 10 is damaged: .* step 5 is damaged: .* Nothing was changed"):
         restore(workdir, [])
     assert saved_steps(workdir) == [5, 10]
 
@@ -144,10 +145,8 @@ def test_another_model_does_not_set_good_steps_aside(workdir: str) -> None:
     save(workdir, 5)
     other = state_at(0)
     other.params = {"dense": {"kernel": jnp.zeros((8, 5))}, "bias": jnp.zeros(4)}
-    checkpoints = Checkpoints(workdir, CheckpointConfig())
-    with pytest.raises(UserError, match="step 5 cannot be read"):
-        checkpoints.restore(abstract(other), print)
-    checkpoints.close()
+    with pytest.raises(UserError, match=r"step 5 is as it was saved, but cannot be restored .*Nothing was changed"):
+        restoring.restore(workdir, abstract(other), print)
     assert saved_steps(workdir) == [5]
 
 
@@ -164,18 +163,18 @@ def test_leaves_that_an_earlier_version_did_not_save_start_fresh(workdir: str) -
     checkpoints = Checkpoints(workdir, CheckpointConfig())
     checkpoints.save_tree(5, without(state, ["skipped"]), FACTS)
     checkpoints.wait()
+    checkpoints.close()
     with pytest.raises(
-        UserError, match="step 5 cannot be read .*it lacks metrics/skipped/value, metrics/skipped/count"
+        UserError, match="step 5 .*cannot be restored .*it lacks metrics/skipped/value, metrics/skipped/count"
     ):
-        checkpoints.restore(abstract(state), print)
+        restoring.restore(workdir, abstract(state), print)
     asked: list[list[str]] = []
 
     def fresh(names: list[str]) -> dict[str, Any]:
         asked.append(names)
         return {name: jnp.float32(len(name)) for name in names}
 
-    restored = checkpoints.restore(abstract(state), print, fresh)
-    checkpoints.close()
+    restored = restoring.restore(workdir, abstract(state), print, fresh)
     assert asked == [["metrics/skipped/value", "metrics/skipped/count"]]
     assert_same(restored, dataclasses.replace(state, metrics=state.metrics | {"skipped": Sum(21.0, 21.0)}))
 
@@ -184,10 +183,8 @@ def test_leaves_that_this_version_does_not_know_are_an_error(workdir: str) -> No
     save(workdir, 5)
     other = state_at(0)
     other.metrics = {}
-    checkpoints = Checkpoints(workdir, CheckpointConfig())
     with pytest.raises(UserError, match="it holds metrics/mlm_loss/count, .*which this version does not know"):
-        checkpoints.restore(abstract(other), print)
-    checkpoints.close()
+        restoring.restore(workdir, abstract(other), print)
     assert saved_steps(workdir) == [5]
 
 
@@ -195,7 +192,8 @@ def test_a_folder_without_its_marker_is_no_step(tmp_path: Path) -> None:
     save(str(tmp_path), 5)
     (tmp_path / "checkpoints" / "9").mkdir()
     shutil.copytree(tmp_path / "checkpoints" / "5", tmp_path / "checkpoints" / "11")
-    (tmp_path / "checkpoints" / "11" / "commit_success.txt").unlink()
+    for mark in MARKS[:2]:
+        (tmp_path / "checkpoints" / "11" / mark).unlink()
     assert saved_steps(str(tmp_path)) == [5]
     assert_same(restore(str(tmp_path), []), state_at(5))
 
@@ -205,12 +203,13 @@ def test_an_upload_that_was_cut_is_no_step(tmp_path: Path, monkeypatch: pytest.M
     workdir = "memory://bucket/cut"
     save(workdir, 5, 10)
     steps = files.as_path(workdir) / "checkpoints"
-    (steps / "10" / "commit_success.txt").unlink()
+    (steps / "10" / files.MARKER).unlink()  # it comes last
+    (steps / "10" / files.UNFINISHED).write_text("")
     assert saved_steps(workdir) == [5]
     assert_same(restore(workdir, []), state_at(5))
     save(workdir, 10)  # over what was left
     assert_same(restore(workdir, []), state_at(10))
-    assert not list((tmp_path / "staged").iterdir())  # copies are given back
+    assert not list((tmp_path / "scratch").iterdir())  # copies are given back
 
 
 def test_a_flipped_bit_on_a_store_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +264,7 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     def fail(*_: Any) -> None:
         raise ValueError("DEADLINE_EXCEEDED: of the store")
 
-    monkeypatch.setattr("bert_jax.checkpoints.checkpoints.read_step", fail)
+    monkeypatch.setattr(restoring, "check_step", fail)
     with pytest.raises(PassingError, match="cannot read .* now"):
         restore(str(tmp_path), [])
     assert saved_steps(str(tmp_path)) == [1, 2]
@@ -308,25 +307,33 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_said_in_one_line_by_whoever_reads(name: str, tmp_path: Path, capfd: Any, caplog: Any) -> None:
+def test_a_step_without_a_list_is_checked_for_what_is_missing(
+    name: str, tmp_path: Path, capfd: Any, caplog: Any
+) -> None:
+    """As older versions have saved them: one line by whoever reads."""
     spoil, expected = DAMAGE[name]
     save(str(tmp_path), 5, 10)
+    for step in (5, 10):
+        (tmp_path / "checkpoints" / str(step) / SUMS).unlink()
     spoil(tmp_path / "checkpoints" / "10")
     capfd.readouterr()
-    with pytest.raises(UserError, match=rf"step 10 cannot be read .*{expected}.*another of its steps: 5$") as error:
+    with pytest.raises(
+        UserError, match=rf"step 10 cannot be read .*{expected}.*it has no other that is whole .unverified: 5.; "
+    ) as error:
         read_params(str(tmp_path))
     assert "\n" not in str(error.value)
     assert_same(read_params(str(tmp_path), 5)[0], state_at(5).params)
     notes: list[str] = []
     assert_same(restore(str(tmp_path), notes), state_at(5))
-    assert len(notes) == 1
+    assert len(notes) == 2
     assert expected in notes[0]
+    assert "step 5 is unverified: it has no list of sha256" in notes[1]
     gc.collect()
     assert capfd.readouterr().err == ""
     assert [record for record in caplog.records if record.name == "asyncio"] == []
     remove(tmp_path, "damaged-step-10")
     spoil(tmp_path / "checkpoints" / "5")
-    with pytest.raises(UserError, match="step 5 cannot be read .* it has no other"):
+    with pytest.raises(UserError, match="step 5 cannot be read .* it has no other that is whole;"):
         read_params(str(tmp_path))
 
 

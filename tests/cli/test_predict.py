@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.checkpoints import save_params
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.tasks.classification import Config
 from bert_jax.training.mesh import unbox

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import supervisor
 from bert_jax.cluster.distributed import Termination
 from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, PEER_LOST

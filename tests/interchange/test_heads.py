@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.checkpoints.checkpoints import save_params
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange import names

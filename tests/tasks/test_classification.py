@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.checkpoints import save_params
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import load_trained

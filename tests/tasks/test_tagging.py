@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.checkpoints import read_params, saved_steps
+from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging import windows
 from tests.tasks import toy_tasks

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.checkpoints.checkpoints import read_params
+from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from tests import toy
 

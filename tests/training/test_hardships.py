@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.checkpoints.checkpoints import saved_steps
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
 from tests.training import gang
 from tests.training.gang import Gang

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.checkpoints.checkpoints import BEST, saved_steps
+from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
 from tests.tasks import toy_tasks
 from tests.training import gang
@@ -30,11 +30,13 @@ LOST_FILE = """
     Batches.__getitem__ = broken
 """
 UNREAD_STEP = """
-    from bert_jax.checkpoints import checkpoints
-    def broken(folder):
-        if folder.endswith("/20"):
-            raise OSError(5, "Input/output error", folder)
-    checkpoints.check_step = broken
+    from bert_jax.storage import files
+    read = files.sha256
+    def broken(path, *part):
+        if "/checkpoints/20/" in str(path):
+            raise OSError(5, "Input/output error", str(path))
+        return read(path, *part)
+    files.sha256 = broken
 """
 
 TOLD_EARLY = """
@@ -57,7 +59,7 @@ OTHER_FIGURES = """
 SLOW_SAVE = """
 import sys, time
 from bert_jax.cli.main import run
-from bert_jax.checkpoints.checkpoints import Checkpoints
+from bert_jax.checkpoints.saving import Checkpoints
 wait = Checkpoints.wait
 def slow(self):
     time.sleep(15)
@@ -90,7 +92,7 @@ def test_a_step_that_one_cannot_read_is_read_by_none(recipe: Path, tmp_path: Pat
     job = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", UNREAD_STEP)))
     ended = job.end(seconds=180)
     assert [code for code, _ in ended] == [0, 0], ended
-    assert f"step 20 cannot be read on another process; set aside as {run}/damaged-step-20" in ended[0][1]
+    assert f"step 20 is damaged, as another process has found; set aside as {run}/damaged-step-20" in ended[0][1]
     assert "resumed at step 10" in ended[0][1]
     assert saved_steps(str(run))[-1] == 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax.checkpoints.checkpoints import read_params, saved_steps
+from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.training.run import read_run
 from tests import toy
 

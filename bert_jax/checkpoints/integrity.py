@@ -1,0 +1,128 @@
+"""Whether a saved step is as it was written.
+
+While a step is saved, the sha256 of its files go into ``SHA256SUMS`` (what Orbax itself notes of the commit, in
+``_CHECKPOINT_METADATA`` and ``commit_success.txt``, comes later, and no restore reads it), and those of its arrays into
+``ARRAYS``, by which a damaged one is named. Whoever reads a step verifies it first. Orbax would find few damages, and
+tell of each in hundreds of lines: it reads all arrays at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from etils import epath
+
+from bert_jax.checkpoints.index import size, stored
+from bert_jax.checkpoints.leaves import listed
+from bert_jax.storage import files
+from bert_jax.storage.sums import SUMS, damages, write_sums
+
+STATE = "state"
+ARRAYS = "ARRAYS"
+
+
+class DamagedStepError(ValueError):
+    """A step is not as it was saved. The message names the file, and the arrays if it can."""
+
+
+def write_lists(folder: str | os.PathLike[str]) -> None:
+    """Write ``ARRAYS`` (on a local disk) and ``SHA256SUMS`` into the folder of a step that is about to be whole."""
+    step = files.as_path(folder)
+    names = _of_items(step)
+    if not files.is_remote(step):
+        state = Path(step) / STATE
+        arrays = {at.key: files.sha256(state / at.file, at.start, at.length) for at in stored(state) if at.key}
+        (step / ARRAYS).write_text(files.listing(arrays))
+        names.append(ARRAYS)
+    write_sums(step, names)
+
+
+def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
+    """Return whether a step is as it was saved: False if it has no list, as those that older versions have saved. Of
+    these the lengths of the files are checked, not what is in them.
+
+    Args:
+      share: (i, n) reads every n-th file alone, from the i-th.
+
+    Raises:
+      DamagedStepError: it is not.
+      OSError: a store does not answer.
+    """
+    for finding in findings(folder, share):
+        raise DamagedStepError(finding)
+    return is_listed(folder)
+
+
+def is_listed(folder: str | os.PathLike[str]) -> bool:
+    """Whether a step can be verified."""
+    return _list(files.as_path(folder)) is not None
+
+
+def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> Iterator[str]:
+    """Yield what is wrong with a step, file by file. See ``check_step``."""
+    step = files.as_path(folder)
+    if (sums := _list(step)) is not None:
+        for name, finding in damages(step, _of_items(step), share, sums):
+            yield finding + _told(damaged_arrays(step, name))
+    elif not files.is_remote(step):
+        yield from _cut_short(Path(step))
+
+
+def damaged_arrays(step: epath.Path, name: str) -> list[str]:
+    """The arrays in the file ``name`` of a step that are not as they were saved, as far as the rest of it tells."""
+    if files.is_remote(step) or not name.startswith(f"{STATE}/"):
+        return []
+    try:
+        digests = files.listed((step / ARRAYS).read_text())
+        pieces = [at for at in stored(Path(step) / STATE) if at.key and f"{STATE}/{at.file}" == name]
+    except (OSError, ValueError):  # of an older version, or the index itself is damaged
+        return []
+    path = step / name
+    found = {at.array: None for at in pieces if not _same(path, at.start, at.length, digests.get(str(at.key)))}
+    return list(found)
+
+
+def _same(path: epath.Path, start: int, length: int, digest: str | None) -> bool:
+    try:
+        return files.sha256(path, start, length) == digest
+    except OSError:
+        return False
+
+
+def _told(arrays: list[str]) -> str:
+    return f" (array{'s' if len(arrays) > 1 else ''} {listed(arrays)})" if arrays else ""
+
+
+def _list(step: epath.Path) -> str | None:
+    """The list of all files of an upload, else that of the step, else None."""
+    return next((name for name in (files.MARKER, SUMS) if (step / name).exists()), None)
+
+
+def _of_items(step: epath.Path) -> list[str]:
+    """Names of all files in the folders of a step, where its items lie. Hidden ones are of the file system."""
+    names = (name for name in files.below(step) if "/" in name)
+    return [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+
+
+def _cut_short(step: Path) -> Iterator[str]:
+    """Yield each file of a step without a list that is not there, or not as long as it has to be."""
+    for name in ("facts/metadata", f"{STATE}/_METADATA"):
+        try:
+            json.loads((step / name).read_bytes())
+        except FileNotFoundError:
+            yield f"no {name}"
+        except ValueError:
+            yield f"{name} is not JSON"
+    needed: dict[str, int] = {}
+    try:
+        for at in stored(step / STATE):
+            needed[at.file] = max(at.end, needed.get(at.file, 0))
+    except ValueError as error:  # what tensorstore raises for an index that is damaged or not there
+        yield f"the index of the arrays in {STATE}/ is damaged: {str(error).partition('[')[0].strip()[:120]}"
+    for name, length in sorted(needed.items()):
+        found = size(step / STATE / name)
+        if found < length:
+            yield f"{STATE}/{name} has {found:,} of {length:,} bytes" if found >= 0 else f"no {STATE}/{name}"

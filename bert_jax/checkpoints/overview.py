@@ -1,0 +1,51 @@
+"""What lies in a workdir of checkpoints: of the run, of its best evaluation, of what is not trained, set aside."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+from etils import epath
+
+from bert_jax.checkpoints.integrity import is_listed
+from bert_jax.checkpoints.remote_steps import whole_steps
+from bert_jax.storage import files
+
+SET_ASIDE = re.compile(r"damaged-step-(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedStep:
+    """A step in a workdir."""
+
+    name: str  # of its folder, within the workdir
+    folder: epath.Path
+    step: int
+    size: int  # bytes
+    time: float | None  # when it was saved, in seconds of the epoch, if that can be read
+    listed: bool  # has a list of sha256
+    set_aside: bool  # was found to be damaged
+
+
+def overview(workdir: str) -> list[SavedStep]:
+    """Return all steps below ``workdir`` that were written whole, by folder and number; those set aside come last."""
+    root, found = files.as_path(workdir), []
+    entries = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
+    homes = [root / "checkpoints", *(entry / "checkpoints" for entry in sorted(entries, key=lambda entry: entry.name))]
+    for home in homes:
+        found += [_saved(root, home / str(step), step) for step in whole_steps(home)]
+    for entry in entries:
+        if aside := SET_ASIDE.fullmatch(entry.name):
+            found.append(_saved(root, entry, int(aside[1]), set_aside=True))
+    return found
+
+
+def _saved(root: epath.Path, folder: epath.Path, step: int, set_aside: bool = False) -> SavedStep:
+    name = str(folder).removeprefix(f"{root}/")
+    size = sum(files.size(folder / file) for file in files.below(folder))
+    try:
+        time = json.loads((folder / "_CHECKPOINT_METADATA").read_text())["commit_timestamp_nsecs"] / 1e9
+    except (OSError, ValueError, KeyError, TypeError):
+        time = None
+    return SavedStep(name, folder, step, size, time, is_listed(folder), set_aside)

@@ -1,0 +1,235 @@
+"""Saved steps are read back: verified before anything of them is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.checkpoints.integrity import STATE, DamagedStepError, check_step
+from bert_jax.checkpoints.leaves import Fresh, none_fresh, read_tree
+from bert_jax.checkpoints.remote_steps import readable, whole_steps
+from bert_jax.cluster import distributed
+from bert_jax.errors import PassingError, UserError, first_line
+from bert_jax.storage import files
+
+BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # as JAX and tensorstore say that there is too little of something
+T = TypeVar("T")
+
+
+def steps_folder(workdir: str) -> epath.Path:
+    """Where the steps lie; Orbax takes absolute paths only."""
+    return files.as_path(workdir if files.is_remote(workdir) else os.path.abspath(workdir)) / "checkpoints"
+
+
+def saved_steps(workdir: str) -> list[int]:
+    """Steps that were written whole, ascending."""
+    return whole_steps(steps_folder(workdir))
+
+
+def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
+    """Return the newest of ``steps`` that is known to be as it was saved; None if none is."""
+    return next((step for step in sorted(steps, reverse=True) if is_verified(workdir, step)), None)
+
+
+def is_verified(workdir: str, step: int) -> bool:
+    """Whether a step is known to be as it was saved."""
+    try:
+        return check_step(steps_folder(workdir) / str(step))
+    except (DamagedStepError, OSError):
+        return False
+
+
+def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh) -> Any | None:
+    """Return the newest step that is whole, placed as ``shapes`` says; None if nothing was saved yet.
+
+    Leaves that a step of an earlier version lacks are those that ``fresh`` makes; without it they are an error.
+    Steps that are damaged are set aside once an older one is restored. If there is none, nothing is touched: where a
+    step has no list of sha256, the fault may lie elsewhere. Several processes verify a part of the files each.
+
+    Raises:
+      PassingError: the store does not answer.
+      UserError: there are steps, and none is whole; or one is, but cannot be restored here.
+    """
+    folder, damaged = steps_folder(workdir), dict[int, str]()
+    for step in _agreed_steps(workdir):
+        state, verified = None, False
+        try:
+            state, verified = _read(workdir, step, lambda path: _state(path, shapes, fresh), together=True)
+        except DamagedStepError as error:
+            damaged[step] = f"step {step} is damaged: {error}"
+        except Exception as error:
+            if (told := _unread(error, f"{folder}: step {step}", shapes)) is None:
+                raise
+            raise told from error
+        if not distributed.all_agree(state is not None):
+            damaged.setdefault(step, f"step {step} is damaged, as another process has found")
+            continue
+        for other, reason in damaged.items():
+            note(f"{reason}; set aside as {_set_aside(folder, other)}")
+        if not verified:
+            note(f"step {step} is unverified: it has no list of sha256, as those that older versions have saved")
+        return state
+    if damaged:
+        raise UserError(
+            f"{folder}: {'; '.join(damaged.values())}. Nothing was changed; if the folders are damaged, move them away "
+            "and run the same command to begin anew"
+        )
+    return None
+
+
+def _agreed_steps(workdir: str) -> list[int]:
+    """Saved steps as process 0 sees them, the newest first."""
+    steps = sorted(saved_steps(workdir), reverse=True)
+    number = distributed.agreed(len(steps))
+    return [distributed.agreed(step) for step in [*steps, *[0] * number][:number]]
+
+
+def _set_aside(folder: epath.Path, step: int) -> epath.Path:
+    aside = folder.parent / f"damaged-step-{step}"
+    if distributed.is_first():
+        if aside.exists():
+            aside.rmtree()
+        (folder / str(step)).rename(aside)
+    distributed.wait(f"step {step} set aside")
+    return aside
+
+
+def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bool = False) -> tuple[T, bool]:
+    """What ``read`` makes of the folder of a step that is as it was saved, and whether that is known.
+
+    Args:
+      together: all processes do the same now.
+
+    Raises:
+      DamagedStepError: the step is not as it was saved, or has no list and cannot be read.
+      Exception: what ``read`` raises otherwise: it is not the step's fault.
+    """
+    path, several = steps_folder(workdir) / str(step), together and jax.process_count() > 1
+    with readable(path, copied=not several) as folder:
+        shared = several and folder == os.fspath(path)
+        verified = check_step(folder, (jax.process_index(), jax.process_count()) if shared else (0, 1))
+        try:
+            return read(epath.Path(folder)), verified
+        except Exception as error:  # whatever a damaged file makes a library raise
+            if verified or files.is_passing(error) or _of_machine(error):
+                raise
+            raise DamagedStepError(first_line(error)) from error
+
+
+def _of_machine(error: BaseException) -> BaseException | None:
+    """The error of memory or of a device that ``error`` is, or was raised for: libraries wrap what they meet."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, MemoryError | jax.errors.JaxRuntimeError) or EXHAUSTED in str(found):
+            return found
+        seen.add(id(found))
+        inner = [*(found.exceptions if isinstance(found, BaseExceptionGroup) else ()), found.__cause__]
+        waiting += [one for one in inner if one is not None and id(one) not in seen]
+    return None
+
+
+def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
+    """What to say where a step cannot be restored for another reason than damage; None: the error says it itself."""
+    if files.is_passing(error):
+        return PassingError(f"cannot read {what} now ({first_line(error)}); run the same command again")
+    if failed := _of_machine(error):
+        if not isinstance(failed, MemoryError) and EXHAUSTED not in str(failed):
+            return None
+        return UserError(
+            f"{what} cannot be restored for lack of memory ({first_line(failed)}): the state takes "
+            f"{_bytes_per_device(shapes):,} bytes on each device. Nothing was changed: free memory, or take more "
+            "devices and shard over them with config.mesh.fsdp"
+        )
+    if isinstance(error, UserError):
+        return None
+    return UserError(
+        f"{what} is as it was saved, but cannot be restored ({first_line(error)}). Nothing was changed: go on with the "
+        "model and the version of this program that saved it, or give another --workdir"
+    )
+
+
+def _bytes_per_device(shapes: Any) -> int:
+    leaves = jax.tree.leaves(shapes)
+    parts = [leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape) for leaf in leaves]
+    return sum(int(np.prod(part)) * leaf.dtype.itemsize for part, leaf in zip(parts, leaves, strict=True))
+
+
+def read_step(workdir: str, step: int, shapes: Any, fresh: Fresh = none_fresh) -> Any:
+    """The state saved at ``step``, placed as ``shapes`` says; leaves that it lacks are those that ``fresh`` makes.
+
+    Raises ``DamagedStepError``, or whatever Orbax raises, here alone: no process waits for another.
+    """
+    return _read(workdir, step, lambda path: _state(path, shapes, fresh))[0]
+
+
+def _state(step: epath.Path, shapes: Any, fresh: Fresh) -> Any:
+    return read_tree(step / STATE, shapes, fresh, _alone())
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """This process reads, whether or not there are others."""
+    own = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix="alone")
+
+
+def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
+    """Parameters alone, as numpy, of the newest step (or ``step``): what exports and new runs start from.
+
+    Returns:
+      (params, facts saved with them, step).
+
+    Raises:
+      UserError: there is no whole checkpoint, not that one, or it is damaged.
+    """
+    steps = saved_steps(workdir)
+    if not steps and not files.as_path(workdir).exists():
+        raise UserError(f"there is no folder {workdir}; give that of a run")
+    if not steps or (step is not None and step not in steps):
+        found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
+        raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first'}")
+    step = steps[-1] if step is None else step
+    try:
+        return *_read(workdir, step, _params)[0], step
+    except Exception as error:  # whatever a damaged file makes a library raise
+        if isinstance(error, UserError) or _of_machine(error):
+            raise
+        raise UserError(
+            f"{workdir}: step {step} cannot be read ({first_line(error)}); {_advice(workdir, step)}"
+        ) from error
+
+
+def _advice(workdir: str, step: int) -> str:
+    """Which steps of the run to choose in place of one that cannot be read."""
+    run = os.path.dirname(workdir) if PurePath(workdir).name == BEST else workdir
+    others = [s for s in saved_steps(run) if (run, s) != (workdir, step)]
+    if verified := [s for s in others if is_verified(run, s)]:
+        return f"choose another of its steps: {', '.join(map(str, verified))}"
+    unverified = f" (unverified: {', '.join(map(str, others))})" if others else ""
+    return f"it has no other that is whole{unverified}; copy it again, or train again"
+
+
+def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
+    """(params as numpy, facts) of a step's folder. Raises whatever Orbax raises."""
+    alone = _alone()
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
+    tree = checkpointer.metadata(step / STATE).item_metadata.tree["params"]
+    restored = checkpointer.restore(
+        step / STATE,
+        args=ocp.args.PyTreeRestore(
+            item={"params": jax.tree.map(lambda _: 0, tree)},
+            restore_args={"params": jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)},
+            partial_restore=True,
+        ),
+    )
+    return restored["params"], json.loads((step / "facts" / "metadata").read_text())

@@ -1,0 +1,165 @@
+"""Steps are saved in the background, each with the list of sha256 by which it is verified when it is read.
+
+A step folder appears by a rename once it is whole (on an object store: by its marker), so a run that is killed in a
+save goes on from the step before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.checkpoints.integrity import write_lists
+from bert_jax.checkpoints.remote_steps import RemoteSteps
+from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
+from bert_jax.cluster import distributed
+from bert_jax.configuration import check_fields
+from bert_jax.errors import PassingError, UserError, first_line
+from bert_jax.storage import files
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    every_steps: int = 1000
+    keep: int = 3  # newest steps kept
+    keep_every_steps: int | None = None  # these are kept for ever, beside the newest
+
+    def __post_init__(self) -> None:
+        names = ("every_steps", "keep")
+        check_fields(self, "config.checkpoints", "at least 1 is needed", *names, sound=lambda value: value >= 1)
+        allowed = "at least 1 is needed, or None to keep none for ever"
+        check_fields(
+            self, "config.checkpoints", allowed, "keep_every_steps", sound=lambda value: value is None or value >= 1
+        )
+
+    def kept(self, steps: list[int]) -> list[int]:
+        """Those of ``steps``, ascending, that are not pruned."""
+        forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
+        return sorted({*steps[-self.keep :], *forever})
+
+
+class Checkpoints:
+    """Asynchronous saves into ``workdir/checkpoints``. Opened after a restore, which may set steps aside.
+
+    On an object store one process writes each step on its machine first and uploads it whole; several processes write
+    together, which Orbax does on ``gs://`` alone.
+    """
+
+    def __init__(self, workdir: str, config: CheckpointConfig):
+        self._steps, self._config = steps_folder(workdir), config
+        self._store: RemoteSteps | None = None
+        if files.is_remote(workdir) and jax.process_count() == 1:
+            self._store = RemoteSteps(self._steps, config.kept)
+        elif files.is_remote(workdir) and not workdir.startswith("gs://"):
+            raise UserError(
+                f"--workdir={workdir}: several hosts save together on gs:// or on a file system that all of them "
+                "mount; choose such a --workdir"
+            )
+        self._directory = epath.Path(self._store.local if self._store else self._steps)
+        self._saving = 0  # the step that is being saved
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=config.keep,
+            keep_period=config.keep_every_steps,
+            cleanup_tmp_directories=True,
+            create=True,
+            lightweight_initialize=True,  # else it reads notes of the steps that are there, whole or damaged
+            async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
+        )
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def save(self, state: Any, facts: Mapping[str, Any]) -> None:
+        """Begin to save; returns once the state may be donated. An error of the save before this one is raised here."""
+        self.save_tree(int(state.step), state, facts)
+
+    def save_tree(self, step: int, tree: Any, facts: Mapping[str, Any]) -> None:
+        """``save`` of any tree as ``step``."""
+        with self._explained():
+            self.wait()
+            self._check_space(sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
+            self._saving = step
+            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=ocp.args.JsonSave(dict(facts)))
+            if not self._manager.save(step, args=items, force=True):
+                raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")
+            if self._store:
+                self._store.upload(step, self._manager.wait_until_finished)
+
+    def _write_lists(self) -> None:
+        """On the first process, in the background: all is written, and the step is about to be whole."""
+        unfinished = self._directory / f"{self._saving}{ocp.path.atomicity.TMP_DIR_SUFFIX}"
+        write_lists(unfinished if unfinished.exists() else self._directory / str(self._saving))  # gs:// has no rename
+
+    def wait(self) -> None:
+        """Until every save has ended, well or with an error."""
+        with self._explained():
+            self._manager.wait_until_finished()
+            if self._store:
+                self._store.wait()
+
+    def _check_space(self, needed: int) -> None:
+        """Before a byte is written: of a disk that fills in a save, the libraries tell in hundreds of lines."""
+        if files.is_remote(self._directory):
+            return
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
+            raise OSError(f"No space left on device: a step takes up to {needed:,} bytes, {free:,} are free")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, jax.errors.JaxRuntimeError):
+                raise  # of devices or other processes, not of the disk
+            if files.is_passing(error):
+                raise PassingError(
+                    f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
+                    "from the newest step"
+                ) from error
+            advice = "free some space" if files.is_full(error) else "mend that"
+            raise UserError(
+                f"cannot save into {self._steps} ({first_line(error)}); steps saved before are whole: {advice}, then "
+                "run the same command to go on from the newest"
+            ) from error
+
+    def close(self) -> None:
+        self._manager.close()
+        if self._store:
+            self._store.close()
+
+
+def _meet(*, key: str, timeout_ms: int) -> None:
+    """Where Orbax has the processes of a save wait for each other. A process whose save has failed comes here with the
+    error on its hands, while the others wait elsewhere: it has to tell, not to wait."""
+    if (error := sys.exc_info()[1]) is not None:
+        raise error
+    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
+
+
+def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
+    """A checkpoint of step 0 that holds parameters alone, for ``read_params``."""
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    checkpoints.save_tree(0, {"params": params}, facts)
+    checkpoints.wait()
+    checkpoints.close()
+
+
+def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
+    """Parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this one."""
+    folder = os.path.join(workdir, BEST)
+    if distributed.is_first():
+        for later in (found for found in saved_steps(folder) if found >= step):  # of a run that was cut back
+            files.remove(steps_folder(folder) / str(later))
+    distributed.wait(f"best at step {step}")
+    checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
+    checkpoints.save_tree(step, {"params": params}, facts)
+    checkpoints.wait()
+    checkpoints.close()

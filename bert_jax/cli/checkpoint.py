@@ -1,0 +1,42 @@
+"""List the saved steps of a run (ls), or verify them by their sha256 (verify)."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["ls", "verify"], help="list the steps, or read and verify all of them")
+    parser.add_argument("--workdir", required=True, help="folder of a run")
+    parser.add_argument("--step", type=int, help="this one alone")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bert_jax.checkpoints.integrity import findings
+    from bert_jax.checkpoints.overview import overview
+    from bert_jax.errors import UserError
+
+    there = overview(arguments.workdir)
+    found = [saved for saved in there if arguments.step in (None, saved.step)]
+    if not found:
+        steps = ", ".join(str(step) for step in sorted({saved.step for saved in there}))
+        raise UserError(
+            f"{arguments.workdir} has no saved step {arguments.step}, only {steps}; choose one of them"
+            if there
+            else f"{arguments.workdir} has no saved step; give the --workdir of a run that has saved one"
+        )
+    width, damaged = max(len(saved.name) for saved in found), False
+    for saved in found:
+        if saved.set_aside:
+            told = "set aside: it was found to be damaged"
+        elif arguments.action == "ls":
+            told = "has a list of sha256" if saved.listed else "unverified: no list of sha256"
+        else:
+            wrong = list(findings(saved.folder))
+            damaged = damaged or bool(wrong)
+            whole = "whole" if saved.listed else "unverified: no list of sha256; no file is missing or cut short"
+            told = "; ".join(wrong) or whole
+        when = "-" if saved.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(saved.time))
+        print(f"{saved.name:<{width}}  {saved.size / 1e6:>10,.2f} MB  {when:<19}  {told}", flush=True)
+    return 1 if damaged else 0

@@ -1,0 +1,77 @@
+"""What it costs to list the sha256 of every step that is saved, in a run that saves every 100 steps, and to verify."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.checkpoints import saving
+from bert_jax.checkpoints.integrity import check_step, write_lists
+from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
+from bert_jax.models.config import ModelConfig
+from tests.benchmarks.bench_step import train_step
+
+EVERY = 100  # steps
+CONFIGS = {
+    "2 x 128, 32 rows": (ModelConfig(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0), 32, 20),
+    "12 x 768, 8 rows": (ModelConfig(dropout_rate=0.0, attention_dropout_rate=0.0), 8, 3),
+}
+
+
+def seconds_of(work: Any, *arguments: Any) -> float:
+    start = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_lists(name: str, tmp_path: Path) -> None:
+    """Seconds of the lists of a step beside those of 100 steps, as if nothing were done at the same time."""
+    config, rows, steps = CONFIGS[name]
+    step, params, state = train_step(config, rows)
+    params, state = jax.block_until_ready(step(params, state))
+    each = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        params, state = jax.block_until_ready(step(params, state))
+        each.append(time.perf_counter() - start)
+    checkpoints = Checkpoints(str(tmp_path), CheckpointConfig(keep=1))
+    checkpoints.save_tree(1, {"params": params, "opt_state": state}, {})
+    checkpoints.wait()
+    checkpoints.close()
+    folder = tmp_path / "checkpoints" / "1"
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    lists = np.median([seconds_of(write_lists, folder) for _ in range(5)])
+    verify = np.median([seconds_of(check_step, folder) for _ in range(5)])
+    share = lists / (EVERY * np.median(each))
+    print(
+        f"\n{name}: {size / 1e6:,.0f} MB, a step of training {1e3 * np.median(each):,.0f} ms; "
+        f"lists {lists:.3f} s a save, {share:.2%} of {EVERY} steps; verified in {verify:.3f} s"
+    )
+
+
+def test_a_run_with_lists_beside_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of 3 x 100 steps with saves in the background, in turns."""
+    step, params, state = train_step(CONFIGS["2 x 128, 32 rows"][0])
+    jax.block_until_ready(step(params, state))
+
+    def train(workdir: Path) -> None:
+        weights, moments = params, state
+        checkpoints = Checkpoints(str(workdir), CheckpointConfig(keep=1))
+        for number in range(1, 3 * EVERY + 1):
+            weights, moments = jax.block_until_ready(step(weights, moments))
+            if number % EVERY == 0:
+                checkpoints.save_tree(number, {"params": weights, "opt_state": moments}, {})
+        checkpoints.wait()
+        checkpoints.close()
+
+    taken: dict[str, list[float]] = {"with": [], "without": []}
+    for turn in range(4):
+        for lists, found in taken.items():
+            monkeypatch.setattr(saving, "write_lists", write_lists if lists == "with" else lambda folder: None)
+            found.append(seconds_of(train, tmp_path / f"{lists}-{turn}"))
+    ratios = np.divide(taken["with"], taken["without"])
+    print(f"\nwith / without lists: {np.median(ratios):.4f} ({', '.join(f'{ratio:.4f}' for ratio in ratios)})")

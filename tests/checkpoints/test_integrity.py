@@ -1,0 +1,216 @@
+"""What has changed in a saved step is found before it is believed, and no other fault is taken for a damage."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax.checkpoints import integrity, restoring
+from bert_jax.checkpoints.integrity import DamagedStepError, check_step, findings
+from bert_jax.checkpoints.restoring import newest_verified, read_params, saved_steps
+from bert_jax.cluster.exit_codes import of_user_error
+from bert_jax.errors import UserError
+from bert_jax.storage.sums import SUMS
+from bert_jax.training.state import abstract
+from tests.checkpoints.test_checkpoints import assert_same, restore, save, state_at
+from tests.trust.damage import flip_bit
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A workdir with the steps 5 and 10."""
+    save(str(tmp_path), 5, 10)
+    return tmp_path
+
+
+def step_of(workdir: Path, step: int) -> Path:
+    return workdir / "checkpoints" / str(step)
+
+
+def arrays_file(step: Path) -> Path:
+    """The file that holds all arrays but the smallest."""
+    return max(step.glob("state/ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size)
+
+
+def flip(path: Path, seed: int = 0) -> None:
+    path.write_bytes(flip_bit(path.read_bytes(), random.Random(seed)))
+
+
+def test_a_step_lists_its_files_and_sha256sum_reads_it(saved: Path) -> None:
+    step = step_of(saved, 10)
+    done = subprocess.run(["sha256sum", "--check", SUMS], cwd=step, capture_output=True, text=True, check=True)
+    listed = {line.partition(": ")[0] for line in done.stdout.splitlines()}
+    there = {path.relative_to(step).as_posix() for path in step.rglob("*") if path.is_file()}
+    assert there - listed == {SUMS, "_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert check_step(step)
+
+
+def test_a_flipped_bit_is_found_and_the_array_is_named(saved: Path) -> None:
+    file = arrays_file(step_of(saved, 10))
+    flip(file)
+    notes: list[str] = []
+    assert_same(restore(str(saved), notes), state_at(5))
+    [note] = notes
+    where = file.relative_to(step_of(saved, 10))
+    assert f"step 10 is damaged: {where} is damaged: its sha256 is not that of SHA256SUMS (array " in note
+    assert ("params.dense.kernel)" in note) != ("opt_state.0.dense.kernel)" in note)
+    assert note.endswith(f"; set aside as {saved}/damaged-step-10")
+    assert saved_steps(str(saved)) == [5]
+
+
+def test_all_arrays_of_a_lost_file_are_named(saved: Path) -> None:
+    arrays_file(step_of(saved, 10)).unlink()
+    with pytest.raises(DamagedStepError, match=r"missing \(arrays opt_state.0.dense.kernel, params.dense.kernel\)$"):
+        check_step(step_of(saved, 10))
+
+
+@pytest.mark.parametrize("name", ["facts/metadata", "state/_METADATA", "state/manifest.ocdbt", "ARRAYS", SUMS])
+def test_any_other_file(saved: Path, name: str) -> None:
+    flip(step_of(saved, 10) / name)
+    with pytest.raises(UserError, match=r"step 10 cannot be read .*SHA256SUMS.*choose another of its steps: 5$"):
+        read_params(str(saved))
+    assert_same(read_params(str(saved), 5)[0], state_at(5).params)
+
+
+def test_a_list_that_lacks_files_is_damaged(saved: Path) -> None:
+    sums = step_of(saved, 10) / SUMS
+    sums.write_text(sums.read_text().partition("\n")[0] + "\n")
+    with pytest.raises(DamagedStepError, match="SHA256SUMS does not list facts/commit_success.txt"):
+        check_step(step_of(saved, 10))
+    sums.write_text("")
+    with pytest.raises(DamagedStepError, match="SHA256SUMS does not list facts/"):
+        check_step(step_of(saved, 10))
+
+
+def test_no_step_is_without_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that is cut before the list leaves no step."""
+    save(str(tmp_path), 5)
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bert_jax.checkpoints.saving.write_lists", fail)
+    with pytest.raises(UserError, match="No space left on device"):
+        save(str(tmp_path), 10)
+    assert saved_steps(str(tmp_path)) == [5]
+    monkeypatch.undo()
+    save(str(tmp_path), 10)
+    assert check_step(step_of(tmp_path, 10))
+
+
+@pytest.mark.parametrize("mark", ["commit_success.txt", SUMS])
+def test_a_lost_mark_does_not_hide_a_step(saved: Path, mark: str) -> None:
+    """The step before would be believed to be the newest."""
+    (step_of(saved, 10) / mark).unlink()
+    notes: list[str] = []
+    assert_same(restore(str(saved), notes), state_at(10))
+    unverified = "step 10 is unverified: it has no list of sha256, as those that older versions have saved"
+    assert notes == ([unverified] if mark == SUMS else [])
+    save(str(saved), 11)
+    assert saved_steps(str(saved)) == [5, 10, 11]
+
+
+def test_processes_share_the_work(saved: Path) -> None:
+    step = step_of(saved, 10)
+    flip(arrays_file(step))
+    found = [list(findings(step, (number, 3))) for number in range(3)]
+    assert sum(map(len, found)) == 1
+    read: list[str] = []
+    for number in range(3):
+        read += names_read(step, (number, 3))
+    assert sorted(read) == sorted(names_read(step, (0, 1)))
+
+
+def names_read(step: Path, share: tuple[int, int]) -> list[str]:
+    names: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_jax.storage.files.sha256", lambda path, *part: names.append(str(path)) or "")
+        list(integrity.damages(step, share=share))
+    return names
+
+
+def test_only_a_verified_step_is_advised(saved: Path) -> None:
+    workdir = str(saved)
+    assert newest_verified(workdir, [5, 10]) == 10
+    assert newest_verified(workdir, [5]) == 5
+    flip(arrays_file(step_of(saved, 10)))
+    assert newest_verified(workdir, [5, 10]) == 5
+    (step_of(saved, 5) / SUMS).unlink()
+    assert newest_verified(workdir, [5, 10]) is None
+
+
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory allocating 8192 bytes."
+
+
+def wrapped(error: BaseException) -> Exception:
+    try:
+        raise ValueError("reading params.bias") from error
+    except ValueError as outer:
+        return outer
+
+
+SHORTAGES: dict[str, Callable[[], Exception]] = {
+    "of the device": lambda: jax.errors.JaxRuntimeError(OUT_OF_MEMORY),
+    "within another": lambda: wrapped(jax.errors.JaxRuntimeError(OUT_OF_MEMORY)),
+    "among others": lambda: ExceptionGroup("reads", [jax.errors.JaxRuntimeError(OUT_OF_MEMORY)]),
+    "of the host": lambda: MemoryError("cannot allocate 8192 bytes"),
+}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("kind", SHORTAGES)
+def test_too_little_memory_is_not_damage(saved: Path, kind: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not listed:
+        (step_of(saved, 10) / SUMS).unlink()
+    monkeypatch.setattr(restoring, "read_tree", raising(SHORTAGES[kind]()))
+    with pytest.raises(
+        UserError, match=r"step 10 cannot be restored for lack of memory .*16,4\d\d bytes.*fsdp"
+    ) as told:
+        restore(str(saved), [])
+    assert "\n" not in str(told.value)
+    assert of_user_error(told.value) == 2
+    assert saved_steps(str(saved)) == [5, 10]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_error_of_a_device_is_not_damage(saved: Path, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not listed:
+        (step_of(saved, 10) / SUMS).unlink()
+    monkeypatch.setattr(restoring, "read_tree", raising(jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the chip is gone"):
+        restore(str(saved), [])
+    assert saved_steps(str(saved)) == [5, 10]
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_a_step_of_an_object_store_that_was_fetched_by_hand_is_verified(tmp_path: Path) -> None:
+    """Its marker comes along."""
+    save("memory://bucket/by-hand", 5)
+    store = restoring.steps_folder("memory://bucket/by-hand") / "5"
+    fetched = step_of(tmp_path, 5)
+    for name in restoring.files.below(store):
+        (fetched / name).parent.mkdir(parents=True, exist_ok=True)
+        (fetched / name).write_bytes((store / name).read_bytes())
+    assert check_step(fetched)
+    flip(fetched / "commit_success.txt")
+    with pytest.raises(DamagedStepError, match="commit_success.txt is damaged: its sha256 is not that of COMMITTED"):
+        check_step(fetched)
+    shutil.rmtree(tmp_path / "checkpoints")
+
+
+def test_the_shapes_tell_what_a_state_takes_on_each_device() -> None:
+    shapes = abstract(state_at(0))
+    assert restoring._bytes_per_device(shapes) == sum(leaf.nbytes for leaf in jax.tree.leaves(state_at(0)))

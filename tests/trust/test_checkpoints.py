@@ -1,0 +1,275 @@
+"""Damages of checkpoints: none is silent, none ends in a traceback.
+
+*Silent* is: it ends well, and with other bits than the undamaged files give.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import random
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.checkpoints.leaves import named_leaves
+from bert_jax.checkpoints.restoring import BEST, read_params, restore, saved_steps, steps_folder
+from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.storage import files
+from tests import toy
+from tests.checkpoints.test_checkpoints import FACTS, save, state_at
+from tests.tasks import toy_tasks
+from tests.trust.damage import damage_one, generator, scaled
+
+STORE = "memory://damaged/run"
+Tree = dict[str, np.ndarray]  # leaves by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """Workdirs as they were written, and what is read from them.
+
+    Attributes:
+      local: has two steps, and the parameters of a best evaluation.
+      store: the same as it lies on an object store.
+      states: step -> state.
+      params: step -> parameters.
+      best: the parameters of the best evaluation.
+    """
+
+    local: Path
+    store: Path
+    shapes: Any
+    states: dict[int, Tree]
+    params: dict[int, Tree]
+    best: Tree
+
+
+def tree_of(tree: Any) -> Tree:
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(tree).items()}
+
+
+def same(found: Tree, wanted: Tree) -> bool:
+    """Bit for bit."""
+    return found.keys() == wanted.keys() and all(
+        leaf.tobytes() == wanted[name].tobytes() for name, leaf in found.items()
+    )
+
+
+def shapes_of(step: Any) -> Any:
+    handler = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    tree = handler.metadata(step / "state").item_metadata.tree
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), tree)
+
+
+def whole(local: Path, store: Path) -> Whole:
+    """``store`` is filled with what an upload of ``local``, which has two steps, makes."""
+    steps = saved_steps(str(local))
+    for step in steps:
+        target = files.as_path(STORE) / "checkpoints" / str(step)
+        files.upload(local / "checkpoints" / str(step), target)
+    for name in files.below(STORE):
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_bytes((files.as_path(STORE) / name).read_bytes())
+    files.as_path(STORE).rmtree()
+    shapes = shapes_of(steps_folder(str(local)) / str(steps[-1]))
+    states = {}
+    for step in steps:
+        alone = copy(local, local.parent / f"alone-{step}")
+        for other in set(steps) - {step}:
+            shutil.rmtree(alone / "checkpoints" / str(other))
+        states[step] = tree_of(restore(str(alone), shapes, print))
+    params = {step: tree_of(read_params(str(local), step)[0]) for step in steps}
+    return Whole(local, store, shapes, states, params, tree_of(read_params(str(local / BEST))[0]))
+
+
+def copy(folder: Path, target: Path) -> Path:
+    """Files of checkpoints are links: a damage replaces the file that it damages."""
+
+    def one(source: str, to: str) -> None:
+        os.link(source, to) if "checkpoints" in Path(source).parts else shutil.copy(source, to)
+
+    return Path(shutil.copytree(folder, target, copy_function=one))
+
+
+def resumed(whole: Whole, workdir: str) -> str:
+    """Restore, then save on, as a run does."""
+    notes: list[str] = []
+    state = restore(workdir, whole.shapes, notes.append)
+    found, newest = tree_of(state), max(whole.states)
+    step = int(found["step"])
+    assert same(found, whole.states[step]), f"silent: other bits at step {step}"
+    assert step == newest or f"step {newest} is damaged" in notes[0], f"silent: {newest} was passed over"
+    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    for later in range(step + 1, newest + 2):
+        checkpoints.save_tree(later, state, FACTS)
+    checkpoints.wait()
+    checkpoints.close()
+    assert saved_steps(workdir)[-1] == newest + 1
+    return "set aside" if step < newest else "called unverified" if notes else "no harm"
+
+
+def read(whole: Whole, workdir: str) -> str:
+    """As an export reads, and a run that starts from another."""
+    params, _, step = read_params(workdir)
+    assert step == max(whole.params), "silent: an older step was taken"
+    assert same(tree_of(params), whole.params[step]), "silent: other bits"
+    return "no harm"
+
+
+def read_best(whole: Whole, workdir: str) -> str:
+    params, _, _ = read_params(os.path.join(workdir, BEST))
+    assert same(tree_of(params), whole.best), "silent: other bits"
+    return "no harm"
+
+
+def outcome(attack: Callable[[], str]) -> str:
+    """What came of an attack; "silent: ..." and "traceback: ..." are what must not be."""
+    try:
+        return attack()
+    except UserError as error:
+        return "one line" if "\n" not in str(error) else f"traceback: {error}"
+    except AssertionError as error:
+        return str(error).splitlines()[0] if str(error).startswith("silent") else traceback.format_exc()
+    except BaseException:
+        return f"traceback: {traceback.format_exc()}"
+
+
+def anywhere(rng: random.Random) -> Callable[[Path], bool]:
+    """Any file, or one of those with the arrays, which are few."""
+    return (lambda path: path.is_file()) if rng.random() < 0.5 else (lambda path: path.parent.name == "d")
+
+
+def damages(whole: Whole, count: int, folder: Path, rng: random.Random) -> None:
+    """Make ``count`` damages of each kind of reading, each of a copy."""
+    counts: dict[str, collections.Counter[str]] = {}
+    bad = []
+    for kind, use in {"resume": resumed, "read": read, "best": read_best, "store": resumed}.items():
+        counts[kind] = collections.Counter()
+        for number in range(count):
+            copied = copy(whole.store if kind == "store" else whole.local, folder / f"{kind}-{number}")
+            done = damage_one(copied / (BEST if kind == "best" else "") / "checkpoints", rng, among=anywhere(rng))
+            workdir = str(copied)
+            if kind == "store":
+                workdir = STORE
+                for name in files.below(copied):
+                    (files.as_path(STORE) / name).write_bytes((copied / name).read_bytes())
+            came = outcome(lambda use=use, workdir=workdir: use(whole, workdir))
+            counts[kind][f"{done.split()[0]}: {came}"] += 1
+            bad += [f"{kind}, {done}: {came}"] if came.startswith(("silent", "traceback", "Traceback")) else []
+            if kind == "store":
+                files.as_path(STORE).rmtree()
+            shutil.rmtree(copied)
+    for kind, found in counts.items():
+        print(f"{kind}: {found.total()} damages")
+        for came, times in sorted(found.items()):
+            print(f"  {times:4} {came.splitlines()[0]}")
+    assert not bad, "\n".join(bad)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_few_damages(tmp_path: Path) -> None:
+    local, store = tmp_path / "local", tmp_path / "store"
+    save(str(local), 5, 10)
+    save_params(str(local / BEST), state_at(3).params, FACTS)
+    damages(whole(local, store), 5, tmp_path, random.Random(1))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 24 steps that has ended, by the real command."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = toy.recipe(
+        toy.write_text(folder / "text.txt"), model={"dropout_rate": 0.1}, checkpoints={"every_steps": 4}
+    )
+    toy.write_recipe(folder / "recipe.json", config)
+    ended = real_command(folder / "run")
+    assert ended.returncode == 0, ended.stderr
+    return folder / "run"
+
+
+def real_command(workdir: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={workdir.parent / 'recipe.json'}"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    return subprocess.run(
+        [*command, f"--workdir={workdir}"], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+
+
+def cut_back(workdir: Path) -> Path:
+    """To a run that was killed after step 20: its steps are 16 and 20."""
+    shutil.rmtree(workdir / "checkpoints" / "24")
+    assert saved_steps(str(workdir)) == [16, 20]
+    return workdir
+
+
+@pytest.mark.trust
+def test_damages(trained: Path, tmp_path: Path) -> None:
+    """Those of a real run, by the functions that resume and read."""
+    local = cut_back(copy(trained, tmp_path / "local"))
+    save_params(str(local / BEST), jax.tree.map(np.negative, read_params(str(local))[0]), FACTS)
+    damages(whole(local, tmp_path / "store"), scaled(65), tmp_path, generator("checkpoints"))
+
+
+@pytest.mark.trust
+def test_damages_before_an_export(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a pretrained run, and of the best evaluation of a fine-tuned one."""
+    rng = generator("exports of damaged checkpoints")
+    (tmp_path / "tuned").mkdir()
+    toy_tasks.write_toy(tmp_path / "tuned", "classification", frozen=("encoder",), export=False)
+    assert toy_tasks.finetune(tmp_path / "tuned", f"--init={trained}") == 0
+    counts: collections.Counter[str] = collections.Counter()
+    for name, source in {"pretrained": trained, "fine-tuned": tmp_path / "tuned" / "run"}.items():
+        assert run(["export", f"--workdir={source}", f"--output={tmp_path / name}"]) == 0
+        wanted = load_file(tmp_path / name / "model.safetensors")
+        for number in range(scaled(16)):
+            workdir, output = copy(source, tmp_path / f"{name}-{number}"), tmp_path / f"{name}-{number}-export"
+            done = damage_one(workdir, rng, among=lambda path: "checkpoints" in path.parts and anywhere(rng)(path))
+            capsys.readouterr()
+            code = run(["export", f"--workdir={workdir}", f"--output={output}"])
+            said = capsys.readouterr().err
+            if code == 0:
+                assert same(load_file(output / "model.safetensors"), wanted), f"silent: {name}, {done}"
+            else:
+                assert (code, said.count("\n")) == (2, 1), f"{name}, {done}: {said}"
+            assert "Traceback" not in said
+            counts[f"{name}: {done.split()[0]}: exit code {code}"] += 1
+    with capsys.disabled():
+        print("\n".join(f"  {times:4} {came}" for came, times in sorted(counts.items())))
+
+
+@pytest.mark.trust
+def test_damages_before_the_real_command(trained: Path, tmp_path: Path) -> None:
+    """The run goes on to the end, and to the same bits."""
+    rng = generator("resumes of damaged checkpoints")
+    wanted = tree_of(read_params(str(trained))[0])
+    shutil.copy(trained.parent / "recipe.json", tmp_path)
+    for number in range(scaled(8)):
+        workdir = cut_back(copy(trained, tmp_path / f"run-{number}"))
+        done = damage_one(workdir / "checkpoints", rng, among=lambda path: path.parent.name == "d")
+        ended = real_command(workdir)
+        told = [line for line in ended.stderr.splitlines() if "damaged" in line or "resumed" in line]
+        print(f"  {done}: exit code {ended.returncode}, {'; '.join(told)}")
+        assert ended.returncode == 0, f"{done}: {ended.stderr}"
+        assert "Traceback" not in ended.stderr
+        params, _, step = read_params(str(workdir))
+        assert step == 24
+        assert same(tree_of(params), wanted), f"silent: {done}"
