@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.primitives import Dense, constrain
 
+SCORES = "bqhd,bkhd->bhqk"
 HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its float32 softmax is then exactly 0
 
 
@@ -70,6 +73,28 @@ def attention_bias(config: ModelConfig, attention_mask: jax.Array, sequence_ids:
     return causal_bias(bias) if config.attention == "causal" else bias
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def products(query: jax.Array, key: jax.Array, dtype: Any) -> jax.Array:
+    """query [B, Q, H, head_dim], key [B, K, H, head_dim] -> scores [B, H, Q, K], accumulated and returned in ``dtype``.
+
+    The gradients are products in the dtype of query and key: left to jax they would be slow ones of ``dtype``.
+    """
+    return jnp.einsum(SCORES, query, key, preferred_element_type=dtype)
+
+
+def _products(query: jax.Array, key: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return products(query, key, dtype), (query, key)
+
+
+def _gradients(dtype: Any, factors: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    del dtype
+    _, backward = jax.vjp(functools.partial(jnp.einsum, SCORES), *factors)
+    return backward(gradient.astype(factors[0].dtype))  # type: ignore[no-any-return]
+
+
+products.defvjp(_products, _gradients)
+
+
 class SelfAttention(nn.Module):
     """Scaled dot-product attention (Vaswani et al. 2017, section 3.2) with dropout on the probabilities.
 
@@ -89,8 +114,7 @@ class SelfAttention(nn.Module):
             constrain(Dense(config, embed, heads, name=name)(x), "batch", "length", "heads", "head_dim")
             for name in ("query", "key", "value")
         )
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(config.head_dim), key)  # [B, H, L, L]
-        scores = scores.astype(config.param_dtype)
+        scores = products(query / math.sqrt(config.head_dim), key, config.param_dtype)
         probabilities = jax.nn.softmax(scores + jnp.broadcast_to(bias, scores.shape))
         self.sow("intermediates", "probabilities", probabilities)
         probabilities = dropout(probabilities, config.attention_dropout_rate, rng, "attention_probabilities")

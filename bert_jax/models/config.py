@@ -19,8 +19,9 @@ class ModelConfig:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
       gelu_tanh  its tanh approximation: google-research/bert since 2019-02, Hugging Face "gelu_new"
       relu       max(x, 0)
-    dtype: of the activations. Parameters, softmax, layer-norm statistics and logits stay float32 (all of it float64
-      with "float64", which needs ``jax_enable_x64`` and serves numerical comparison).
+    dtype: of the vectors and of the factors of matrix products. Parameters, attention scores and their softmax, the
+      inside of activation functions, layer-norm statistics and logits stay float32 (all of it float64 with "float64",
+      which needs ``jax_enable_x64`` and serves numerical comparison).
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
     attention: "bidirectional" lets a token see its whole sequence; "causal" itself and what stands left of it, in

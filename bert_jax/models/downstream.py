@@ -33,8 +33,8 @@ class Classifier(nn.Module):
     def __call__(self, x: jax.Array, rng: RowRng | None) -> jax.Array:
         """x [B, ..., D] -> [B, ..., K] float32."""
         x = dropout(x, self.dropout_rate, rng, "classifier")
-        embed, outputs = (("embed", x.shape[-1]),), ((None, self.num_outputs),)
-        return Dense(self.config, embed, outputs, name="dense")(x).astype(self.config.param_dtype)
+        config, embed, outputs = self.config, (("embed", x.shape[-1]),), ((None, self.num_outputs),)
+        return Dense(config, embed, outputs, config.param_dtype, name="dense")(x)  # type: ignore[no-any-return]
 
 
 class BertForSequenceClassification(nn.Module):

@@ -18,10 +18,10 @@ class Pooler(nn.Module):
     @nn.compact
     def __call__(self, sequence: jax.Array, cls_positions: jax.Array) -> jax.Array:
         """sequence [B, L, D], cls_positions [B, K] -> [B, K, D]."""
-        size = self.config.hidden_size
-        return jnp.tanh(
-            Dense(self.config, (("embed", size),), ((None, size),), name="dense")(gather(sequence, cls_positions))
-        )
+        config, size = self.config, self.config.hidden_size
+        x = gather(sequence, cls_positions)
+        x = jnp.tanh(Dense(config, (("embed", size),), ((None, size),), config.param_dtype, name="dense")(x))
+        return x.astype(config.compute_dtype)
 
 
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
@@ -61,5 +61,5 @@ class NextSentenceHead(nn.Module):
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
         """pooled [B, K, D] -> logits [B, K, 2] float32."""
-        logits = Dense(self.config, (("embed", self.config.hidden_size),), ((None, 2),), name="dense")(pooled)
-        return logits.astype(self.config.param_dtype)
+        config, embed = self.config, (("embed", self.config.hidden_size),)
+        return Dense(config, embed, ((None, 2),), config.param_dtype, name="dense")(pooled)  # type: ignore[no-any-return]

@@ -1,0 +1,132 @@
+"""What a bfloat16 model computes in float32, over every head."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bert_jax import catalogue
+from bert_jax.models import bert, downstream, probe, sentence
+from bert_jax.models.primitives import ACTIVATIONS
+from tests.models.helpers import random_batch, tiny
+
+CONFIG = tiny(dtype="bfloat16", num_layers=1)
+IDS = {name: random_batch()[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+MASKED = IDS | {"masked_positions": random_batch()["masked_positions"]}
+CHOICES = {name: np.stack([ids, ids[::-1]], axis=1) for name, ids in IDS.items()}
+MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
+    "pretraining": (bert.BertForPreTraining(CONFIG), random_batch()),
+    "masked_lm": (bert.BertForMaskedLm(CONFIG), MASKED),
+    "causal": (bert.BertForMaskedLm(tiny(dtype="bfloat16", num_layers=1, attention="causal")), MASKED),
+    "classification": (downstream.BertForSequenceClassification(CONFIG, 3), IDS),
+    "regression": (downstream.BertForSequenceClassification(CONFIG, 1), IDS),
+    "bilstm": (downstream.BertForSequenceClassification(CONFIG, 3, bilstm_layers=1), IDS),
+    "tagging": (downstream.BertForTokenClassification(CONFIG, 5), IDS),
+    "span_qa": (downstream.BertForQuestionAnswering(CONFIG), IDS),
+    "multiple_choice": (downstream.BertForMultipleChoice(CONFIG), CHOICES),
+    "feature_tagging": (
+        probe.FeatureTagger(CONFIG, 5, layers="weighted_sum_all", lstm_size=8),
+        IDS | {"word_ids": IDS["attention_mask"]},
+    ),
+    "sentence_embeddings": (sentence.BertForSentenceEmbedding(CONFIG), IDS),
+}
+WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt")  # primitives that are never of bfloat16
+VECTORS = ("sequence", "pooled")  # outputs of bfloat16
+
+
+def equations(jaxpr: Any) -> Any:
+    """Those of ``jaxpr`` and of all that it calls."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(inner, "eqns"):
+                yield from equations(getattr(inner, "jaxpr", inner))
+
+
+@pytest.fixture(scope="module")
+def params() -> dict[str, Any]:
+    """Of each kind, every parameter from N(0, 0.2); they share the encoder's."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for kind, (module, inputs) in MODULES.items():
+        shapes = nn.unbox(jax.eval_shape(functools.partial(module.init, jax.random.key(0), **inputs)))["params"]
+        found[kind] = jax.tree.map(lambda x: rng.normal(0.0, 0.2, x.shape).astype(x.dtype), shapes)
+    return {kind: {**tree, "encoder": found["pretraining"]["encoder"]} for kind, tree in found.items()}
+
+
+@pytest.fixture(scope="module")
+def outputs(params: dict[str, Any]) -> dict[str, dict[str, jax.Array]]:
+    """Of each kind, compiled as one program: XLA merges the encoders."""
+    heads = {kind: {part: tree[part] for part in tree if part != "encoder"} for kind, tree in params.items()}
+
+    @jax.jit
+    def run(encoder: Any, heads: Any) -> Any:
+        return {
+            kind: module.apply({"params": {**heads[kind], "encoder": encoder}}, **inputs)
+            for kind, (module, inputs) in MODULES.items()
+        }
+
+    return run(params["pretraining"]["encoder"], heads)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_what_is_float32(kind: str, params: dict[str, Any], outputs: dict[str, dict[str, jax.Array]]) -> None:
+    module, inputs = MODULES[kind]
+    assert {leaf.dtype for leaf in jax.tree.leaves(params[kind])} == {np.dtype("float32")}
+    scores = {name: np.asarray(x) for name, x in outputs[kind].items() if name not in VECTORS}
+    assert scores
+    for name, x in scores.items():
+        assert x.dtype == np.float32, name
+        rounded = np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32)
+        assert np.mean(x == rounded) < 0.5, f"{name}: bfloat16 values in float32"
+
+    def loss(params: Any) -> jax.Array:
+        outputs = module.apply({"params": params}, **inputs)
+        return sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in outputs.values())
+
+    made = [
+        (equation.primitive.name, variable.aval)
+        for equation in equations(jax.make_jaxpr(jax.grad(loss))(params[kind]).jaxpr)
+        for variable in equation.outvars
+    ]
+    narrow = [name for name, value in made if value.dtype == jnp.bfloat16]
+    assert not set(narrow) & set(WIDE)
+    assert narrow.count("dot_general") > 5  # the power check: it is a bfloat16 model
+    length = inputs["input_ids"].shape[-1]
+    square = (inputs["input_ids"].size // length, CONFIG.num_heads, length, length)
+    products = [value.dtype for name, value in made if name == "dot_general" and value.shape == square]
+    assert products[0] == jnp.float32  # scores; in the backward pass comes the gradient of the probabilities
+    assert products.count(jnp.float32) == CONFIG.num_layers
+
+
+def test_every_module_is_here() -> None:
+    rooms = [catalogue.find("models", name) for name in catalogue.parts("models")]
+    whole = {
+        kind
+        for room in rooms
+        for name, kind in vars(room).items()
+        if name.startswith(("BertFor", "FeatureTagger")) and issubclass(kind, nn.Module)
+    }
+    assert whole == {type(module) for module, _ in MODULES.values()}
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_a_bfloat16_gelu_is_the_rounded_true_one(name: str) -> None:
+    with np.errstate(invalid="ignore"):
+        every = np.arange(2**16, dtype=np.uint16).view(jnp.bfloat16).astype(np.float64)
+    x = every[(every > -4) & (every < 8) & (np.abs(every) > 1e-30)]
+    if name == "gelu":
+        true = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x])
+    else:
+        true = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    found = ACTIVATIONS[name](jnp.asarray(x, jnp.bfloat16))
+    assert found.dtype == jnp.bfloat16
+    error = np.abs(np.asarray(found, np.float64) - true) / np.abs(true)
+    assert error.max() < 2**-8 + 1e-3  # the rounding to bfloat16, and what float32 cancels itself
