@@ -143,6 +143,9 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     workdir = request.workdir
     with runs.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
+        if saved:
+            settings = runs.with_defaults_as_begun(settings, workdir, config)
+            experiment = dataclasses.replace(experiment, optimizer=settings.optimizer)
         inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
         inputs.check()
         run = runs.described(workdir, *recorded(config, settings, request), request.extend, bool(saved))

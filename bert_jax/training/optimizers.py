@@ -11,13 +11,16 @@ import optax
 
 from bert_jax.configuration import check_fields
 
+BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # of each kind as it was published
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Defaults are those of google-research/bert, optimization.py.
 
     bias_correction "none" is the published BERT optimizer: its first updates are up to 3.16 times those of Adam with
-    "standard" correction (Kingma and Ba 2015, section 3).
+    "standard" correction (Kingma and Ba 2015, section 3). None is the kind's own, and becomes it: "none" of AdamW,
+    "standard" of LAMB (You et al. 2020, algorithm 2).
     """
 
     kind: Literal["adamw", "lamb"] = "adamw"
@@ -26,9 +29,11 @@ class OptimizerConfig:
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip_norm: float | None = 1.0
-    bias_correction: Literal["none", "standard"] = "none"
+    bias_correction: Literal["none", "standard"] | None = None
 
     def __post_init__(self) -> None:
+        if self.bias_correction is None:
+            object.__setattr__(self, "bias_correction", BIAS_CORRECTION[self.kind])
         where = "config.optimizer"
         check_fields(self, where, "from 0 to below 1 is allowed", "b1", "b2", sound=lambda value: 0 <= value < 1)
         check_fields(self, where, "more than 0 is needed", "eps", sound=lambda value: value > 0)
@@ -74,9 +79,14 @@ def _is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """|w| / |update| per parameter (You et al. 2020, algorithm 2), per layer where layers are stacked on axis 0."""
+    """|w| / |update| per parameter (You et al. 2020, algorithm 2), per layer where layers are stacked on axis 0.
 
-    def scale(path: tuple[Any, ...], update: jax.Array, weight: jax.Array) -> jax.Array:
+    It is 1 where weights are not decayed, as in the published optimizer: what begins at zero would stay close to it.
+    """
+
+    def scale(path: tuple[Any, ...], update: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
+        if not decayed:
+            return update
         axes = tuple(range(1 if _is_stacked(path) else 0, weight.ndim))
         weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
@@ -84,7 +94,7 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
         return update * jnp.where(usable, weight_norm / jnp.where(usable, update_norm, 1.0), 1.0)
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
-        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+        return jax.tree_util.tree_map_with_path(scale, updates, params, decay_mask(params)), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -13,12 +14,13 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from bert_jax.cluster import distributed
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.storage import files
+from bert_jax.training.optimizers import OptimizerConfig
 
 _PACKAGES = (
     "jax",
@@ -110,6 +112,25 @@ def described(
         "git_commit": git_commit(),
     }
     return run
+
+
+class Optimized(Protocol):
+    """The settings of a recipe, a frozen dataclass."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig: ...
+
+
+S = TypeVar("S", bound=Optimized)
+
+
+def with_defaults_as_begun(settings: S, workdir: str, config: Mapping[str, Any]) -> S:
+    """The settings of the recipe ``config`` to go on with the run in ``workdir``: what neither its recipe nor this
+    one says of the optimizer is as it was. A default that has changed since then holds for new runs alone."""
+    run = read_run(workdir)
+    said = {*config.get("optimizer", {}), *run.get("config", {}).get("optimizer", {})}
+    kept = {name: v for name, v in run.get("identity", {}).get("optimizer", {}).items() if name not in said}
+    return dataclasses.replace(settings, optimizer=dataclasses.replace(settings.optimizer, **kept))  # type: ignore[type-var]
 
 
 def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
