@@ -81,8 +81,8 @@ def damaged_arrays(step: epath.Path, name: str) -> list[str]:
     except (OSError, ValueError):  # of an older version, or the index itself is damaged
         return []
     path = step / name
-    found = {at.array: None for at in pieces if not _same(path, at.start, at.length, digests.get(str(at.key)))}
-    return list(found)
+    found = {at.array for at in pieces if not _same(path, at.start, at.length, digests.get(str(at.key)))}
+    return sorted(found)
 
 
 def _same(path: epath.Path, start: int, length: int, digest: str | None) -> bool:
