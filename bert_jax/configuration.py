@@ -101,11 +101,84 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
         raise UserError(f"{', '.join(wrong)}; {allowed}")
 
 
-def differences(old: Any, new: Any, where: str = "config") -> list[str]:
-    """Leaves of two nested plain structures that differ, as ``name: old -> new``."""
+def differences(
+    old: Any, new: Any, where: str = "config", absent: Mapping[str, Any] = types.MappingProxyType({})
+) -> list[str]:
+    """Leaves of two nested plain structures that differ, as ``name: old -> new``.
+
+    Args:
+      absent: what keys that ``old`` lacks meant when it was recorded (``old_defaults``); None if they are not there.
+    """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        keys = dict.fromkeys([*old, *new])
-        return [d for k in keys for d in differences(old.get(k), new.get(k), f"{where}.{k}")]
+        found = []
+        for key in dict.fromkeys([*old, *new]):
+            inner = absent.get(key)
+            meant = inner if isinstance(inner, Mapping) else {}
+            found += differences(old.get(key, inner), new.get(key), f"{where}.{key}", meant)
+        return found
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
         return [d for i, (o, n) in enumerate(zip(old, new, strict=True)) for d in differences(o, n, f"{where}[{i}]")]
     return [] if old == new else [f"{where}: {old!r} -> {new!r}"]
+
+
+BEFORE = "before"
+
+
+def changed(default: Any, before: Any) -> Any:
+    """Return a field of a frozen dataclass; a recorded config that lacks it meant ``before``, not its ``default``."""
+    return dataclasses.field(default=default, metadata={BEFORE: before})
+
+
+def old_defaults(config: Any) -> dict[str, Any]:
+    """Return what keys meant that a recorded config lacks, as a plain tree: defaults, or ``before`` of ``changed``.
+
+    Args:
+      config: a dataclass, or an instance of one. Required fields are left out.
+    """
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name, dataclasses.MISSING)
+        if isinstance(config, type) and field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        value = field.metadata.get(BEFORE, value)
+        if value is not dataclasses.MISSING:
+            found[field.name] = old_defaults(value) if dataclasses.is_dataclass(value) else value
+    return found
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with the leaves of ``over`` in place of its own."""
+    both = {
+        key for key in base.keys() & over.keys() if isinstance(base[key], Mapping) and isinstance(over[key], Mapping)
+    }
+    return {**base, **over, **{key: merged(base[key], over[key]) for key in both}}
+
+
+def recall(cls: type[T], recorded: Mapping[str, Any], where: str) -> T:
+    """``build`` of what an earlier version may have recorded: keys that it lacks mean what they meant then."""
+    return build(cls, merged(old_defaults(cls), recorded), where)
+
+
+def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") -> list[str]:
+    """Return the keys, with their values, that were recorded of ``cls`` and that it does not have now."""
+    hints, found = typing.get_type_hints(cls), []
+    for name, value in recorded.items():
+        if name not in hints:
+            found.append(f"{where}.{name} ({value!r})")
+        elif dataclasses.is_dataclass(hints[name]) and isinstance(value, Mapping):
+            found += unknown_keys(hints[name], value, f"{where}.{name}")  # type: ignore[arg-type]
+    return found
+
+
+def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]) -> Any:
+    """Return ``config`` of ``cls`` with the ``recorded`` values of keys that neither it nor ``named`` has."""
+    if not isinstance(config, Mapping) or not isinstance(named, Mapping):
+        return config
+    hints, kept = typing.get_type_hints(cls), dict(config)
+    for name, value in recorded.items():
+        if dataclasses.is_dataclass(hints.get(name)):
+            if isinstance(value, Mapping):
+                kept[name] = unnamed_kept(hints[name], config.get(name, {}), named.get(name, {}), value)
+        elif name in hints and name not in config and name not in named:
+            kept[name] = value
+    return kept

@@ -15,6 +15,7 @@ from bert_jax import catalogue, configuration
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig, save_params
 from bert_jax.cluster import distributed
+from bert_jax.configuration import changed, old_defaults
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.details import write_details
 from bert_jax.errors import UserError
@@ -86,7 +87,7 @@ class FinetuningOptimizerConfig(OptimizerConfig):
     """``config.optimizer``. Adam's bias is corrected: without that, fine-tuning on small data often fails, and differs
     more from seed to seed (Zhang et al. 2021, arXiv 2006.05987, section 4)."""
 
-    bias_correction: Literal["none", "standard"] = "standard"
+    bias_correction: Literal["none", "standard"] = changed("standard", before="none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +143,10 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     Raises:
       UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
     """
-    settings, room, task_config = checked(config)
+    settings, room, task_config = checked(
+        runs.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
+    )
+    absent = {"model": old_defaults(ModelConfig), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
     if room.Task.whole_batches and settings.micro_batches > 1:
         raise UserError(
             f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
@@ -160,10 +164,9 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     workdir = request.workdir
     with runs.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
-        if saved:
-            settings = runs.with_defaults_as_begun(settings, workdir, config)
         identity = settings.identity() | {"init": request.init}
-        run = runs.described(workdir, config, identity, request.command, bound=bool(saved))
+        meant = old_defaults(Settings) | absent
+        run = runs.described(workdir, config, identity, request.command, bound=bool(saved), absent=meant)
         tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, room.Task.roles)
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
@@ -196,7 +199,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "data": dataclasses.asdict(settings.data),
             }
             if distributed.is_first():
-                run = runs.settle(workdir, run, facts)
+                run = runs.settle(workdir, run, facts, absent)
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
             given = initial if settings.weights == "pretrained" else None
             head = of_facts(facts) if room.Task.exported else None

@@ -59,7 +59,7 @@ class Predictor:
         if room.Task.whole_batches:  # its scores depend on how many rows a batch has
             train = (facts.get("run", {}).get("config") or {}).get("train", {})
             batch_size = train.get("batch_size", BATCH_SIZE)
-        return cls(trained, room.Task, configuration.build(room.Config, own, "task"), batch_size)
+        return cls(trained, room.Task, configuration.recall(room.Config, own, "task"), batch_size)
 
     @property
     def step(self) -> int:

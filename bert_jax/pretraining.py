@@ -25,11 +25,12 @@ from bert_jax.inputs import Inputs
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.model_choice import choose_model
+from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 from bert_jax.probe import ProbeConfig, prepare
 from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
-from bert_jax.rows.phases import Phases
+from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
@@ -98,6 +99,16 @@ class Settings:
             "schedule": dataclasses.asdict(self.schedule),
         }
 
+    def absent(self) -> dict[str, Any]:
+        """What the keys of ``identity`` meant before they were recorded."""
+        objective = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
+        absent = configuration.old_defaults(Settings) | {
+            "objective": configuration.old_defaults(objective.Config),
+            "model": configuration.old_defaults(ModelConfig),
+            "phases": {name: configuration.old_defaults(Phase) for name in self.phases},
+        }
+        return private_config(absent) if self.private else absent
+
 
 def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in names}
@@ -131,7 +142,8 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             "this recipe is one for fine-tuning (it has config.task); run it with bert-jax finetune, or choose one of "
             "configs/pretrain"
         )
-    settings = configuration.build(Settings, config, "config")
+    begun = runs.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
+    settings = configuration.build(Settings, begun, "config")
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
     experiment, initial = settings.experiment(), load_initial(request.init) if request.init else None
@@ -143,12 +155,11 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     workdir = request.workdir
     with runs.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
-        if saved:
-            settings = runs.with_defaults_as_begun(settings, workdir, config)
-            experiment = dataclasses.replace(experiment, optimizer=settings.optimizer)
         inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
         inputs.check()
-        run = runs.described(workdir, *recorded(config, settings, request), request.extend, bool(saved))
+        run = runs.described(
+            workdir, *recorded(config, settings, request), request.extend, bool(saved), settings.absent()
+        )
         experiment.phases.check_not_past(max(saved, default=0))
         observer = observe(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
@@ -164,7 +175,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "head": {"architecture": task.architecture},
             }
             if distributed.is_first():
-                run = runs.settle(workdir, run, facts)
+                run = runs.settle(workdir, run, facts, {"model": configuration.old_defaults(ModelConfig)})
                 write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
             for line in probe.notes if probe else ():
                 observer.note(line)

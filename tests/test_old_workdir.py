@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,20 @@ def test_a_cut_run_is_resumed_and_ends_as_it_would_have(old: Path, capsys: pytes
         assert last[name] == pytest.approx(value, abs=1e-4), name
 
 
+def without(tree: dict[str, Any], path: str) -> Any:
+    """Take the key at the dotted ``path`` away."""
+    *groups, key = path.split(".")
+    for group in groups:
+        tree = tree[group]
+    return tree.pop(key)
+
+
+def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    tree = json.loads(path.read_text())
+    edit(tree)
+    path.write_text(json.dumps(tree))
+
+
 def test_a_cut_run_is_exported(old: Path) -> None:
     assert run(["export", "--workdir=pretrained", "--output=again"]) == 0
     assert_same_weights(old / "again", old / "pretrained_export")
@@ -84,7 +99,19 @@ def test_a_run_is_fine_tuned(old: Path) -> None:
 
 
 def test_a_fine_tuned_run_predicts_as_it_did_and_is_exported(old: Path) -> None:
-    """The same command finds it at its end, and predicts and exports anew."""
+    """The same command finds it at its end, and predicts and exports anew. Here it lacks keys, as if they had come
+    since, and another default, which no recipe names, has changed since."""
+
+    def older(run: dict[str, Any]) -> None:
+        for path in ("identity.weights", "identity.train.buckets", "facts.data.split_seed"):
+            without(run, path)
+        for path in ("identity.optimizer.bias_correction", "facts.model.attention", "facts.task.positive"):
+            without(run, path)
+        run["identity"]["optimizer"]["eps"] = 1e-5
+
+    change(old / "finetuned/run.json", older)
+    for facts in (old / "finetuned/best/checkpoints").glob("*/facts/metadata"):
+        change(facts, lambda tree: (without(tree, "model.attention"), without(tree, "task.positive")))
     expected = records(old / "finetuned/predictions_dev.jsonl")
     for made in ("predictions_dev.jsonl", "exported.json"):
         (old / "finetuned" / made).unlink()
@@ -97,3 +124,37 @@ def test_a_fine_tuned_run_predicts_as_it_did_and_is_exported(old: Path) -> None:
     for record, wanted in zip(found, expected, strict=True):
         assert record["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-4)
     assert_same_weights(old / "finetuned/hugging_face", old / "as_it_was")
+    run_now = read_run("finetuned")
+    assert run_now["identity"]["optimizer"]["eps"] == 1e-5
+    assert run_now["identity"]["optimizer"]["bias_correction"] == "none"  # the default then
+    assert run_now["facts"]["model"]["attention"] == "bidirectional"
+    assert "optimizer" not in run_now["config"]
+
+
+REFUSED = {
+    "a key of later": (
+        lambda run: run["identity"]["optimizer"].update(rho=0.5),
+        "pretrained was begun with config.optimizer.rho (0.5), which this version does not know; go on with the one "
+        "that made it (git commit 51fafe7a93b5169a14c5f4a092a53bb959ff8bf5)",
+    ),
+    "a key that means something else": (
+        lambda run: (
+            run["config"]["schedule"].update(decay_steps=7),
+            run["identity"]["schedule"].update(decay_steps=7),
+        ),
+        "config.schedule.decay_steps: 7 -> 0",
+    ),
+    "an absent fact of another value": (
+        lambda run: (without(run, "facts.model.attention"), run["facts"]["model"].update(activation="relu")),
+        "begun with other inputs: run.model.activation: 'relu' -> 'gelu'. Put",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_differs_is_an_error_by_name(name: str, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit, expected = REFUSED[name]
+    change(old / "pretrained/run.json", edit)
+    assert run(["pretrain", "--config=pretrain.json", "--workdir=pretrained"]) == 2
+    assert expected in capsys.readouterr().err.splitlines()[-1]
+    assert saved_steps("pretrained") == [30, 31]

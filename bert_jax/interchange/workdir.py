@@ -71,7 +71,7 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
     tokenizer = tokenizers.load(file, facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
         raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
-    config = configuration.build(ModelConfig, facts["model"], "model")
+    config = configuration.recall(ModelConfig, facts["model"], "model")
     if config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
     return TrainedModel(params, config, tokenizer, facts, step)

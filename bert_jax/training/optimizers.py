@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.configuration import check_fields
+from bert_jax.configuration import changed, check_fields
 
 BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # of each kind as it was published
 
@@ -29,7 +29,7 @@ class OptimizerConfig:
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip_norm: float | None = 1.0
-    bias_correction: Literal["none", "standard"] | None = None
+    bias_correction: Literal["none", "standard"] | None = changed(None, before="none")
 
     def __post_init__(self) -> None:
         if self.bias_correction is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import json
 import os
@@ -11,16 +10,16 @@ import platform
 import shutil
 import subprocess
 import time
+import types
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from bert_jax.cluster import distributed
-from bert_jax.configuration import differences
+from bert_jax.configuration import differences, merged, old_defaults, unknown_keys, unnamed_kept
 from bert_jax.errors import UserError
 from bert_jax.storage import files
-from bert_jax.training.optimizers import OptimizerConfig
 
 _PACKAGES = (
     "jax",
@@ -56,6 +55,38 @@ def read_run(workdir: str) -> dict[str, Any]:
     return run
 
 
+def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
+    """Return ``config`` as the run in ``workdir`` was begun: a key that neither its recipe nor this one names keeps the
+    value that the run has recorded, whatever the default is by now.
+
+    Args:
+      settings: the dataclass that the config makes.
+      bound: the run has saved a step; of another one nothing is kept.
+
+    Raises:
+      UserError: the run was begun with keys that ``settings`` does not have.
+    """
+    run = read_run(workdir) if bound else {}
+    begun, named = run.get("identity", {}), run.get("config", {})
+    if not begun or _kind(begun) != _kind(config):
+        return config
+    if unknown := unknown_keys(settings, {name: value for name, value in begun.items() if name != "init"}):
+        raise UserError(
+            f"{workdir} was begun with {', '.join(unknown)}, which this version does not know; go on with the one that "
+            f"made it (git commit {run.get('git_commit')}), or give another --workdir and start from its model with "
+            f"--init={workdir}"
+        )
+    if isinstance(named, Mapping) and named.get("private"):  # hashes stand for what these say
+        begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
+    old = {name: value for name, value in old_defaults(settings).items() if name in begun}
+    return unnamed_kept(settings, config, named, merged(old, begun))  # type: ignore[no-any-return]
+
+
+def _kind(tree: Mapping[str, Any]) -> str:
+    """What a config, or an identity, is one of."""
+    return "pretraining" if "objective" in tree else "fine-tuning"
+
+
 def described(
     workdir: str,
     config: Mapping[str, Any],
@@ -63,6 +94,7 @@ def described(
     command: str,
     extend: bool = False,
     bound: bool = True,
+    absent: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """What ``run.json`` shall hold of a command that starts a run or goes on with it.
 
@@ -70,6 +102,7 @@ def described(
       bound: the run has saved a step. One that failed before that starts anew, whatever it was.
       identity: what the run is: a restart with another value is an error. The rest of ``config`` is free.
       extend: allow other numbers of steps (the schedule is then that of the new length).
+      absent: what keys mean that the identity of a run lacks, because an earlier version recorded it.
 
     Raises:
       UserError: the workdir belongs to another run; the message names each difference.
@@ -88,12 +121,12 @@ def described(
             "copy, as 'run' in checkpoints/STEP/facts/metadata), or give another --workdir"
         )
     if run:
-        both = (run.get("identity", {}), identity)
-        held, wanted = ("pretraining" if "objective" in one else "fine-tuning" for one in both)
+        begun = run.get("identity", {})
+        held, wanted = _kind(begun), _kind(identity)
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
-        changed = differences(run.get("identity", {}), json.loads(json.dumps(identity)))
+        changed = differences(begun, json.loads(json.dumps(identity)), absent=absent)
         blocking = [d for d in changed if not (extend and _is_length(d))]
         if blocking:
             hint = "; --extend allows another number of steps" if all(map(_is_length, blocking)) else ""
@@ -114,33 +147,22 @@ def described(
     return run
 
 
-class Optimized(Protocol):
-    """The settings of a recipe, a frozen dataclass."""
-
-    @property
-    def optimizer(self) -> OptimizerConfig: ...
-
-
-S = TypeVar("S", bound=Optimized)
-
-
-def with_defaults_as_begun(settings: S, workdir: str, config: Mapping[str, Any]) -> S:
-    """The settings of the recipe ``config`` to go on with the run in ``workdir``: what neither its recipe nor this
-    one says of the optimizer is as it was. A default that has changed since then holds for new runs alone."""
-    run = read_run(workdir)
-    said = {*config.get("optimizer", {}), *run.get("config", {}).get("optimizer", {})}
-    kept = {name: v for name, v in run.get("identity", {}).get("optimizer", {}).items() if name not in said}
-    return dataclasses.replace(settings, optimizer=dataclasses.replace(settings.optimizer, **kept))  # type: ignore[type-var]
-
-
-def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def settle(
+    workdir: str,
+    run: dict[str, Any],
+    facts: Mapping[str, Any],
+    absent: Mapping[str, Any] = types.MappingProxyType({}),
+) -> dict[str, Any]:
     """Add what is known once vocabulary and corpus are there; on a restart it must be what it was.
+
+    Args:
+      absent: what keys mean that the facts of a run lack, because an earlier version recorded them.
 
     Raises:
       UserError: the vocabulary, the corpus or the model is another than before the restart.
     """
     facts = json.loads(json.dumps(facts))
-    changed = differences(run.get("facts", facts), facts, "run")
+    changed = differences(run.get("facts", facts), facts, "run", absent)
     if changed:
         raise UserError(
             f"{workdir} was begun with other inputs: {'; '.join(changed)}. Put them back, or use another --workdir"

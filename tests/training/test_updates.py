@@ -18,7 +18,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.pretraining import Settings
 from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
-from bert_jax.training.run import with_defaults_as_begun, write_run
+from bert_jax.training.run import as_begun, write_run
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 
 TINY = ModelConfig(50, hidden_size=8, num_layers=2, num_heads=2, mlp_dim=16, max_length=8)
@@ -178,10 +178,10 @@ def test_standard_correction_is_adamw() -> None:
 )
 def test_a_run_keeps_the_defaults_that_it_was_begun_with(tmp_path: Path, then: Any, now: Any, found: str) -> None:
     if then:
-        identity = {"optimizer": dataclasses.asdict(OptimizerConfig("lamb", bias_correction="none"))}
+        identity = {"objective": {}, "optimizer": dataclasses.asdict(OptimizerConfig("lamb", bias_correction="none"))}
         write_run(str(tmp_path), {"config": {"optimizer": then}, "identity": identity})
     config = {"objective": {}, "model": {}, "phases": {}, "optimizer": now}
-    settings = with_defaults_as_begun(configuration.build(Settings, config, "config"), str(tmp_path), config)
+    settings = configuration.build(Settings, as_begun(str(tmp_path), config, Settings, bool(then)), "config")
     assert settings.optimizer == OptimizerConfig("lamb", bias_correction=found)  # type: ignore[arg-type]
 
 
