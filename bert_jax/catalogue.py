@@ -26,7 +26,7 @@ def parts(room: str, having: str | None = None) -> dict[str, Path]:
 def find(room: str, name: str, having: str | None = None) -> ModuleType:
     """The module ``bert_jax.<room>.<name>``. Raises ``UserError`` that lists what is there, the nearest name first."""
     known = parts(room, having)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         kind = f"{having.lower()} in" if having else "part of"
         raise UserError(f"unknown {kind} bert_jax.{room} {name!r}; {nearest(str(name), known)}")
     return importlib.import_module(f"bert_jax.{room}.{name}")

@@ -25,7 +25,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     """``table[name]``, or an error that lists what is there."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise UserError(f"unknown {kind} {name!r}; {nearest(str(name), table)}")
     return table[name]
 

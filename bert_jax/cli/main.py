@@ -67,7 +67,9 @@ def ending(error: BaseException) -> tuple[str, int] | None:
 
 
 def _short(line: str) -> str:
-    """``line`` without its middle if a person would not read it all: a value in it may have any length."""
+    """``line`` as a terminal can show it, without its middle if a person would not read it all: a value in it may have
+    any length, and half a character."""
+    line = line.encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} ... {line[-LINE // 3 :]}"
 
 

@@ -59,9 +59,9 @@ class ModelConfig:
             if not 0 <= getattr(self, name) < 1
         ]
         problems += [
-            f"{name} is {getattr(self, name)}, must be above 0"
+            f"{name} is {getattr(self, name)}, must be above 0 and at most 1"
             for name in ("layer_norm_eps", "initializer_range")
-            if not getattr(self, name) > 0
+            if not 0 < getattr(self, name) <= 1
         ]
         if not problems and self.hidden_size % self.num_heads:
             divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]

@@ -18,7 +18,8 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 
-SECONDS = 30  # that a command may take before its training begins
+SECONDS = 30  # of processor time that a command may take before its training begins
+HANG_SECONDS = 300  # of any time: on a machine with much else to do
 CODES = (0, 2)
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 7, 100, 2**31, 2**63, 10**23, -(10**23), 10**11),
@@ -99,10 +100,11 @@ def attempt(argv: list[str], what: str, new: Path | None = None) -> str:
     told = f"{what}: bert-jax {' '.join(map(repr, argv))[:500]}"
 
     def stop(*_: Any) -> None:
-        raise AssertionError(f"{told}: still busy after {SECONDS} s")
+        raise AssertionError(f"{told}: still busy after {SECONDS} s of processor time, or {HANG_SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    signals = {number: signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)}
+    signal.alarm(HANG_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(argv)
@@ -112,7 +114,9 @@ def attempt(argv: list[str], what: str, new: Path | None = None) -> str:
         raise AssertionError(f"{told}: {type(error).__name__}: {str(error)[:300]}") from error
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in signals.items():
+            signal.signal(number, handler)
     said = err.getvalue()
     assert code in CODES, f"{told}: exit code {code}: {said[-500:]}"
     assert "Traceback" not in said, f"{told}: {said[-1500:]}"
