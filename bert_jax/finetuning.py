@@ -26,7 +26,7 @@ from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.model_choice import choose_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.prediction import Predictor, write_predictions
-from bert_jax.pretraining import export_newest
+from bert_jax.pretraining import export_newest, report_at_the_end
 from bert_jax.program import program
 from bert_jax.records import Example
 from bert_jax.rows.encoded import ExampleRows, steps_per_epoch
@@ -46,7 +46,6 @@ from bert_jax.training.memory import check_fits
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer, observe
 from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.report import write_report
 from bert_jax.training.schedules import ScheduleConfig
 from bert_jax.training.selection import SelectionConfig
 from bert_jax.training.state import overlay
@@ -208,9 +207,9 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
             frozen = frozen_parts(settings.frozen, given, workdir, facts)
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
-        if not distributed.is_first():
-            return {}
-        return finish(settings, request, splits, observer, experiment.selection.metric)
+            if not distributed.is_first():
+                return {}
+            return finish(settings, request, splits, observer, experiment.selection.metric)
 
 
 def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
@@ -387,19 +386,20 @@ def finish(
 ) -> dict[str, float]:
     """Predictions of the best checkpoint, which ``metric`` has chosen, report and export."""
     workdir = files.as_path(request.workdir)
-    predictor = Predictor.load(request.workdir)
-    results: dict[str, Any] = {"best_step": predictor.step, "metric": metric, "metrics": {}}
-    predictions: dict[str, Any] = {}
-    for name, examples in splits.items():
-        if not name.startswith("train"):
-            results["metrics"][name], predictions[name] = predictor.predict(examples, name)
-            write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
-    files.write_text(workdir / "results.json", json.dumps(results, indent=1))
-    write_details(request.workdir, predictor, splits, predictions, results)
-    where = f"report {write_report(request.workdir)}"
+    with observer.shown("reporting"):
+        predictor = Predictor.load(request.workdir)
+        results: dict[str, Any] = {"best_step": predictor.step, "metric": metric, "metrics": {}}
+        predictions: dict[str, Any] = {}
+        for name, examples in splits.items():
+            if not name.startswith("train"):
+                results["metrics"][name], predictions[name] = predictor.predict(examples, name)
+                write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
+        files.write_text(workdir / "results.json", json.dumps(results, indent=1))
+        write_details(request.workdir, predictor, splits, predictions, results)
     plain = predictor.task.exported and not settings.bilstm_layers
-    if settings.export and plain and predictor.trained.config.attention == "bidirectional":
-        where += f", model {export_newest(request.workdir, observer.note)}"
+    exports = settings.export and plain and predictor.trained.config.attention == "bidirectional"
+    model = export_newest(request.workdir, observer) if exports else None
+    where = f"report {report_at_the_end(request.workdir, observer)}" + (f", model {model}" if model else "")
     observer.note(
         f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"
         f"next: {program()} predict --workdir={request.workdir} --input=FILE"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -32,6 +32,7 @@ from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files
+from bert_jax.storage.replacing import replaced_directory
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ from bert_jax.training.loggers.base import check_loggers
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.memory import check_fits
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.observer import observe
+from bert_jax.training.observer import Observer, observe
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.report import write_report
 from bert_jax.training.schedules import ScheduleConfig
@@ -185,8 +186,8 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 else None
             )
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
-        if distributed.is_first():
-            finish(settings, request, observer.note)
+            if distributed.is_first():
+                finish(settings, request, observer)
     return result
 
 
@@ -279,31 +280,46 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
     note(f"to beat on the held-out rows: {', '.join(shown)}")
 
 
-def finish(settings: Settings, request: Request, note: Note) -> None:
+def finish(settings: Settings, request: Request, observer: Observer) -> None:
     """Examples, export and report of a run that has ended, and what to do next."""
     workdir = files.as_path(request.workdir)
+    both_sides = settings.model.get("attention") != "causal"
     if settings.examples and not settings.private:  # what a model fills in are words of its text
-        trained = load_trained(request.workdir)
-        if trained.config.attention == "bidirectional":  # a left-to-right model fills no [MASK]
-            filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
-            files.write_text(workdir / "examples.json", json.dumps([as_record(f) for f in filled]))
-            note("\n".join(as_table(f) for f in filled))
-    where = f"report {write_report(request.workdir)}"
-    if settings.export and settings.model.get("attention") != "causal":  # transformers has no class of BERT for it
-        where += f", model {export_newest(request.workdir, note)}"
-    note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
-    if settings.model.get("attention") != "causal":
+        with observer.shown("reporting"):
+            fill_examples(request.workdir, settings.examples, observer.note)
+    model = None
+    if settings.export and both_sides:  # transformers has no class of BERT for the other
+        model = export_newest(request.workdir, observer)
+    report = report_at_the_end(request.workdir, observer)
+    where = f"report {report}" + (f", model {model}" if model else "")
+    observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
+    if both_sides:
         example = settings.examples[0] if settings.examples else "The [MASK] of the story."
-        note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
+        observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
 
-def export_newest(workdir: str, note: Note) -> epath.Path:
-    """``workdir/hugging_face``, written anew unless it holds the last step already."""
+def fill_examples(workdir: str, examples: Sequence[str], note: Note) -> None:
+    """``examples.json``: what the newest model fills in for each ``[MASK]``."""
+    trained = load_trained(workdir)
+    if trained.config.attention == "bidirectional":  # a left-to-right model fills no [MASK]
+        filled = fill_mask(trained.params, trained.config, trained.tokenizer, examples)
+        files.write_text(files.as_path(workdir) / "examples.json", json.dumps([as_record(f) for f in filled]))
+        note("\n".join(as_table(f) for f in filled))
+
+
+def report_at_the_end(workdir: str, observer: Observer) -> str:
+    """Write the report as the last act of a run; its path."""
+    with observer.shown("reporting"):
+        return write_report(workdir, {**observer.status.content(), "state": "finished"})
+
+
+def export_newest(workdir: str, observer: Observer) -> epath.Path:
+    """``workdir/hugging_face``, written anew unless it holds the last step already; an old one stays until then."""
     model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))})
     if not (model / "config.json").exists() or not record.exists() or record.read_text() != newest:
-        if model.exists():
-            model.rmtree()
-        note(export_workdir(workdir, model).line)
+        with observer.shown("exporting"):
+            report = export_workdir(workdir, model, into=replaced_directory)
+        observer.note(report.line)
         files.write_text(record, newest)
     return model

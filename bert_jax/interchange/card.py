@@ -29,6 +29,7 @@ _PURPOSES = {
     "BertForQuestionAnswering": "Finds the answer to a question in a passage.",
     "BertForMultipleChoice": "Scores the choices that may follow a text.",
 }
+CARD = "README.md"
 _HEADLESS = "fine-tuning, feature extraction and study"
 _TRAINED = "texts of the kind it was trained and evaluated on, after a look at its errors on yours"
 
@@ -94,6 +95,12 @@ outputs.
 {json.dumps(run.get("config", facts["model"]), indent=1)}
 ```
 """
+
+
+def weights_section(digests: Mapping[str, str]) -> str:
+    """The end of a card: the sha256 of the weights among ``digests`` (file name -> sha256)."""
+    lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
+    return "\n".join(["", "## Weights", "", *lines, ""])
 
 
 def _front(head: Head, pooling: Pooling | None, parent: Parent | None) -> str:

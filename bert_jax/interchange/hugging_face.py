@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_config
+from bert_jax.interchange.card import CARD, weights_section
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.model_configs import hf_config, model_config
 from bert_jax.interchange.pooling import Pooling, write_pooling
@@ -21,6 +22,8 @@ from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
 from bert_jax.models.config import ModelConfig
 from bert_jax.storage import files
+from bert_jax.storage.replacing import Directory
+from bert_jax.storage.sums import SUMS, first_damage, write_sums
 from bert_jax.text.tokenizer import Tokenizer
 
 __all__ = ["WEIGHTS", "Imported", "export_model", "import_model"]
@@ -57,8 +60,9 @@ def export_model(
     head: Head | None = None,
     pooling: Pooling | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    into: Directory = files.whole_directory,
 ) -> Report:
-    """Write config.json, the tensors, the tokenizer's files and the model card, all or nothing.
+    """Write config.json, the tensors, the tokenizer's files, their sha256 and the model card, all or nothing.
 
     Before the folder appears it is read again: its tensors must be those in memory, bit by bit, and a BERT in numpy
     must make of them, by their names, the outputs that our modules make.
@@ -67,6 +71,7 @@ def export_model(
       params: unrolled tree of the model; parts that the class of ``head`` does not have are left out.
       head: None: ``BertForPreTraining``.
       pooling: of an encoder ("BertModel") for sentence-transformers.
+      into: how ``output`` is written: where it must be new, or in place of an older one (``replaced_directory``).
 
     Raises:
       UserError: ``output`` is there already, the disk is full, a part is missing, or the numerical probe fails.
@@ -76,13 +81,15 @@ def export_model(
         raise UserError(f"pooling files go with an encoder alone, this is a {head.architecture}; add --as=BertModel")
     config = dataclasses.replace(config, layers="unrolled")
     tensors, report = written_tensors(params, config, head)
-    with files.whole_directory(output) as folder:
+    with into(output) as folder:
         write_tensors(folder, tensors, output, max_shard_bytes)
         write_json(folder / "config.json", hf_config(config, tokenizer, head))
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             write_pooling(folder, config, pooling)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        # What an import reads: pooling files lie deeper, and the card is for people to go on with.
+        digests = write_sums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
+        (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
         probe = _check_written(folder, params, config, head)
     return dataclasses.replace(
         report, title=f"exported to {output}: {head.architecture}, {_count(tensors)} parameters", notes=(probe,)
@@ -108,13 +115,18 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
     """Read a BERT with any of its heads.
 
     Raises:
-      UserError: no BERT, weights only as a pickle, a damaged file, tensors that do not fit the config.
+      UserError: no BERT, weights only as a pickle, a damaged file, one that is not as ``SHA256SUMS`` beside it says
+        (where that is there), tensors that do not fit the config.
     """
     with files.downloaded(directory) as folder:
         return _import_local(folder, str(directory), "nothing was imported")
 
 
 def _import_local(folder: Path, where: str, advice: str) -> Imported:
+    if (folder / SUMS).exists() and (damage := first_damage(folder)):
+        raise UserError(
+            f"{where}: {damage}; copy the whole folder again, or remove {SUMS} if somebody changed it on purpose"
+        )
     described = read_json(folder / "config.json")
     config = model_config(described, where)
     tokenizer = read_tokenizer(folder, config, where)
@@ -136,7 +148,7 @@ def _count(tensors: dict[str, np.ndarray]) -> str:
 def licence_of(folder: str | os.PathLike[str]) -> str | None:
     """What the front matter of a folder's model card says, if anything."""
     try:
-        lines = (files.as_path(folder) / "README.md").read_text(encoding="utf-8").splitlines()
+        lines = (files.as_path(folder) / CARD).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return None
     if not lines or lines[0].strip() != "---":

@@ -25,6 +25,7 @@ from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
 from bert_jax.storage import files
+from bert_jax.storage.replacing import Directory
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.formats import is_number
@@ -94,6 +95,7 @@ def export_workdir(
     architecture: str | None = None,
     pooling: Pooling | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    into: Directory = files.whole_directory,
 ) -> Report:
     """Write a checkpoint as a Hugging Face directory, by the class that its task makes.
 
@@ -101,6 +103,7 @@ def export_workdir(
       step: None: the best one where the run has kept it, else the newest.
       architecture: another class, such as "BertModel", which leaves the heads out.
       pooling: None: as the task "sentence_embeddings" was trained, else no files of sentence-transformers.
+      into: how ``output`` is written: where it must be new, or in place of an older one (``replaced_directory``).
 
     Raises:
       UserError: as ``load_trained`` and ``export_model``; a class that transformers or the model has not.
@@ -128,7 +131,7 @@ def export_workdir(
         parent_of(trained.facts),
     )
     report = export_model(
-        trained.params, trained.config, trained.tokenizer, output, card, head, pooling, max_shard_bytes
+        trained.params, trained.config, trained.tokenizer, output, card, head, pooling, max_shard_bytes, into
     )
     return dataclasses.replace(report, title=f"{report.title}, step {trained.step:,} of {workdir}")
 

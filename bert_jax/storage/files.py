@@ -191,6 +191,7 @@ def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
 def remove(folder: epath.Path) -> None:
     """Remove a folder, from an object store too: if that is cut short, nobody takes the rest for a whole one."""
     (folder / UNFINISHED).write_text("")
+    (folder / MARKER).unlink(missing_ok=True)
     for entry in folder.iterdir():
         if entry.name != UNFINISHED:
             entry.rmtree() if entry.is_dir() else entry.unlink()

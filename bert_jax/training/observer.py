@@ -47,13 +47,14 @@ class Observer:
         """While something else than steps goes on: ``compiling``, ``evaluating``, ``saving``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
-        with self._shown(state):
+        with self.shown(state):
             yield
         distributed.at(self._step, "training")
         self._other_seconds += time.perf_counter() - start
 
     @contextlib.contextmanager
-    def _shown(self, state: str) -> Iterator[None]:
+    def shown(self, state: str) -> Iterator[None]:
+        """While something goes on after the last step: ``exporting``, ``reporting``."""
         with self.progress.outside(state), self.status.during(state):
             yield
 
@@ -96,7 +97,8 @@ class Observer:
 
     @contextlib.contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """The status says how the block ended, also when it failed or was interrupted."""
+        """The status says how the block ended, also when it failed or was interrupted: a run is finished when its last
+        step, its export and its report are."""
         try:
             yield
         except KeyboardInterrupt:
@@ -131,7 +133,7 @@ class Bystander(Observer):
         pass
 
     @contextlib.contextmanager
-    def _shown(self, state: str) -> Iterator[None]:
+    def shown(self, state: str) -> Iterator[None]:
         yield
 
     def evaluations(self, until: int) -> list[Record]:

@@ -9,11 +9,13 @@ STYLE = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --text: #1b2330; --soft: #5b6675; --rule: #e3e7ed; --grid: #edf0f4;
   --train: #2f6fd6; --eval: #d9631e; --reference: #7b52c4; --good: #1c7f4f; --bad: #b3352b;
-  --a: #2f6fd6; --b: #e39a2d; --c: #2f9e7e; --d: #8a63cf; --e: #d2573f; --f: #8793a3; --g: #c66b9d; --h: #6b7f2f; }
+  --a: #2f6fd6; --b: #e39a2d; --c: #2f9e7e; --d: #8a63cf; --e: #d2573f; --f: #8793a3; --g: #c66b9d; --h: #6b7f2f;
+  --i: #3f93ab; --j: #a8703f; --k: #5c6675; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #0f131a; --card: #171d27; --text: #e6eaf1; --soft: #98a4b5; --rule: #2a3342; --grid: #232b38;
   --train: #6fa4ff; --eval: #ff9f5a; --reference: #b699f5; --good: #5cc894; --bad: #ff8a7d;
-  --a: #6fa4ff; --b: #f0b65a; --c: #5cc8a6; --d: #b699f5; --e: #f58672; --f: #8d99aa; --g: #e79cc4; --h: #b5c96a; } }
+  --a: #6fa4ff; --b: #f0b65a; --c: #5cc8a6; --d: #b699f5; --e: #f58672; --f: #8d99aa; --g: #e79cc4; --h: #b5c96a;
+  --i: #74c3da; --j: #d9a273; --k: #b3bdcc; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text); -webkit-text-size-adjust: 100%;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }

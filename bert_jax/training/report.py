@@ -40,9 +40,12 @@ SPLITS = {"train": "train", "eval": "held-out"}
 MAX_ROWS = 120  # of each split in the table of numbers
 
 
-def write_report(workdir: str | os.PathLike[str]) -> str:
+def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
     """Write ``workdir/report.html`` from metrics.jsonl and, where they are there, run.json, status.json,
     baselines.json, examples.json and details.json; return its path.
+
+    Args:
+      state: of the run that writes it as its last act; None: as status.json says.
 
     Raises:
       UserError: no record of a run in ``workdir``, or the disk is full.
@@ -54,10 +57,8 @@ def write_report(workdir: str | os.PathLike[str]) -> str:
     if not records:
         raise UserError(f"{folder / run_log.FILE} holds no record yet; wait for the first evaluation")
     run = _read(folder / "run.json", {})
-    try:
-        state = status.read(folder)
-    except UserError:
-        state = {}
+    if state is None:
+        state = _status(workdir)
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
     details = sound(_read(folder / DETAILS, {}))
@@ -103,6 +104,13 @@ def _name(run: Mapping[str, Any], workdir: str | os.PathLike[str]) -> str:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def _status(workdir: str | os.PathLike[str]) -> Mapping[str, Any]:
+    try:
+        return status.read(workdir)
+    except UserError:
+        return {}
 
 
 # ---- The top: name, state, headline figures ----------------------------------------------------------------------
@@ -283,7 +291,7 @@ def _goodput(goodput: Mapping[str, Any]) -> str:
     parts = sorted(((k, v) for k, v in goodput.items() if is_number(v) and v > 0), key=lambda part: -part[1])
     total = sum(seconds for _, seconds in parts)
     bars, keys = [], []
-    for (name, seconds), colour in zip(parts, "abcdefgh", strict=False):
+    for (name, seconds), colour in zip(parts, "abcdefghijk", strict=False):
         share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
         bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
         keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')

@@ -18,7 +18,17 @@ from bert_jax.storage import files
 from bert_jax.training.formats import decimal, is_number
 
 FILE = "status.json"
-RUNNING = ("starting", "restoring", "compiling", "training", "evaluating", "probing", "saving")
+RUNNING = (
+    "starting",
+    "restoring",
+    "compiling",
+    "training",
+    "evaluating",
+    "probing",
+    "saving",
+    "exporting",
+    "reporting",
+)
 ENDED = ("finished", "failed", "interrupted", "preempted")
 # State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
 ACCOUNTS = {
@@ -29,6 +39,8 @@ ACCOUNTS = {
     "evaluating": "evaluation",
     "probing": "probe",
     "saving": "save",
+    "exporting": "export",
+    "reporting": "report",
 }
 NUMBERS = (
     "step",
@@ -51,8 +63,8 @@ class StatusFile:
     Only process 0 of a job has one. What changes is written within ``every_seconds``, the heartbeat every 15 s.
 
     ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, restore, compile,
-    train, input_wait, evaluation, probe, save, and lost (done again after a kill). Nothing here raises on a full or
-    broken disk.
+    train, input_wait, evaluation, probe, save, export, report, and lost (done again after a kill). Nothing here raises
+    on a full or broken disk.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
@@ -142,11 +154,15 @@ class StatusFile:
             self._goodput[source] = self._goodput.get(source, 0.0) - seconds
             self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
-    def _write(self) -> None:
+    def content(self) -> dict[str, Any]:
+        """What the file says from now on."""
         with self._lock:
             self._count()
             goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
-            content = {**self._fields, "heartbeat": time.time(), "goodput": goodput}
+            return {**self._fields, "heartbeat": time.time(), "goodput": goodput}
+
+    def _write(self) -> None:
+        content = self.content()
         try:
             files.write_text(self._path, json.dumps(content, indent=2) + "\n")
         except Exception as error:  # a store's client raises what it likes, and training goes on

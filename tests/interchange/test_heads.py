@@ -54,8 +54,10 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy_of(exports: Path, tmp_path: Path) -> Any:
-    """Copies of exports that a test may spoil."""
-    return lambda name: Path(shutil.copytree(exports / name, tmp_path / name))
+    """Copies of exports that a test may spoil; without the list of sha256, as others write models."""
+    return lambda name: Path(
+        shutil.copytree(exports / name, tmp_path / name, ignore=shutil.ignore_patterns("SHA256SUMS"))
+    )
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_mode
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.storage import files
+from bert_jax.storage.sums import SUMS
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny
 
@@ -41,9 +44,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
-    """A copy of the export that a test may spoil."""
+    """A copy of the export that a test may spoil; without the list of sha256, as others write models."""
     for file in exported.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / SUMS).unlink()
     return tmp_path
 
 
@@ -70,11 +74,30 @@ def test_what_goes_out_comes_back(exported: Path) -> None:
     assert imported.tokenizer.sha256 == TOKENIZER.sha256
 
 
+def test_the_sha256_of_the_weights_stands_beside_them_and_in_the_card(exported: Path) -> None:
+    digest = files.sha256(exported / WEIGHTS)
+    assert f"{digest}  {WEIGHTS}\n" in (exported / SUMS).read_text()
+    assert (exported / "README.md").read_text() == f"the card\n## Weights\n\n- {WEIGHTS}: sha256 `{digest}`\n"
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "vocab.txt", "tokenizer_config.json"])
+def test_a_changed_file_is_refused_where_the_list_is_there(exported: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "model"))
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / name).write_bytes(data)
+    with pytest.raises(UserError, match=f"model: {name} is damaged: its sha256 is not that of SHA256SUMS; copy the"):
+        import_model(folder)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"'{name}', which SHA256SUMS lists, is missing"):
+        import_model(folder)
+
+
 def test_the_files_of_a_directory(exported: Path) -> None:
     names = {file.name for file in exported.iterdir()}
     assert names == {
         "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json",
-        "special_tokens_map.json", "README.md",
+        "special_tokens_map.json", "README.md", "SHA256SUMS",
     }  # fmt: skip
     assert len({file.stat().st_mode for file in exported.iterdir()}) == 1  # whoever may read one may read all
     config = json.loads((exported / "config.json").read_text())

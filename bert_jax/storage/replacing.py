@@ -1,0 +1,57 @@
+"""A folder takes the place of an older one, which stays until the new one is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeAlias
+
+from bert_jax.storage import files
+
+# ``files.whole_directory``, which refuses a place that is taken, or ``replaced_directory``.
+Directory: TypeAlias = Callable[[str | os.PathLike[str]], AbstractContextManager[Path]]
+
+
+@contextlib.contextmanager
+def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty local folder that takes the place of ``path`` if the block ends well, and vanishes if it does not.
+
+    Two renames exchange the folders. What a kill between the two leaves is put back by the next call. An object store
+    has no rename: there the old folder goes first, its marker before all else.
+
+    Raises:
+      UserError: ``path`` cannot be written, holds files of something else on an object store, or the disk is full.
+    """
+    target = files.as_path(path)
+    if files.is_remote(target):
+        with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+            with files.explained(target, only=files.DISK_TROUBLE):
+                yield Path(folder)
+            with files.explained(target):
+                files.upload(Path(folder), target)
+        return
+    place, new, old = (Path(f"{os.fspath(target)}{ending}") for ending in ("", ".new", ".replaced"))
+    _put_back(old, place)
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        with files.whole_directory(new) as folder:
+            yield folder
+        with files.explained(target):
+            if place.exists():
+                os.replace(place, old)
+            os.replace(new, place)
+    finally:
+        _put_back(old, place)
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _put_back(old: Path, place: Path) -> None:
+    """End an exchange that was cut: the old folder takes its place again, or goes if the new one is there."""
+    if old.exists() and not place.exists():
+        os.replace(old, place)
+    shutil.rmtree(old, ignore_errors=True)
