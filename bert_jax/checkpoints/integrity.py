@@ -8,6 +8,7 @@ tell of each in hundreds of lines: it reads all arrays at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -34,9 +35,11 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
     names = _of_items(step)
     if not files.is_remote(step):
         state = Path(step) / STATE
-        arrays = {at.key: files.sha256(state / at.file, at.start, at.length) for at in stored(state) if at.key}
-        (step / ARRAYS).write_text(files.listing(arrays))
-        names.append(ARRAYS)
+        with contextlib.suppress(ValueError):  # an index of another form: then no array will be named
+            pieces = [at for at in stored(state) if at.key is not None]
+            arrays = {str(at.key): files.sha256(state / at.file, at.start, at.length) for at in pieces}
+            (step / ARRAYS).write_text(files.listing(arrays))
+            names.append(ARRAYS)
     write_sums(step, names)
 
 

@@ -18,10 +18,12 @@ from bert_jax.checkpoints.leaves import Fresh, none_fresh, read_tree
 from bert_jax.checkpoints.remote_steps import readable, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
+from bert_jax.program import warn
 from bert_jax.storage import files
 
 BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # as JAX and tensorstore say that there is too little of something
+UNVERIFIED = "is unverified: it has no list of sha256, as those that older versions have saved"
 T = TypeVar("T")
 
 
@@ -76,7 +78,7 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
         for other, reason in damaged.items():
             note(f"{reason}; set aside as {_set_aside(folder, other)}")
         if not verified:
-            note(f"step {step} is unverified: it has no list of sha256, as those that older versions have saved")
+            note(f"step {step} {UNVERIFIED}")
         return state
     if damaged:
         raise UserError(
@@ -199,13 +201,16 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
         raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first'}")
     step = steps[-1] if step is None else step
     try:
-        return *_read(workdir, step, _params)[0], step
+        (params, facts), verified = _read(workdir, step, _params)
     except Exception as error:  # whatever a damaged file makes a library raise
         if isinstance(error, UserError) or _of_machine(error):
             raise
         raise UserError(
             f"{workdir}: step {step} cannot be read ({first_line(error)}); {_advice(workdir, step)}"
         ) from error
+    if not verified:
+        warn(f"{workdir}: step {step} {UNVERIFIED}")
+    return params, facts, step
 
 
 def _advice(workdir: str, step: int) -> str:
@@ -213,7 +218,9 @@ def _advice(workdir: str, step: int) -> str:
     run = os.path.dirname(workdir) if PurePath(workdir).name == BEST else workdir
     others = [s for s in saved_steps(run) if (run, s) != (workdir, step)]
     if verified := [s for s in others if is_verified(run, s)]:
-        return f"choose another of its steps: {', '.join(map(str, verified))}"
+        return (
+            f"choose another {'step of the run' if run != workdir else 'of its steps'}: {', '.join(map(str, verified))}"
+        )
     unverified = f" (unverified: {', '.join(map(str, others))})" if others else ""
     return f"it has no other that is whole{unverified}; copy it again, or train again"
 

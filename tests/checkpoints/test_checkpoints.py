@@ -323,6 +323,7 @@ def test_a_step_without_a_list_is_checked_for_what_is_missing(
         read_params(str(tmp_path))
     assert "\n" not in str(error.value)
     assert_same(read_params(str(tmp_path), 5)[0], state_at(5).params)
+    assert "step 5 is unverified: it has no list of sha256" in capfd.readouterr().err
     notes: list[str] = []
     assert_same(restore(str(tmp_path), notes), state_at(5))
     assert len(notes) == 2

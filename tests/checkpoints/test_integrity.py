@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,19 @@ import pytest
 from bert_jax.checkpoints import integrity, restoring
 from bert_jax.checkpoints.integrity import DamagedStepError, check_step, findings
 from bert_jax.checkpoints.restoring import newest_verified, read_params, saved_steps
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 from bert_jax.storage.sums import SUMS
 from bert_jax.training.state import abstract
-from tests.checkpoints.test_checkpoints import assert_same, restore, save, state_at
+from tests.checkpoints.test_checkpoints import FACTS, assert_same, restore, save, state_at
 from tests.trust.damage import flip_bit
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -196,19 +202,45 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def test_a_step_of_an_object_store_that_was_fetched_by_hand_is_verified(tmp_path: Path) -> None:
-    """Its marker comes along."""
-    save("memory://bucket/by-hand", 5)
-    store = restoring.steps_folder("memory://bucket/by-hand") / "5"
-    fetched = step_of(tmp_path, 5)
-    for name in restoring.files.below(store):
-        (fetched / name).parent.mkdir(parents=True, exist_ok=True)
-        (fetched / name).write_bytes((store / name).read_bytes())
+def test_steps_move_between_disks_and_object_stores(tmp_path: Path) -> None:
+    """What verifies them comes along: the marker of an upload, the list of a step."""
+    save("memory://moved/run", 5)
+    fetched = tmp_path / "fetched"
+    move(restoring.steps_folder("memory://moved/run") / "5", fetched)
     assert check_step(fetched)
     flip(fetched / "commit_success.txt")
     with pytest.raises(DamagedStepError, match="commit_success.txt is damaged: its sha256 is not that of COMMITTED"):
         check_step(fetched)
-    shutil.rmtree(tmp_path / "checkpoints")
+
+    save(str(tmp_path), 10)
+    put = restoring.steps_folder("memory://moved/run") / "10"
+    move(files.as_path(step_of(tmp_path, 10)), put)
+    assert saved_steps("memory://moved/run") == [5, 10]
+    assert check_step(put)
+    assert_same(read_params("memory://moved/run")[0], state_at(10).params)
+    (put / SUMS).unlink()
+    integrity.write_lists(put)  # as where several processes save there
+    assert check_step(put)
+    (put / "facts" / "metadata").write_text("{}")
+    with pytest.raises(DamagedStepError, match="facts/metadata is damaged"):
+        check_step(put)
+    files.as_path("memory://moved").rmtree()
+
+
+def move(source: Any, target: Any) -> None:
+    for name in files.below(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes((source / name).read_bytes())
+
+
+def test_a_damaged_best_evaluation_points_at_steps_of_the_run(saved: Path) -> None:
+    save_params(str(saved / "best"), state_at(3).params, FACTS)
+    (saved / "checkpoints" / "5" / SUMS).unlink()
+    flip(arrays_file(step_of(saved / "best", 0)))
+    with pytest.raises(
+        UserError, match=r"best: step 0 cannot be read .*\(array params.dense.kernel\).*another step of the run: 10$"
+    ):
+        read_params(str(saved / "best"))
 
 
 def test_the_shapes_tell_what_a_state_takes_on_each_device() -> None:
