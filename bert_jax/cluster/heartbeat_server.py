@@ -156,9 +156,14 @@ class HeartbeatServer:
         self._strangers.hang_up()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (member := await self._admit(reader, writer)) is None:
+        try:
+            if member := await self._admit(reader, writer):
+                await self._attend(member, reader)
+        finally:
             writer.close()
-            return
+
+    async def _attend(self, member: Member, reader: asyncio.StreamReader) -> None:
+        """Hear a member until it goes; the others are told if it has not said goodbye."""
         left = False
         try:
             while line := await read_line(reader, LINE_BYTES):
@@ -167,8 +172,7 @@ class HeartbeatServer:
             pass
         except BadMessage as error:
             await self._stop(f"{member.name} sent {error}; install the same version everywhere", BAD_INPUT)
-        writer.close()
-        if self._members.get(member.card.process_id) is member:
+        finally:
             del self._members[member.card.process_id]
             if not left:
                 await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")

@@ -10,10 +10,11 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from bert_jax.cluster.rendezvous import split_address
 
+T = TypeVar("T")
 Attack = Callable[[str, random.Random], list[socket.socket]]
 JOIN = {"kind": "Join", "process_id": 1, "num_processes": 2, "host": "h", "pid": 7, "nonce": "n", "proof": "0" * 64}
 BEAT = {"kind": "Beat", "step": 3, "moves": 1, "state": "training", "age": 0.1, "limit": 30.0}
@@ -37,7 +38,19 @@ def say(address: str, *lines: bytes) -> list[socket.socket]:
 
 def say_each(address: str, lines: Iterable[bytes]) -> list[socket.socket]:
     """Send lines on a connection each."""
-    return [line for text in lines for line in say(address, text)]
+    return each(lines, lambda text: say(address, text))
+
+
+def each(values: Iterable[T], attack: Callable[[T], list[socket.socket]]) -> list[socket.socket]:
+    """All connections of an attack with one value after the other; none if one of them cannot be made."""
+    opened: list[socket.socket] = []
+    try:
+        for value in values:
+            opened += attack(value)
+    except OSError:
+        close(opened)
+        raise
+    return opened
 
 
 def as_json(*messages: Any) -> list[bytes]:
@@ -56,16 +69,16 @@ def half_closed(address: str, _: random.Random) -> list[socket.socket]:
 
 def half_closed_by_the_other_half(address: str, _: random.Random) -> list[socket.socket]:
     line = connect(address)
+    line.sendall(b"then nothing is read")
     line.shutdown(socket.SHUT_RD)
-    return [line, *say(address, b"then nothing is read")]
+    return [line]
 
 
 def reset(address: str, _: random.Random) -> list[socket.socket]:
     for before in (b"", b"{", json.dumps(JOIN).encode() + b"\n"):
-        line = connect(address)
-        line.sendall(before)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        line.close()
+        with connect(address) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            line.sendall(before)
     return []
 
 
@@ -136,18 +149,14 @@ def keys_that_lack_or_are_too_many(address: str, _: random.Random) -> list[socke
 
 def a_guessed_proof(address: str, rng: random.Random) -> list[socket.socket]:
     """As each of the processes; what follows is not heard."""
-    opened = []
-    for number in (0, 1, 2):
-        join = {**JOIN, "process_id": number, "proof": rng.randbytes(32).hex()}
-        opened += say(address, *as_json(join, BEAT, FAILED))
-    return opened
+    joins = [{**JOIN, "process_id": number, "proof": rng.randbytes(32).hex()} for number in (0, 1, 2)]
+    return each(joins, lambda join: say(address, *as_json(join, BEAT, FAILED)))
 
 
 def the_challenge_as_proof(address: str, _: random.Random) -> list[socket.socket]:
     line = connect(address)
-    with contextlib.suppress(OSError, ValueError):
-        said = json.loads(line.makefile("rb").readline())
-        for text in said.values():
+    with contextlib.suppress(OSError, ValueError), line.makefile("rb") as lines:
+        for text in json.loads(lines.readline()).values():
             line.sendall(as_json({**JOIN, "nonce": text, "proof": text})[0] + b"\n")
     return [line]
 
@@ -162,16 +171,14 @@ def messages_without_a_proof(address: str, _: random.Random) -> list[socket.sock
 
 
 def what_ended_jobs_before_there_was_a_proof(address: str, _: random.Random) -> list[socket.socket]:
-    opened = []
-    for number in (0.5, 1, 0, True, "1"):
-        card = {"process_id": number, "num_processes": 2, "host": "h", "pid": 7}
-        opened += say(address, *as_json(card, {"step": "x", "state": "s"}, {"failed": "so it is", "code": 2}))
-    return opened
+    cards = [{"process_id": n, "num_processes": 2, "host": "h", "pid": 7} for n in (0.5, 1, 0, True, "1")]
+    then = {"step": "x", "state": "s"}, {"failed": "so it is", "code": 2}
+    return each(cards, lambda card: say(address, *as_json(card, *then)))
 
 
 def many_connections(address: str, _: random.Random) -> list[socket.socket]:
     """More than are kept."""
-    return [connect(address) for _ in range(400)]
+    return each(range(400), lambda _: [connect(address)])
 
 
 NOISE: Mapping[str, Attack] = MappingProxyType(
@@ -215,16 +222,25 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
 )
 
 
-def are_hung_up(lines: Iterable[socket.socket]) -> bool:
-    """Whether the other side has closed all of these connections, or closes them soon."""
-    for line in lines:
-        line.settimeout(30)
-        try:
-            while line.recv(2**16):
-                pass
-        except TimeoutError:
-            return False
-        except OSError:  # reset
-            pass
-        line.close()
+def are_hung_up(lines: Iterable[socket.socket], seconds: float = 30.0) -> bool:
+    """Whether the other side closes all of these connections."""
+    deadline = time.monotonic() + seconds
+    try:
+        for line in lines:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    line.settimeout(max(deadline - time.monotonic(), 0.01))
+                    if not line.recv(2**16):
+                        break
+                    if time.monotonic() > deadline:
+                        return False
+    except TimeoutError:
+        return False
+    finally:
+        close(lines)
     return True
+
+
+def close(lines: Iterable[socket.socket]) -> None:
+    for line in lines:
+        line.close()

@@ -52,6 +52,8 @@ def test_no_stranger_ends_a_job(
     held = [line for attack in strangers.ATTACKS.values() for line in attack(job.address, rng)]
     assert first._server is not None
     assert len(first._server._strangers._there) <= 50
+    held += strangers.silence(job.address, rng) + strangers.half_closed_by_the_other_half(job.address, rng)
+    held += strangers.byte_by_byte(job.address, rng)  # after these come none for whom they would be dropped
     second, proof_of_second = recorded_join(job, monkeypatch)
     until(lambda: first._all_here and second._all_here)
     held += [line for attack in strangers.ATTACKS.values() for line in attack(job.address, rng)]

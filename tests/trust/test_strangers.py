@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,12 +81,15 @@ def test_a_real_job_that_is_attacked_from_its_start_to_its_end(
     over = threading.Event()
 
     def attack() -> None:
-        held: deque = deque(maxlen=500)  # those that come out are closed
+        held: list[socket.socket] = []
         while not over.wait(0.1):
             name = rng.choice(sorted(attacks))
             with contextlib.suppress(OSError):  # nobody listens yet, or any more
                 held += attacks[name](address, rng)
                 done[name] += 1
+            strangers.close(held[:-500])
+            held = held[-500:]
+        strangers.close(held)
 
     attacking = threading.Thread(target=attack, daemon=True)
     attacking.start()
