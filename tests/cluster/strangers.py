@@ -63,20 +63,22 @@ def silence(address: str, _: random.Random) -> list[socket.socket]:
 
 def half_closed(address: str, _: random.Random) -> list[socket.socket]:
     line = connect(address)
-    line.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError):  # hung up already
+        line.shutdown(socket.SHUT_WR)
     return [line]
 
 
 def half_closed_by_the_other_half(address: str, _: random.Random) -> list[socket.socket]:
     line = connect(address)
-    line.sendall(b"then nothing is read")
-    line.shutdown(socket.SHUT_RD)
+    with contextlib.suppress(OSError):
+        line.sendall(b"then nothing is read")
+        line.shutdown(socket.SHUT_RD)
     return [line]
 
 
 def reset(address: str, _: random.Random) -> list[socket.socket]:
     for before in (b"", b"{", json.dumps(JOIN).encode() + b"\n"):
-        with connect(address) as line:
+        with connect(address) as line, contextlib.suppress(OSError):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             line.sendall(before)
     return []

@@ -47,7 +47,8 @@ def test_no_stranger_ends_a_job(
     """The attacks one after the other on a job that waits for its second process; then on the job that runs."""
     monkeypatch.setattr(handshake, "PROOF_SECONDS", 1.0)
     monkeypatch.setattr(heartbeat_server, "UNPROVEN", 50)
-    job, rng = new_job(2, arrival_seconds=120.0), random.Random(0)
+    monkeypatch.setattr(heartbeat_server, "NOISE_SECONDS", 3600.0)
+    job, rng = new_job(2, heartbeat_seconds=120.0), random.Random(0)
     first = job.waiting(0)
     held = [line for attack in strangers.ATTACKS.values() for line in attack(job.address, rng)]
     assert first._server is not None
@@ -158,7 +159,7 @@ def test_the_key_is_of_this_start_alone_and_goes_when_all_are_there(
 
 def test_a_process_in_another_workdir_is_told_so(new_job: NewJob, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    job = new_job(2, arrival_seconds=0.5)
+    job = new_job(2, arrival_seconds=2.0)
     job.waiting(0)
     with pytest.raises(
         PeerLostError, match=r"process 1 has no key of this job in .*other/.heartbeat_key \(the file is"
