@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import jax
@@ -100,15 +101,28 @@ class Settings:
             "schedule": dataclasses.asdict(self.schedule),
         }
 
+    def find_objective(self) -> tuple[ModuleType, Any]:
+        """(file of the objective, its config). Raises ``UserError`` for a key or a value that is none."""
+        room = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
+        own = _without(dict(self.objective), "name")
+        return room, configuration.build(room.Config, own, "config.objective", also=("name",))
+
     def absent(self) -> dict[str, Any]:
         """What the keys of ``identity`` meant before they were recorded."""
-        objective = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
         absent = configuration.old_defaults(Settings) | {
-            "objective": configuration.old_defaults(objective.Config),
+            "objective": configuration.old_defaults(self.find_objective()[0].Config),
             "model": configuration.old_defaults(ModelConfig),
             "phases": {name: configuration.old_defaults(Phase) for name in self.phases},
         }
         return private_config(absent) if self.private else absent
+
+    def absent_facts(self) -> dict[str, Any]:
+        """What the keys of the facts meant before they were recorded."""
+        objective = configuration.old_defaults(self.find_objective()[0].Config)
+        return {
+            "model": configuration.old_defaults(ModelConfig),
+            "objective": configuration.merged(objective, self.objective),
+        }
 
 
 def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -174,9 +188,10 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": corpus.fingerprint,
                 "head": {"architecture": task.architecture},
+                "objective": {"name": settings.objective["name"], **dataclasses.asdict(settings.find_objective()[1])},
             }
             if distributed.is_first():
-                run = runs.settle(workdir, run, facts, {"model": configuration.old_defaults(ModelConfig)})
+                run = runs.settle(workdir, run, facts, settings.absent_facts())
                 write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
             for line in probe.notes if probe else ():
                 observer.note(line)
@@ -228,10 +243,7 @@ def checked(
     Raises:
       UserError: settings that do not exist, make no sense, or do not fit each other.
     """
-    room = catalogue.find("objectives", settings.objective.get("name", ""), having="Objective")
-    objective = configuration.build(
-        room.Config, _without(dict(settings.objective), "name"), "config.objective", also=("name",)
-    )
+    room, objective = settings.find_objective()
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
     masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
     experiment.check(devices)

@@ -58,6 +58,7 @@ def test_a_cut_run_is_resumed_and_ends_as_it_would_have(old: Path, capsys: pytes
     after = read_run("pretrained")
     assert after["run_id"] == before["run_id"]
     assert [restart["step"] for restart in after["restarts"]] == [31]
+    assert after["facts"]["objective"]["masking"]["rate"] == 0.15  # all of it, from here on
     metrics = records(old / "pretrained/metrics.jsonl")
     assert [r["step"] for r in metrics if r["split"] == "train"] == list(range(5, 41, 5))
     last = metrics[-1]
@@ -143,6 +144,10 @@ REFUSED = {
             run["identity"]["schedule"].update(decay_steps=7),
         ),
         "config.schedule.decay_steps: 7 -> 0",
+    ),
+    "another default of the objective": (
+        lambda run: run["facts"].update(objective={"name": "mlm_nsp", "packing": "packed"}),
+        "begun with other inputs: run.objective.packing: 'packed' -> 'none'. Put",
     ),
     "an absent fact of another value": (
         lambda run: (without(run, "facts.model.attention"), run["facts"]["model"].update(activation="relu")),
