@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.initial import Initial, load_initial, start_from, with_vocabulary
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.layers import stack_layers
-from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.records import SPECIAL_TOKENS, Sum
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training.state import TrainState
 from tests.models.helpers import as_jax, random_params, tiny
@@ -147,3 +148,25 @@ def test_a_folder_of_neither_kind_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="neither a Hugging Face directory .* nor a workdir"):
         load_initial(source)
+
+
+def test_moments_of_a_run_of_an_earlier_version_are_kept(tmp_path: Path) -> None:
+    """What that version did not count yet starts fresh; moments that it lacks are those of another optimizer."""
+    moments = jax.tree.map(np.square, PARAMS)
+    saved = {"step": jax.numpy.asarray(7), "params": as_jax(PARAMS), "opt_state": {"nu": as_jax(moments)}}
+    checkpoints = Checkpoints(str(tmp_path), CheckpointConfig())
+    checkpoints.save_tree(7, saved, {})
+    checkpoints.wait()
+    checkpoints.close()
+    initial = Initial("run", PARAMS, CONFIG, OLD, (), (str(tmp_path), 7))
+    start = start_from(initial, CONFIG, OLD, "kept", lambda line: None)
+    nothing = jax.tree.map(np.zeros_like, PARAMS)
+    metrics = {"loss": Sum(jax.numpy.float32(0), jax.numpy.float32(0))}
+    state = dataclasses.replace(state_of(nothing), opt_state={"nu": as_jax(nothing)}, metrics=metrics)
+    kept = start(state)
+    jax.tree.map(np.testing.assert_array_equal, kept.params, PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, kept.opt_state, {"nu": moments})
+    assert (int(kept.step), kept.metrics) == (0, metrics)
+    other = dataclasses.replace(state, opt_state={"nu": as_jax(nothing), "count": jax.numpy.asarray(0)})
+    with pytest.raises(UserError, match="do not fit this recipe's optimizer .*it lacks opt_state/count"):
+        start(other)
