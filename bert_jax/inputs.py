@@ -36,7 +36,7 @@ Note = Callable[[str], None]
 CORPUS = "corpus"  # its place in a workdir
 NOTE_SECONDS = 30.0
 FEW_TOKENS = 20_000  # about 3,000 masked ones: a loss from fewer is uncertain by several hundredths
-ORIGIN = "vocab.json"  # what the vocabulary was made from
+ORIGIN = "vocab.json"  # hashes of what the vocabulary was made from, and of its file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +101,12 @@ class Inputs:
         from, or a learned one.
 
         Raises:
-          UserError: the run was trained with another vocabulary than the one that is named now.
+          UserError: the run was trained with another vocabulary than the one that is named now, or its file is damaged.
         """
         lowercase = self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
         if not self.bound:
             self._make_vocabulary(lowercase, note)
+        self._check_vocabulary()
         tokenizer = tokenizers.load(self.workdir, lowercase)
         if self.vocab.path and tokenizers.load(self.vocab.path, lowercase).sha256 != tokenizer.sha256:
             raise UserError(
@@ -164,7 +165,8 @@ class Inputs:
         workdir = files.as_path(self.workdir)
         there, origin = tokenizers.existing(workdir), self._origin(lowercase)
         if there is not None:
-            if (workdir / ORIGIN).exists() and (workdir / ORIGIN).read_text() == origin:
+            kept = self._kept()
+            if kept.get("sha256") == origin and kept.get("file_sha256") in (None, files.sha256(there)):
                 return
             if not (self.builds or self.vocab.path or self.initial):
                 what = f"the vocabulary {there} was made of another text or recipe"
@@ -178,7 +180,24 @@ class Inputs:
                 note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
             name = tokenizers.file_name(self.vocab.kind, self.vocab.path)
             prepare_vocabulary(self._config(dataclasses.replace(self.vocab, lowercase=lowercase)), workdir / name)
-        files.write_text(workdir / ORIGIN, origin)
+        made = files.sha256(tokenizers.find(workdir))
+        files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": made}))
+
+    def _kept(self) -> dict[str, Any]:
+        """What ``ORIGIN`` says; empty where it is missing or spoilt."""
+        try:
+            kept = json.loads((files.as_path(self.workdir) / ORIGIN).read_text())
+        except (OSError, ValueError):
+            return {}
+        return kept if isinstance(kept, dict) else {}
+
+    def _check_vocabulary(self) -> None:
+        """Raise ``UserError`` unless the tokenizer's file is as it was made. Runs of the first versions do not say."""
+        file = tokenizers.find(self.workdir)
+        if self._kept().get("file_sha256") not in (None, files.sha256(file)):
+            raise UserError(
+                f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
+            )
 
     def _origin(self, lowercase: bool) -> str:
         """Hash of all that the vocabulary depends on."""
@@ -188,7 +207,7 @@ class Inputs:
             facts = self.initial.tokenizer.sha256
         else:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
-        return json.dumps({"sha256": hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()})
+        return hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()
 
     def _config(self, vocab: VocabularyConfig, corpus: CorpusConfig | None = None) -> Mapping[str, Any]:
         tree = dataclasses.asdict(corpus or self.corpus)

@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
 SEAL = "sha256"  # the manifest's own digest; the first stores of this format have none
-ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or build the corpus again"
+ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 AnyPath: TypeAlias = Path | epath.Path  # local, or of an object store
 
 
