@@ -21,6 +21,7 @@ from bert_jax.details import write_details
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
+from bert_jax.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.initial import Initial, load_initial, start_from
 from bert_jax.model_choice import choose_model
@@ -34,10 +35,7 @@ from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
-from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training import run as runs
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.loggers.base import check_loggers
@@ -305,39 +303,6 @@ def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None
     evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
     if metric not in (known := evaluation.metric_names()):
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
-
-
-def find_vocabulary(
-    config: VocabularyConfig,
-    initial: Initial | None,
-    workdir: str | None,
-    train: Sequence[Example],
-    roles: Roles,
-) -> Tokenizer:
-    """That of a ``workdir`` with checkpoints, of the model to start from, of config.vocab.path, or one learned from the
-    texts to train on."""
-    if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
-        return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
-    if initial:
-        return initial.tokenizer
-    if config.path:
-        return tokenizers.load(config.path, config.lowercase)
-    texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
-    pieces = learn_wordpiece(texts, config.size, config.lowercase, config.min_frequency, config.character_coverage)
-    return WordPiece(pieces, config.lowercase)
-
-
-def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
-    """In the workdir, in place of that of a run that failed."""
-    if (there := tokenizers.existing(workdir)) is not None:
-        files.as_path(there).unlink()
-    tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list | tuple) else []
 
 
 def frozen_parts(

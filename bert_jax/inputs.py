@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -27,10 +27,14 @@ from bert_jax.corpora.prepare import (
 )
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
 from bert_jax.interchange.initial import Initial
+from bert_jax.records import Example
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.wordpiece import WordPiece
 
 Note = Callable[[str], None]
 CORPUS = "corpus"  # its place in a workdir
@@ -235,3 +239,36 @@ def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bo
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
     wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
     return all(manifest.get(name) == value for name, value in wanted.items())
+
+
+def find_vocabulary(
+    config: VocabularyConfig,
+    initial: Initial | None,
+    workdir: str | None,
+    train: Sequence[Example],
+    roles: Roles,
+) -> Tokenizer:
+    """That of a ``workdir`` with checkpoints, of the model to start from, of config.vocab.path, or one learned from the
+    texts to train on."""
+    if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
+        return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
+    if initial:
+        return initial.tokenizer
+    if config.path:
+        return tokenizers.load(config.path, config.lowercase)
+    texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
+    pieces = learn_wordpiece(texts, config.size, config.lowercase, config.min_frequency, config.character_coverage)
+    return WordPiece(pieces, config.lowercase)
+
+
+def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
+    """In the workdir, in place of that of a run that failed."""
+    if (there := tokenizers.existing(workdir)) is not None:
+        files.as_path(there).unlink()
+    tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list | tuple) else []
