@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.main import run
+from bert_jax.corpora.manifest import DamagedError
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
+from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.masking import TokenFacts
+from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
 from tests import toy
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
@@ -110,6 +113,24 @@ def test_some_damages(corpus: Path, tmp_path: Path) -> None:
 def test_damages(corpus: Path, tmp_path: Path) -> None:
     count = scaled(150)
     check(attack(corpus, tmp_path, count, generator("corpora")), count)
+
+
+@pytest.mark.trust
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_in_the_middle_of_an_epoch(
+    corpus: Path, tmp_path: Path, workers: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, config = Path(shutil.copytree(corpus, tmp_path / "corpus")), RowsConfig(32)
+    shard = folder / "corpus-train.array_record-00001-of-00002"
+    split = Corpus(folder, cache_bytes=100).split("train")
+    rows = SentencePairRows(config, split, TokenFacts.of(TOKENIZER), seed=0, kind="a", directory=folder)
+    phases, specs = Phases((Phase(500, 2, 32, "a"),)), {"a": config.batch_spec()}
+    flip(shard, shard.read_bytes().rindex(split.read(np.array([split.num_tokens - 8]), np.array([8])).astype("<u2")))
+    loader = iter(Loader(lambda *_: rows, phases, 0, specs, LoaderConfig(num_workers=workers, prefetch_batches=1)))
+    next(loader)
+    with pytest.raises(DamagedError, match=f"{shard.name} is damaged"):
+        list(loader)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 # ---- The real command ---------------------------------------------------------------------------------------------
