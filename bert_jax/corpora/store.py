@@ -251,6 +251,8 @@ class _Blocks:
             expected = self._first_records[shard + 1] - self._first_records[shard]
             if not reader.ok() or reader.num_records() != expected:  # a file that was cut opens with no records
                 raise self._damaged(shard, f"without the {expected:,} blocks that the manifest says")
+            if expected:  # the last block of a shard has a length of its own: that of another shard is told by it
+                self._decode(reader.read([expected - 1])[0], self._first_records[shard + 1] - 1)
             self._readers[shard] = reader
         return self._readers[shard]
 

@@ -96,15 +96,17 @@ def test_a_shard_is_checked_as_it_is_read_wherever_that_is(folder: Path) -> None
     assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)  # as it comes out of a worker process
 
 
-def test_a_shard_of_other_blocks_is_none_of_this_store(folder: Path) -> None:
-    other = folder / "corpus-train.array_record-00000-of-00004"
-    shutil.copy(other, folder / SHARD)
-    facts = json.loads((folder / MANIFEST).read_text())["files"]
-    facts[SHARD] = {"bytes": other.stat().st_size, "sha256": files.sha256(other)}
-    changed(folder, files=facts)
-    (folder / MANIFEST).write_text(json.dumps(sealed(json.loads((folder / MANIFEST).read_text()))))
-    with pytest.raises(DamagedError, match=rf"{SHARD} is damaged \((without the|block \d+ is of another length)"):
-        read_all(folder)
+def test_another_shard_is_told_at_its_first_block_though_it_is_whole_and_as_long(folder: Path) -> None:
+    first, second = (folder / f"corpus-train.array_record-0000{i}-of-00004" for i in (0, 1))
+    blocks = json.loads((folder / MANIFEST).read_text())["splits"]["train"]["shards"]
+    assert first.stat().st_size == second.stat().st_size  # they are padded
+    first.rename(folder / "x")
+    second.rename(first)
+    (folder / "x").rename(second)
+    split = Corpus(folder, cache_bytes=1).split("train")
+    with pytest.raises(DamagedError, match=rf"{first.name} is damaged \((without the|block \d+ is of another length)"):
+        split.read(np.zeros(1, np.int64), np.ones(1, np.int64))
+    assert blocks[0]["num_tokens"] != blocks[1]["num_tokens"]
 
 
 def test_boundaries_are_read_through_once_in_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
