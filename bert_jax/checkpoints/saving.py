@@ -155,11 +155,16 @@ def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
 def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
     """Parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this one."""
     folder = os.path.join(workdir, BEST)
-    if distributed.is_first():
-        for later in (found for found in saved_steps(folder) if found >= step):  # of a run that was cut back
-            files.remove(steps_folder(folder) / str(later))
+    drop_after(folder, step - 1)  # of a run that was cut back
     distributed.wait(f"best at step {step}")
     checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
     checkpoints.save_tree(step, {"params": params}, facts)
     checkpoints.wait()
     checkpoints.close()
+
+
+def drop_after(workdir: str, step: int) -> None:
+    """Remove the steps saved after ``step``, the newest first. Of several processes the first does; none may save."""
+    if distributed.is_first():
+        for later in sorted((found for found in saved_steps(workdir) if found > step), reverse=True):
+            files.remove(steps_folder(workdir) / str(later))

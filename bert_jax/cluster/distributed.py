@@ -27,6 +27,7 @@ from jax.experimental import multihost_utils
 from bert_jax.cluster.exit_codes import CRASHED
 from bert_jax.cluster.heartbeat_client import END, HeartbeatClient
 from bert_jax.cluster.rendezvous import Rendezvous, own_addresses, split_address
+from bert_jax.cluster.watchdog import Watchdog
 from bert_jax.errors import UserError
 
 VARIABLES = {
@@ -200,6 +201,8 @@ def at(step: int, state: str) -> None:
     """This process gets on."""
     if HeartbeatClient.open is not None:
         HeartbeatClient.open.at(step, state)
+    elif Watchdog.open is not None:
+        Watchdog.open.at(state)
 
 
 def wait(name: str, holds: str = "") -> None:

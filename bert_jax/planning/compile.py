@@ -81,7 +81,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
     batch = meshes.abstract_batch(task.batch_specs[kind], num_rows, mesh)
     known = Memory(
         parameters=bytes_of(state.params),
-        optimizer=bytes_of((state.step, state.opt_state, state.carry, state.metrics)),
+        optimizer=bytes_of((state.step, state.opt_state, state.carry, state.metrics, state.skipped)),
         frozen=bytes_of(frozen),
         batch=bytes_of(batch),
         padding=0,

@@ -37,9 +37,15 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """Phases one after another, with one clock of steps."""
+    """Phases one after another, with one clock of steps.
+
+    Attributes:
+      left_out: (step, number) of batches that are not trained on: from ``step`` to the end of its phase every step
+        reads the batch that many later.
+    """
 
     phases: tuple[Phase, ...]
+    left_out: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -96,6 +102,7 @@ class Phases:
         """
         index, within = self.locate(step)
         phase = self.phases[index]
+        within += sum(number for first, number in self.left_out if step - within <= first <= step)
         if buckets:
             return _bucketed(index, within, phase.batch_size, buckets)
         sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)

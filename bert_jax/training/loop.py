@@ -3,51 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.leaves import listed
-from bert_jax.checkpoints.restoring import newest_verified, restore, saved_steps
+from bert_jax.checkpoints.restoring import restore
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_best
 from bert_jax.cluster import distributed
+from bert_jax.cluster.watchdog import Watchdog
 from bert_jax.configuration import check_fields, choose
-from bert_jax.errors import Preempted, RepeatingError
+from bert_jax.errors import Preempted
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
-from bert_jax.training import hardware
+from bert_jax.training import hardware, roll_back
 from bert_jax.training import mesh as meshes
 from bert_jax.training import run as runs
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.health import Health
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.roll_back import RollBack
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
-from bert_jax.training.state import TrainState, abstract_fresh, fresh_leaves, initialise, initialise_frozen
+from bert_jax.training.state import LAST, TrainState, abstract_fresh, fresh_leaves, initialise, initialise_frozen
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """Cadence and layout of a run. None of it changes what is learned."""
+    """Cadence and layout of a run. None of it changes what is learned, but for ``on_spike``."""
 
     log_every_steps: int = 100
     eval_every_steps: int = 1000
     eval_rows: int = 2048  # held-out rows of an evaluation, the same each time
     eval_phase: str | None = None  # the phase whose row length they have; None: the last
     micro_batches: int = 1  # gradient accumulation: parts that a batch is computed in
+    max_skipped_in_a_row: int = 10  # steps whose loss or gradient is not finite; so many end the run
+    on_spike: Literal["warn", "roll_back"] = "warn"  # what follows a window whose loss leaps
+    stall_seconds: float = 900.0  # that a step may take at least; of several processes --heartbeat_seconds says it
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches")
+        names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
         check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
+        check_fields(self, "config.training", "more than 0 is needed", "stall_seconds", sound=lambda value: value > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +129,27 @@ def train_and_evaluate(
     Returns:
       The last evaluation's metrics. With a selection, the parameters of the best one lie in ``workdir/best``.
     """
+    made = roll_back.recorded(distributed.first_says("roll backs", facts["run"]))
+    while True:
+        without = dataclasses.replace(experiment, phases=roll_back.without_windows(experiment.phases, made))
+        ended = _train(task, without, workdir, observer, facts, start, given_frozen, probe, made)
+        if not isinstance(ended, RollBack):
+            return ended
+        made, facts = (*made, ended), {**facts, "run": runs.read_run(workdir)}
+
+
+def _train(
+    task: Task,
+    experiment: Experiment,
+    workdir: str,
+    observer: Observer,
+    facts: Mapping[str, Any],
+    start: Callable[[TrainState], TrainState] | None,
+    given_frozen: Callable[[Any], Any] | None,
+    probe: ProbeProtocol | None,
+    made: tuple[RollBack, ...],
+) -> dict[str, float] | RollBack:
+    """``train_and_evaluate`` to the end, or to a spike from which it is to go on anew."""
     training, phases = experiment.training, experiment.phases
     mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
     tx = make_optimizer(experiment.optimizer)
@@ -143,13 +169,18 @@ def train_and_evaluate(
         frozen = frozen if given_frozen is None else given_frozen(frozen)
     checkpoints = Checkpoints(workdir, experiment.checkpoints)
     first_step = int(state.step)
-    observer.begin(first_step, resumed=resumed, work=work_before(phases, task.flops_per_row))
+    work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup_steps
+    observer.begin(first_step, resumed, work, warmup)
+    if made and made[-1].to == first_step:
+        observer.alarm(first_step, roll_back.told(made[-1]))
     if resumed and first_step < phases.num_steps and distributed.is_first():
         facts = {**facts, "run": runs.record_restart(workdir, first_step)}
+    most = training.max_skipped_in_a_row
+    health = Health(task, phases, workdir, observer, checkpoints, facts, state, most)
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 
-    with meshes.activations(mesh), distributed.Termination() as termination:
+    with meshes.activations(mesh), Watchdog(training.stall_seconds), distributed.Termination() as termination:
         train_step = jit_train_step(make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), state)
         evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
         selection = Selection(experiment.selection, observer.evaluations(first_step))
@@ -164,8 +195,9 @@ def train_and_evaluate(
                     metrics |= probe(step, state.params)
             observer.evaluation(step, metrics)
             if distributed.agreed(int(selection.see(step, metrics))):
+                health.check(state)
                 with observer.during("saving"):
-                    save_best(workdir, step, state.params, facts)
+                    save_best(workdir, step, state.params, health.facts)
             return metrics
 
         result = evaluate(0) if first_step == 0 else {}
@@ -191,26 +223,35 @@ def train_and_evaluate(
             done = step + 1
             last = done == phases.num_steps
             evaluates = done % training.eval_every_steps == 0 or last
-            if done % training.log_every_steps == 0 or evaluates:
-                means = task.summary(jax.device_get(state.metrics))  # waits for the step
+            logs = done % training.log_every_steps == 0 or evaluates
+            saves = done % experiment.checkpoints.every_steps == 0
+            if logs or saves or done % LAST == 0:
+                health.look(state)  # waits for the step
+            if logs:
+                means = means_of(task, jax.device_get(state.metrics))
                 metrics = window.metrics(means, observer.training_seconds, loader.wait_seconds, peak_flops)
-                if broken := not_finite(metrics):
-                    with observer.during("saving"):
-                        checkpoints.wait()
-                    read_before = (done - 1) // training.log_every_steps * training.log_every_steps
-                    before = [saved for saved in saved_steps(workdir) if saved <= read_before]
-                    raise diverged(broken, done, newest_verified(workdir, before))
                 state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
-                observer.train(done, phase.kind if len(phases.phases) > 1 else "", metrics)
+                spike = observer.train(done, phase.kind if len(phases.phases) > 1 else "", metrics)
                 window = Window(observer.training_seconds, loader.wait_seconds)
+                if training.on_spike == "roll_back" and distributed.agreed(int(spike)):
+                    begun = max(
+                        step // every * every for every in (training.log_every_steps, training.eval_every_steps)
+                    )
+                    checkpoints.wait()
+                    back = roll_back.planned(workdir, phases, done, begun, made)
+                    if isinstance(back, RollBack):
+                        checkpoints.close()
+                        roll_back.perform(workdir, back, made)
+                        return back
+                    observer.note(f"no roll back: {back}")
             if evaluates:
                 result = evaluate(done)
                 last = last or bool(distributed.agreed(int(selection.exhausted)))
             preempted = termination.reached()
-            if done % experiment.checkpoints.every_steps == 0 or last or preempted:
-                jax.block_until_ready(state)
+            if (saves and health.has_learned(done)) or last or preempted:
+                health.check(state)
                 with observer.saving(done):
-                    checkpoints.save(state, facts)
+                    checkpoints.save(state, health.facts)
             if last:
                 break
             if preempted:
@@ -225,81 +266,6 @@ def train_and_evaluate(
     checkpoints.close()
     distributed.at(phases.num_steps, "finishing")
     return result or evaluation.run(state.params, frozen)
-
-
-class Steps:
-    """Runs the step of each kind of batch, compiled when the first comes.
-
-    The host goes on while the devices work, but no further than a second or two of steps: then where it stands is about
-    where they stand, and a stall is noticed, a long queue is not taken for one.
-    """
-
-    AHEAD_SECONDS, MOST = 1.0, 64  # from one wait for the devices to the next; steps
-
-    def __init__(self, train_step: Any, observer: Observer):
-        self._train_step, self._observer = train_step, observer
-        self._compiled: dict[str, Any] = {}
-        self._every, self._since = 1, 0  # steps from wait to wait, and since the last
-        self._mark: jax.Array | None = None  # is there once the devices are where the host was at the last wait
-        self._marked = 0.0
-
-    def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
-        """The state after ``step``, which may be computed still. ``state`` is donated."""
-        first = kind not in self._compiled
-        if first:
-            with self._observer.during("compiling"):
-                self._compiled[kind] = self._train_step.lower(state, frozen, batch).compile()
-        distributed.at(step, "first step" if first else "training")  # the first sets up what devices talk through
-        state = self._compiled[kind](state, frozen, batch)
-        self._since += 1
-        if first:
-            jax.block_until_ready(state)
-            self._every, self._since, self._mark, self._marked = 1, 0, None, time.monotonic()
-        elif self._since >= self._every:
-            self._wait(state)
-        return state
-
-    def _wait(self, state: TrainState) -> None:
-        """Until the devices are where the host was at the last wait."""
-        if self._mark is not None:
-            self._mark.block_until_ready()
-        now = time.monotonic()
-        if now - self._marked < self.AHEAD_SECONDS / 2:
-            self._every = min(2 * self._every, self.MOST)
-        elif now - self._marked > 2 * self.AHEAD_SECONDS:
-            self._every = max(self._every // 2, 1)
-        self._mark = jnp.copy(state.step.addressable_data(0))  # the state itself is donated to the next step
-        self._since, self._marked = 0, now
-
-
-@dataclasses.dataclass
-class Window:
-    """The steps since metrics were last read."""
-
-    training_seconds: float
-    wait_seconds: float
-    steps: int = 0
-    flops: float = 0.0
-
-    def add(self, flops: float) -> None:
-        """A step."""
-        self.steps += 1
-        self.flops += flops
-
-    def metrics(
-        self, means: dict[str, float], training_seconds: float, wait_seconds: float, peak_flops: float
-    ) -> dict[str, float]:
-        """Means over the window, with the rates of its steps: ``tokens`` becomes ``tokens_per_second``."""
-        seconds = max(training_seconds - self.training_seconds, 1e-9)
-        return means | {
-            "tokens_per_second": means.pop("tokens") * self.steps / seconds,
-            "mfu": self.flops / seconds / peak_flops,
-            "input_wait_seconds": wait_seconds - self.wait_seconds,
-        }
-
-
-def zeros_like(metrics: Any) -> Any:
-    return jax.tree.map(jnp.zeros_like, metrics)
 
 
 def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
@@ -320,24 +286,3 @@ def describe_phases(phases: Phases, evaluated: Phase) -> str:
     """One line: the shape of each phase, and of the held-out rows, whose loss compares with that of like rows alone."""
     parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in phases.phases)
     return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"
-
-
-def not_finite(metrics: Mapping[str, float]) -> list[str]:
-    """Names of the metrics that are NaN or infinite."""
-    return [name for name, value in metrics.items() if not math.isfinite(value)]
-
-
-def diverged(broken: list[str], step: int, sound: int | None) -> RepeatingError:
-    """The error that stops a run before more of a broken state is saved.
-
-    Args:
-      sound: the newest verified step from before the metrics were last found finite.
-    """
-    saved, goes_on = "there is no verified step from before", ""
-    if sound is not None:
-        saved = f"step {sound:,} is the newest verified checkpoint from before"
-        goes_on = f", if you like from --init=WORKDIR@{sound}"
-    return RepeatingError(
-        f"{', '.join(broken)} not finite at step {step:,}; {saved}. The same command would end the same way: lower "
-        f"the learning rate or lengthen the warm-up, in a new --workdir{goes_on}"
-    )

@@ -50,6 +50,7 @@ NOT_DRAWN = (
     "NoAns_total",
     "best_exact_thresh",
     "best_f1_thresh",
+    "skipped_steps",  # alarms name them
 )
 # Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
 BASELINES = {

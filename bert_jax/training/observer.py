@@ -12,12 +12,13 @@ from bert_jax import catalogue
 from bert_jax.cluster import distributed
 from bert_jax.errors import Preempted, RepeatingError
 from bert_jax.storage import files
+from bert_jax.training.alarms import Alarms
 from bert_jax.training.formats import decimal
 from bert_jax.training.loggers.base import Record, RunFacts
 from bert_jax.training.progress import Progress
 from bert_jax.training.run import write_run
 from bert_jax.training.run_log import FILE, RunLog, read_records
-from bert_jax.training.status import StatusFile
+from bert_jax.training.status import StatusFile, load
 
 
 class Observer:
@@ -29,6 +30,7 @@ class Observer:
     def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
         """Raises ``UserError`` for an unknown logger or one whose package is missing."""
         parts = [catalogue.find("training.loggers", name, having="Logger").Logger() for name in loggers]
+        self._workdir, self._num_steps = workdir, num_train_steps
         self.status = StatusFile(workdir)
         self.status.update(num_train_steps=num_train_steps)
         self.progress = Progress(num_train_steps)
@@ -62,7 +64,7 @@ class Observer:
         """Those logged up to the step ``until``."""
         return [record for record in self.log.evaluations() if record["step"] <= until]
 
-    def begin(self, step: int, resumed: bool, work: Callable[[int], float]) -> None:
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
         """Training starts at ``step``: whatever was written after it is taken back.
 
         Args:
@@ -70,22 +72,37 @@ class Observer:
         """
         self._step = step
         self.status.lost(self.log.cut_back(step if resumed else -1))
+        self.status.cut_back(step if resumed else -1)
+        baselines = load(files.as_path(self._workdir) / "baselines.json") or {}
+        self._alarms = Alarms(self.log.records(), baselines, warmup_steps, self._num_steps)
         if resumed:
             self.note(f"resumed at step {step:,}")
         self.progress.start(step, work)
         self.status.update(state="training", step=step)
 
-    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
+        """Tell of the steps up to ``step``; whether their loss is a spike."""
         self._step = step
-        self.log.write(step, "train", {**metrics, **({"phase": phase} if phase else {})})
+        told = {**metrics, **({"phase": phase} if phase else {})}
+        self.log.write(step, "train", told)
         self.progress.update(step, metrics, phase)
         self.status.waited(metrics["input_wait_seconds"])
         self.status.update(step=step, eta_seconds=self.progress.eta_seconds)
+        if spike := self._alarms.train(told):
+            self.alarm(step, spike)
+        return spike is not None
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.log.write(step, "eval", metrics)
         shown = ", ".join(f"{name.replace('_', ' ')} {decimal(value)}" for name, value in metrics.items())
         self.note(f"step {step:,} held-out: {shown}")
+        if text := self._alarms.evaluation(step, metrics):
+            self.alarm(step, text)
+
+    def alarm(self, step: int, text: str) -> None:
+        """Something that a person should look at, and no reason to stop."""
+        self.note(f"alarm at step {step:,}: {text}")
+        self.status.alarm(step, text)
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
@@ -141,13 +158,17 @@ class Bystander(Observer):
         records = read_records(path) if path.exists() else []
         return [record for record in records if record["split"] == "eval" and record["step"] <= until]
 
-    def begin(self, step: int, resumed: bool, work: Callable[[int], float]) -> None:
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
         self._step = step
 
-    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
         self._step = step
+        return False
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def alarm(self, step: int, text: str) -> None:
         pass
 
     @contextlib.contextmanager

@@ -125,9 +125,13 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
     restarts = run.get("restarts") or []
     facts += [f"{len(restarts)} restart{'s' * (len(restarts) > 1)}"] if restarts else []
     error = f'<p class="soft">{escape(str(state["last_error"]))}</p>' if state.get("last_error") else ""
+    alarms = "".join(
+        f'<p class="soft">alarm at step {alarm["step"]:,}: {escape(str(alarm["text"]))}</p>'
+        for alarm in state.get("alarms", [])
+    )
     return (
         f'<header>\n<div class="line"><h1>{escape(_name(run, workdir))}</h1>{badge}</div>\n'
-        f'<p class="soft">{escape(" · ".join(facts))}</p>{error}\n</header>'
+        f'<p class="soft">{escape(" · ".join(facts))}</p>{error}{alarms}\n</header>'
     )
 
 

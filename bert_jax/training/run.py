@@ -176,7 +176,12 @@ def record_restart(workdir: str, step: int) -> dict[str, Any]:
     """Add to ``run.json`` that training goes on from the checkpoint of ``step``, and return it."""
     run = read_run(workdir)
     restart = {"step": step, "time": time.time(), "command": run.get("command"), "versions": versions()}
-    run["restarts"] = [*run.get("restarts", []), restart]
+    return record(workdir, restarts=[*run.get("restarts", []), restart])
+
+
+def record(workdir: str, **entries: Any) -> dict[str, Any]:
+    """Set ``entries`` of ``run.json``, and return the whole."""
+    run = {**read_run(workdir), **entries}
     write_run(workdir, run)
     return run
 

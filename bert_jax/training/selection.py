@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,8 +47,9 @@ class Selection:
             raise UserError(f"config.selection.metric is {name!r}; the metrics are {', '.join(numbers)}")
         if step == 0:  # before the first update there is nothing to choose
             return False
-        score = float(metrics[name])
-        better = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
+        score = math.nan if metrics[name] is None else float(metrics[name])  # None: as the log has what is not finite
+        above = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
+        better = above and math.isfinite(score)
         if better:
             self.best, self._since_best = (step, score), 0
         else:

@@ -18,6 +18,23 @@ from bert_jax.records import Sum
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 
+LAST = 256  # skipped steps that a state names; whoever reads it at least as often as that misses none
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Skipped:
+    """Steps without an update, because their loss or gradient was not finite."""
+
+    count: jax.Array  # [] int32
+    last: jax.Array  # [LAST] int32: the newest of them; number i stands at i % LAST
+
+    def add(self, step: jax.Array, skipped: jax.Array) -> Skipped:
+        """These and ``step``, if it is ``skipped`` ([] bool)."""
+        place = self.count % LAST
+        last = self.last.at[place].set(jnp.where(skipped, step, self.last[place]))
+        return Skipped(self.count + skipped.astype(jnp.int32), last)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
@@ -27,11 +44,16 @@ class TrainState:
     opt_state: Any
     carry: Any  # what a recurrent model keeps; () for BERT
     metrics: dict[str, Sum]  # sums since they were last read, so that a resumed run logs what an unbroken one does
+    skipped: Skipped  # steps that left params, opt_state and carry as they were
 
 
 def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
     """Sums of nothing, for the names in ``metrics``."""
     return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
+
+
+def none_skipped() -> Skipped:
+    return Skipped(jnp.zeros([], jnp.int32), jnp.zeros([LAST], jnp.int32))
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
@@ -42,6 +64,7 @@ def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric
         opt_state=tx.init(params),
         carry=carry,
         metrics=zero_metrics(dict.fromkeys(metric_names)),
+        skipped=none_skipped(),
     )
 
 

@@ -54,6 +54,8 @@ NUMBERS = (
 )
 HEARTBEAT_SECONDS = 15.0
 MAX_SCORES = 4  # of a split, in a line
+MAX_ALARMS = 50  # the newest, in the file
+SHOWN_ALARMS = 5  # the newest, by ``describe``
 SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
 
 
@@ -70,7 +72,7 @@ class StatusFile:
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
         self._path = files.as_path(workdir) / FILE
         self._every = HEARTBEAT_SECONDS if files.is_remote(workdir) else every_seconds
-        earlier = _plain(_load(self._path) or {})
+        earlier = _plain(load(self._path) or {})
         self._fields: dict[str, Any] = {
             "state": "starting",
             "step": earlier.get("step"),
@@ -81,6 +83,7 @@ class StatusFile:
             "last_save_time": earlier.get("last_save_time"),
             "last_error": None,
             "resumable": True,
+            "alarms": earlier["alarms"],
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started": time.time(),
@@ -122,6 +125,14 @@ class StatusFile:
     def saved(self, step: int) -> None:
         """A checkpoint of ``step`` is on disk."""
         self.update(last_save_step=step, last_save_time=time.time())
+
+    def alarm(self, step: int, text: str) -> None:
+        """A person should look at what was found at ``step``."""
+        self.update(alarms=[*self._fields["alarms"], {"step": step, "text": text}][-MAX_ALARMS:])
+
+    def cut_back(self, step: int) -> None:
+        """Only what was found up to ``step`` stands."""
+        self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
 
     def end(self, state: str, error: str | None = None, resumable: bool = True) -> None:
         """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``; and whether the same command can
@@ -194,7 +205,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     status = _plain(content)
     if status["state"] not in (*RUNNING, *ENDED):
         raise UserError(f"{workdir}/{FILE} is spoilt: it names no state; a run that goes on there writes it anew")
-    run = _load(files.as_path(workdir) / "run.json") or {}
+    run = load(files.as_path(workdir) / "run.json") or {}
     if status["state"] in RUNNING and not _alive(status):
         status["state"] = "stopped"
     return {**status, "command": run.get("command")}
@@ -203,7 +214,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 def describe(workdir: str | os.PathLike[str]) -> str:
     """The status as lines for a person."""
     status, now = read(workdir), time.time()
-    lines = [*_lines(status, now), *_scores(_load(files.as_path(workdir) / "results.json") or {})]
+    lines = [*_lines(status, now), *_scores(load(files.as_path(workdir) / "results.json") or {})]
     return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
 
 
@@ -223,12 +234,16 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     state = status["state"]
     stopped = state == "stopped"
     where = f" (process {status['pid']} on {status['host']})" if state in RUNNING else ""
-    yield "state", ("stopped without a word (killed?)" if stopped else state) + where
+    alarms = status["alarms"]
+    alarmed = ", with alarms" if alarms else ""
+    yield "state", ("stopped without a word (killed?)" if stopped else state) + where + alarmed
     if stopped and status["heartbeat"]:
         yield "seen", f"{duration(now - status['heartbeat'])} ago"
     step, total = status.get("step"), status.get("num_train_steps")
     if is_number(step):
         yield "step", f"{step:,}" + (f" of {total:,} ({step / total:.1%})" if total else "")
+    for alarm in alarms[-SHOWN_ALARMS:]:
+        yield "alarm", f"at step {alarm['step']:,}: {alarm['text']}"
     if state in RUNNING and is_number(status.get("eta_seconds")):
         yield "ETA", duration(status["eta_seconds"])
     quiet = now - (status.get("last_step_time") or now)
@@ -275,10 +290,16 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
     goodput = content.get("goodput")
     shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}
     others = {"state": None, "host": None, "last_error": None, "resumable": True}
-    return {**others, **content, **numbers, "goodput": shares}
+    return {**others, **content, **numbers, "goodput": shares, "alarms": _alarms(content.get("alarms"))}
 
 
-def _load(path: Any) -> dict[str, Any] | None:
+def _alarms(content: Any) -> list[dict[str, Any]]:
+    found = content if isinstance(content, list) else []
+    return [alarm for alarm in found if isinstance(alarm, dict) and is_number(alarm.get("step")) and alarm.get("text")]
+
+
+def load(path: Any) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing or holds none."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -38,13 +38,19 @@ def add(left: Any, right: Any) -> Any:
     return jax.tree.map(jnp.add, left, right)
 
 
+def select(condition: jax.Array, left: Any, right: Any) -> Any:
+    """``left`` where ``condition`` [] holds, else ``right``."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), left, right)
+
+
 def make_train_step(
     task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, micro_batches: int = 1
 ) -> TrainStep:
     """(state, frozen, batch) -> state after one update. Metrics are summed into ``state.metrics``.
 
     The loss and its gradient are those of the whole global batch whatever ``micro_batches`` or the mesh. Dropout bits
-    depend on (seed, step, row, site) alone.
+    depend on (seed, step, row, site) alone. A step whose loss or gradient norm is not finite updates nothing and adds
+    to no metric but the learning rate: step and schedule go on, and ``state.skipped`` names it.
     """
     value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
 
@@ -65,19 +71,24 @@ def make_train_step(
             summed, _ = jax.lax.scan(lambda sums, part: (add(sums, one(part)), None), one(first), rest)
             grads, loss, metrics, carry = summed
 
+        norm = optax.global_norm(grads)
+        sound = jnp.isfinite(loss) & jnp.isfinite(norm)
         direction, opt_state = tx.update(grads, state.opt_state, state.params)
         learning_rate = schedule(state.step)
+        params = jax.tree.map(lambda w, d: w - learning_rate * d, state.params, direction)
         metrics = metrics | {
             "loss": Sum(loss, jnp.ones([])),
-            "gradient_norm": Sum(optax.global_norm(grads), jnp.ones([])),
-            "learning_rate": Sum(learning_rate, jnp.ones([])),
+            "gradient_norm": Sum(norm, jnp.ones([])),
         }
+        metrics = select(sound, metrics, jax.tree.map(jnp.zeros_like, metrics))
+        metrics["learning_rate"] = Sum(learning_rate, jnp.ones([]))
         return TrainState(
             step=state.step + 1,
-            params=jax.tree.map(lambda w, d: w - learning_rate * d, state.params, direction),
-            opt_state=opt_state,
-            carry=carry,
+            params=select(sound, params, state.params),
+            opt_state=select(sound, opt_state, state.opt_state),
+            carry=select(sound, carry, state.carry),
             metrics=add(state.metrics, metrics),
+            skipped=state.skipped.add(state.step, ~sound),
         )
 
     return train_step

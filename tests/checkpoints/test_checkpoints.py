@@ -25,7 +25,7 @@ from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
 from bert_jax.storage import files
 from bert_jax.storage.sums import SUMS
-from bert_jax.training.state import TrainState, abstract
+from bert_jax.training.state import TrainState, abstract, none_skipped
 
 # A read that fails leaves the others of its step unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -64,6 +64,7 @@ def state_at(step: int) -> TrainState:
         opt_state=(jax.tree.map(jnp.square, weights), jnp.asarray(step, jnp.int32)),
         carry=(),
         metrics={"mlm_loss": Sum(jnp.float32(step), jnp.float32(7))},
+        skipped=none_skipped(),
     )
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cli.main import run
 from bert_jax.errors import RepeatingError, UserError
-from bert_jax.training.loop import TrainingConfig, diverged
+from bert_jax.training.health import diverged
+from bert_jax.training.loop import TrainingConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.run import read_run
@@ -30,9 +32,10 @@ def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, **changes))
     assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}"]) == 2
     *said, error = capsys.readouterr().err.strip().splitlines()
-    assert (
-        "not finite at step 2; there is no verified step from before" in error
-    )  # step 1 was, of a state nobody had looked at
+    # Step 1 was saved, of finite parameters from which nothing finite comes: no advice names it.
+    assert "error: loss or gradient of 10 steps in a row, from step 1 on, not finite" in error
+    assert "; there is no verified step from before" in error
+    assert saved_steps(str(workdir)) == [1]
     assert "in a new --workdir" in error
     assert "phases: phase1 1 steps of 16 x 16, phase2 23 steps of 8 x 32; held-out rows are of 32 throughout" in said
     assert "step 1: phase2 begins, 8 rows of 32" in said
@@ -43,7 +46,7 @@ def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_newest_sound_step_is_named() -> None:
-    error = diverged(["mlm_loss"], 1030, 1000)
+    error = diverged("the parameters are not finite after 1,030 steps", 1000)
     assert isinstance(error, RepeatingError)
     assert "step 1,000 is the newest verified checkpoint from before" in str(error)
     assert "--init=WORKDIR@1000" in str(error)

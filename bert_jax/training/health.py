@@ -1,0 +1,190 @@
+"""Whether what a run has learned can be trusted: steps that were skipped, parameters before they are saved.
+
+All of it follows from the state, which every process holds, and from ``run.json``: a run that goes on from a
+checkpoint, and every process of a job, finds the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.checkpoints.restoring import newest_verified, saved_steps
+from bert_jax.checkpoints.saving import Checkpoints
+from bert_jax.cluster import distributed
+from bert_jax.errors import RepeatingError
+from bert_jax.rows.loader import Batches
+from bert_jax.rows.phases import Phases
+from bert_jax.rows.share import WHOLE
+from bert_jax.storage import files
+from bert_jax.task import Task
+from bert_jax.training import run as runs
+from bert_jax.training.observer import Observer
+from bert_jax.training.state import LAST, Skipped, TrainState
+
+FILE = "not_finite.json"
+
+
+class Health:
+    """Follows a run from the state that it starts or goes on with.
+
+    Attributes:
+      facts: saved with every checkpoint; ``run`` in them names the skipped steps.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        phases: Phases,
+        workdir: str,
+        observer: Observer,
+        checkpoints: Checkpoints,
+        facts: Mapping[str, Any],
+        state: TrainState,
+        most_in_a_row: int,
+    ):
+        self._task, self._phases, self._workdir, self._observer = task, phases, workdir, observer
+        self._checkpoints, self._most = checkpoints, most_in_a_row
+        self._seen = int(state.skipped.count)
+        recorded = facts["run"].get("skipped_steps", []) if distributed.is_first() else []
+        known = distributed.first_says(f"skipped steps, after {len(phases.left_out)} roll backs", recorded)
+        self._steps = [step for step in known if step < int(state.step)]
+        self.facts = self._with_steps(facts) if len(self._steps) < len(recorded) else facts
+
+    def look(self, state: TrainState) -> None:
+        """Record the steps skipped since the last look, which is at most ``LAST`` steps ago.
+
+        Raises:
+          RepeatingError: too many in a row were skipped.
+        """
+        if not (new := newest(jax.device_get(state.skipped), self._seen)):
+            return
+        self._seen += len(new)
+        self._steps += new
+        self.facts = self._with_steps(self.facts)
+        self._observer.alarm(int(state.step), f"{told(new)} not finite: nothing was learned from {them(new)}")
+        for row in in_a_row(self._steps):
+            if len(row) >= self._most and row[-1] >= new[0]:
+                raise self._end(row[: self._most])
+
+    def has_learned(self, done: int) -> bool:
+        """Whether the last of ``done`` steps was not skipped: parameters of which nothing finite has come since are not
+        to push better ones out of the checkpoints that are kept."""
+        return done - 1 not in self._steps[-1:]
+
+    def check(self, state: TrainState) -> None:
+        """A look before anything of ``state`` is saved.
+
+        Raises:
+          RepeatingError: too many steps in a row were skipped, or parameters, moments or carry are not finite.
+        """
+        self.look(state)
+        if not bool(all_finite((state.params, state.opt_state, state.carry))):
+            raise self._diverged(f"the parameters are not finite after {int(state.step):,} steps", int(state.step))
+
+    def _with_steps(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not distributed.is_first():
+            return facts
+        return {**facts, "run": runs.record(self._workdir, skipped_steps=self._steps)}
+
+    def _end(self, row: Sequence[int]) -> RepeatingError:
+        """The error that ends a run, once ``FILE`` tells which rows it could not learn from."""
+        many = f"{len(row)} steps in a row" if len(row) > 1 else "a step"
+        what = f"loss or gradient of {many}, from step {row[0]:,} on, not finite; {FILE} names their rows"
+        error = self._diverged(what, row[0])
+        if distributed.is_first():
+            facts = self.facts["run"]
+            before = [saved for saved in saved_steps(self._workdir) if saved <= row[0]]
+            content = {
+                "what": "the loss or the gradient of each of these steps is not finite",
+                "verified_step": newest_verified(self._workdir, before),
+                "command": facts.get("command"),
+                "seed": facts.get("config", {}).get("seed"),
+                "corpus_fingerprint": self.facts.get("corpus_fingerprint"),
+                "versions": facts.get("versions"),
+                "git_commit": facts.get("git_commit"),
+                "steps": [self._rows(step) for step in row],
+            }
+            files.write_text(files.as_path(self._workdir) / FILE, json.dumps(content, indent=1))
+        return error
+
+    def _diverged(self, what: str, step: int) -> RepeatingError:
+        """The error for what was found at ``step``. Of the checkpoints it names none but those whose parameters have
+        given a finite loss."""
+        with self._observer.during("saving"):
+            self._checkpoints.wait()
+        before = [saved for saved in saved_steps(self._workdir) if saved < step and saved not in self._steps]
+        return diverged(what, newest_verified(self._workdir, before))
+
+    def _rows(self, number: int) -> dict[str, Any]:
+        """A step with the rows that it reads, on all hosts, as [epoch, first row, last row]."""
+        index = self._phases.locate(number)[0]
+        phase = self._phases.phases[index]
+        batches = Batches({index: self._task.source("train", phase.kind, index)}, self._phases, WHOLE)
+        step = batches.step(number)
+        return {"step": number, "phase": phase.kind, "kind": step.kind, "rows": stretches(step.epochs, step.rows)}
+
+
+def newest(skipped: Skipped, seen: int) -> list[int]:
+    """The skipped steps but for the first ``seen``, ascending.
+
+    Args:
+      skipped: on the host.
+    """
+    assert int(skipped.count) - seen <= LAST, "a look comes at least every LAST steps"
+    return [int(skipped.last[number % LAST]) for number in range(seen, int(skipped.count))]
+
+
+def in_a_row(steps: Sequence[int]) -> list[list[int]]:
+    """``steps``, ascending, cut where one is missing."""
+    groups = itertools.groupby(enumerate(steps), key=lambda pair: pair[1] - pair[0])
+    return [[step for _, step in group] for _, group in groups]
+
+
+def stretches(epochs: np.ndarray, rows: np.ndarray) -> list[list[int]]:
+    """Rows [B] of epochs [B] as [epoch, first row, last row] of each stretch without a gap."""
+    ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(epochs) != 0))
+    starts, ends = np.r_[0, ends + 1], np.r_[ends, len(rows) - 1]
+    return [[int(epochs[a]), int(rows[a]), int(rows[b])] for a, b in zip(starts, ends, strict=True)]
+
+
+def told(steps: Sequence[int]) -> str:
+    """``the loss or gradient of step 7 is``, ``... of steps 7 and 9 are``, ``... of 30 steps from 7 to 99 are``."""
+    if len(steps) == 1:
+        return f"the loss or gradient of step {steps[0]:,} is"
+    some = " and ".join(f"{step:,}" for step in steps)
+    which = f"steps {some}" if len(steps) == 2 else f"{len(steps)} steps from {steps[0]:,} to {steps[-1]:,}"
+    return f"the loss or gradient of {which} is"
+
+
+def them(steps: Sequence[int]) -> str:
+    return "it" if len(steps) == 1 else "them"
+
+
+@jax.jit
+def all_finite(tree: Any) -> jax.Array:
+    """[] bool: whether every floating-point number in ``tree`` is finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+
+
+def diverged(what: str, sound: int | None) -> RepeatingError:
+    """The error that stops a run before anything of a broken state is saved.
+
+    Args:
+      sound: the newest verified step from before.
+    """
+    saved, goes_on = "there is no verified step from before", ""
+    if sound is not None:
+        saved = f"step {sound:,} is the newest verified checkpoint from before"
+        goes_on = f", if you like from --init=WORKDIR@{sound}"
+    return RepeatingError(
+        f"{what}; {saved}. The same command would end the same way: lower the learning rate or lengthen the warm-up, "
+        f"in a new --workdir{goes_on}"
+    )
