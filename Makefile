@@ -52,10 +52,14 @@ env: .venv/base.stamp  ## build .venv with what training needs
 pretrain: env  ## pretrain the small BERT on the docstrings of installed packages; WORKDIR=runs/quickstart
 	.venv/bin/bert-jax pretrain --config=configs/pretrain/quickstart.py --workdir=$(WORKDIR)
 
-# Two processes share nothing but the machine; a file's tests stay together. Toys compile longer than they run, so LLVM
-# does not optimize them; all other targets, and tests that start the real command, compile as users do.
+# Toys compile longer than they run, so XLA does not optimize them, and generates code the older, quicker way. All other
+# targets compile as users do.
+QUICKLY = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false \
+	--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+
+# Two processes share nothing but the machine; a file's tests stay together.
 test: lint  ## lint, types and tests
-	XLA_FLAGS=--xla_backend_optimization_level=0 .venv/bin/python -m pytest -n 2 --dist loadfile
+	$(QUICKLY) .venv/bin/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/test.stamp  ## ruff and mypy
 	.venv/bin/ruff check .
@@ -71,7 +75,7 @@ test-heavy: .venv/test.stamp  ## tests that take minutes
 
 # Each part takes at most 40 minutes and runs alone too; tests/trust/damage.py has the seed and the counts.
 test-trust: .venv/test.stamp  ## attacks on a running system; PART=kills, BERT_JAX_TRUST_COUNT=0.1, BERT_JAX_TRUST_SEED=1
-	XLA_FLAGS=--xla_backend_optimization_level=0 .venv/bin/python -m pytest -s -m trust tests/trust$(if $(PART),/test_$(PART).py)
+	$(QUICKLY) .venv/bin/python -m pytest -s -m trust tests/trust$(if $(PART),/test_$(PART).py)
 
 test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
 	.venv-parity/bin/python -m pytest -m parity tests/parity

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.preflight import _alike, _processes, _shared, table
+from tests import toy
 from tests.training import gang
 
 
@@ -29,7 +29,7 @@ def preflight(recipe: Path, workdir: Path, *flags: str) -> tuple[list[int], str]
         subprocess.Popen(
             [*command, f"--workdir={workdir}", f"--process_id={number}"],
             stdout=subprocess.PIPE,
-            env=os.environ | {"XLA_FLAGS": ""},
+            env=toy.environment(),
             text=True,
         )
         for number in range(2)

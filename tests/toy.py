@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 _SUBJECTS = ["the cat", "a dog", "my aunt", "the old king", "every child", "a small bird", "the ship"]
 _VERBS = ["sees", "likes", "follows", "finds", "carries", "remembers", "paints", "builds"]
 _OBJECTS = ["the river", "a red house", "some bread", "the long road", "a letter", "two stones"]
+
+
+def environment() -> dict[str, str]:
+    """Return that of a command as users run it: on the devices that are there, not on the eight of the tests."""
+    flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "host_platform_device_count" not in flag]
+    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 
 
 def write_text(path: Path, documents: int = 60, seed: int = 0) -> Path:
@@ -34,7 +41,7 @@ def recipe(text: Path, **changes: Any) -> dict[str, Any]:
             "heldout_fraction": 0.2,
         },
         "objective": {"name": "mlm_nsp"},
-        "model": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
+        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
         "phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32}},
         "optimizer": {},
         "schedule": {"kind": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 4},

@@ -1,6 +1,5 @@
 """Token tagging: which piece carries which tag, sentences longer than a row, and a run from end to end."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging import windows
+from tests import toy
 from tests.tasks import toy_tasks
 
 SENTENCE = {"id": "s", "words": ["the", "smith", "was", "\u200b", "jones"], "tags": ["O", "B-PER", "O", "O", "I-PER"]}
@@ -124,8 +124,7 @@ def test_tags_that_are_no_entities():
 def start(folder: Path, workdir: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "bert_jax", "finetune", f"--config={folder / 'recipe.json'}"]
     command += [f"--data={folder}", f"--workdir={workdir}"]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=toy.environment())
 
 
 def finish(folder: Path, workdir: Path) -> str:

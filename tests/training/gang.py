@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import socket
@@ -59,14 +58,13 @@ class Gang:
         job = [f"--coordinator=127.0.0.1:{port + 1}", f"--num_processes={count}"] if count > 1 else []
         job += [f"--heartbeat_seconds={HEARTBEAT_SECONDS}", "--arrival_seconds=120"] if job else []
         command = [sys.executable, *program, verb, f"--config={recipe}", f"--workdir={workdir}"]
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
         self.workdir = workdir
         self.processes = [
             subprocess.Popen(
                 [*command, *flags, *job, *([f"--process_id={number}"] if job else [])],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=environment,
+                env=toy.environment(),
                 text=True,
                 start_new_session=own_groups,
             )

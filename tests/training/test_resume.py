@@ -1,7 +1,6 @@
 """A run that is killed and started again ends as one that was never cut, bit for bit."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,8 +20,7 @@ TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")
 
 def start(config: Path, workdir: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={config}", f"--workdir={workdir}"]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=toy.environment())
 
 
 def finish(config: Path, workdir: Path) -> str:
