@@ -1,70 +1,71 @@
-"""A run that is killed and started again ends as one that was never cut, bit for bit."""
+"""A run that is killed or told to go, and started again, ends as one that was never cut, bit for bit."""
 
-import json
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import jax
-import numpy as np
+import pytest
 
 from bert_jax.checkpoints.restoring import read_params, saved_steps
+from bert_jax.cli.main import run
+from bert_jax.cluster.exit_codes import PREEMPTED
 from bert_jax.training.run import read_run
-from tests import toy
+from tests.training import gang
+from tests.training.gang import Gang
 
-# Rates and times differ between any two runs; everything else must not.
-TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")
-
-
-def start(config: Path, workdir: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={config}", f"--workdir={workdir}"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=toy.environment())
+STEPS = 150  # it must not be done before it is hit
 
 
-def finish(config: Path, workdir: Path) -> str:
-    process = start(config, workdir)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors.decode()
-    return errors.decode()
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gang.make_inputs(tmp_path_factory.mktemp("inputs"), num_steps=STEPS)
 
 
-def records(workdir: Path) -> list[dict[str, object]]:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMED} for line in lines]
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never cut."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    gang.finish(recipe, workdir, 1)
+    return workdir
 
 
-def test_killed_twice_and_resumed(tmp_path: Path) -> None:
-    text = toy.write_text(tmp_path / "text.txt")
-    model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    # Slow enough to be hit: many steps, a save every few.
-    changes = {
-        "phases": {"phase1": {"num_steps": 400, "batch_size": 8, "max_length": 32}},
-        "checkpoints": {"every_steps": 20},
-    }
-    config = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, model=model, **changes))
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finish(config, whole)
-    for after in (20, 120):
-        process = start(config, cut)
-        while process.poll() is None and max(saved_steps(str(cut)), default=0) < after:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
-    assert "resumed at step" in finish(config, cut)
+def assert_whole(cut: Path, whole: Path) -> None:
+    assert gang.records(cut) == gang.records(whole)
+    gang.assert_same_model(cut, whole)
 
-    (params, facts, step), (expected, _, _) = read_params(str(cut)), read_params(str(whole))
-    assert step == 400
+
+def test_killed_then_told_to_go_and_resumed(recipe: Path, whole: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "run"
+    job = Gang(recipe, cut, 1)
+    job.until(lambda: saved_steps(str(cut)))
+    job.send(0, signal.SIGKILL)
+    job.end()
+
+    job = Gang(recipe, cut, 1)
+    job.reach(74)  # about an evaluation
+    job.send(0, signal.SIGTERM)
+    [(code, said)] = job.end()
+    assert code == PREEMPTED, said
+    assert "resumed at step" in said
+
+    gang.finish(recipe, cut, 1)
+    assert_whole(cut, whole)
+    _, facts, step = read_params(str(cut))
     begun = [restart["step"] for restart in facts["run"]["restarts"]]
-    assert len(begun) == 2
-    assert 20 <= begun[0] < 120 <= begun[1]
-    for found, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    assert records(cut) == records(whole)
-    finish(config, cut)  # there is nothing to go on with
+    assert step == STEPS
+    assert 10 <= begun[0] < 74 <= begun[1] < STEPS
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={cut}"]) == 0  # there is nothing to go on with
     assert [restart["step"] for restart in read_run(str(cut))["restarts"]] == begun
     report = (cut / "report.html").read_text()
     assert f"restart at step {begun[0]}" in report
     assert "step None" not in report
+
+
+@pytest.mark.heavy
+def test_told_to_go_in_the_first_steps(recipe: Path, whole: Path, tmp_path: Path) -> None:
+    job = Gang(recipe, tmp_path / "run", 1)
+    job.reach(3)
+    job.send(0, signal.SIGTERM)
+    [(code, said)] = job.end()
+    assert code == PREEMPTED, said
+    gang.finish(recipe, tmp_path / "run", 1)
+    assert_whole(tmp_path / "run", whole)
