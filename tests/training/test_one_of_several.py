@@ -24,7 +24,7 @@ LOST_FILE = """
     from bert_jax.rows.loader import Batches
     make = Batches.__getitem__
     def broken(self, step):
-        if step == 5:
+        if step == 14:
             raise FileNotFoundError(2, "No such file or directory", "/mnt/corpus/train-00001")
         return make(self, step)
     Batches.__getitem__ = broken
@@ -33,7 +33,7 @@ UNREAD_STEP = """
     from bert_jax.storage import files
     read = files.sha256
     def broken(path, *part):
-        if "/checkpoints/20/" in str(path):
+        if "/checkpoints/STEP/" in str(path):
             raise OSError(5, "Input/output error", str(path))
         return read(path, *part)
     files.sha256 = broken
@@ -69,31 +69,28 @@ sys.exit(run())
 """
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return gang.make_inputs(tmp_path_factory.mktemp("inputs"), num_steps=20)
-
-
-def test_an_error_of_the_system_is_told_at_once(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one line and code 2, as of a process that is alone."""
-    monkeypatch.setattr(gang, "HEARTBEAT_SECONDS", 60)
-    job = Gang(recipe, tmp_path / "run", 2, program=("-c", FAULTY.replace("    FAULT", LOST_FILE)))
+def test_an_error_of_one_ends_both_and_a_step_that_one_cannot_read_is_read_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the system is one line and code 2, as of a process that is alone, and told at once."""
+    recipe, run = gang.make_inputs(tmp_path, num_steps=20, every_steps=4), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(gang, "HEARTBEAT_SECONDS", 60)
+        job = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", LOST_FILE)))
     (code, said), (own, told) = job.end()
     assert (code, own) == (BAD_INPUT, BAD_INPUT), (said, told)
     assert "has failed: /mnt/corpus/train-00001: no such file or directory; name another path" in said
     assert "\nerror: /mnt/corpus/train-00001: no such file or directory; name another path" in told
     assert "Traceback" not in told
 
-
-def test_a_step_that_one_cannot_read_is_read_by_none(recipe: Path, tmp_path: Path) -> None:
-    """Its read fails before that of the other comes to an end; then both take the step before."""
-    run = tmp_path / "run"
-    gang.finish(recipe, run, 2)
-    job = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", UNREAD_STEP)))
+    # Its read fails before that of the other comes to an end; then both take the step before.
+    before, newest = saved_steps(str(run))[-2:]
+    job = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", UNREAD_STEP.replace("STEP", str(newest)))))
     ended = job.end(seconds=180)
     assert [code for code, _ in ended] == [0, 0], ended
-    assert f"step 20 is damaged, as another process has found; set aside as {run}/damaged-step-20" in ended[0][1]
-    assert "resumed at step 10" in ended[0][1]
+    aside = f"set aside as {run}/damaged-step-{newest}"
+    assert f"step {newest} is damaged, as another process has found; {aside}" in ended[0][1]
+    assert f"resumed at step {before}" in ended[0][1]
     assert saved_steps(str(run))[-1] == 20
 
 

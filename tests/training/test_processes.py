@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -36,11 +37,22 @@ def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-def test_two_train_as_one_and_one_that_is_killed_ends_both(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    cut, whole = tmp_path / "cut", tmp_path / "whole"
+def test_two_train_as_one_are_told_to_go_and_are_killed(recipe: Path, tmp_path: Path) -> None:
+    """One hears SIGTERM and both save; from there one process goes on, and two, of which one is killed: both end."""
+    whole, cut, one = tmp_path / "whole", tmp_path / "cut", tmp_path / "one"
     flags = MESHES["fsdp"]
     job = Gang(recipe, cut, 2, flags)
-    job.reach(random.Random(time.time()).randrange(5, 25))
+    job.reach(12)
+    job.send(1, signal.SIGTERM)
+    ended = job.end()
+    assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
+    newest = saved_steps(str(cut))[-1]
+    assert newest == gang.records(cut)[-1]["step"] >= 12
+    assert f"step {newest} is saved" in ended[0][1]
+    shutil.copytree(cut, one)
+
+    job = Gang(recipe, cut, 2, flags)
+    job.reach(newest + random.Random(time.time()).randrange(2, 12))
     job.send(1, signal.SIGKILL)
     (code, said), _ = job.end()
     assert code == PEER_LOST, said
@@ -48,33 +60,7 @@ def test_two_train_as_one_and_one_that_is_killed_ends_both(recipe: Path, alone: 
     assert "is gone (at step " in said
     assert gang.finish(recipe, cut, 2, *flags) == gang.finish(recipe, whole, 2, *flags)
     gang.assert_same_model(cut, whole)
-    gang.assert_same_losses(gang.records(whole), gang.records(alone))
-
-
-def test_sigterm_to_one_saves_on_all(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    """Then one process goes on from what two have saved."""
-    job = Gang(recipe, tmp_path / "run", 2)
-    job.reach(12)
-    job.send(1, signal.SIGTERM)
-    ended = job.end()
-    assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
-    newest = saved_steps(str(tmp_path / "run"))[-1]
-    assert newest == gang.records(tmp_path / "run")[-1]["step"] >= 12
-    assert f"step {newest} is saved" in ended[0][1]
-    gang.finish(recipe, tmp_path / "run", 1)
-    gang.assert_same_losses(gang.records(tmp_path / "run"), gang.records(alone))
-
-
-@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.heavy), 24])  # in the steps; about an evaluation
-def test_sigterm_to_the_only_process(tmp_path: Path, step: int) -> None:
-    recipe = gang.make_inputs(tmp_path, num_steps=150)  # it must not be done before it is told
-    job = Gang(recipe, tmp_path / "run", 1)
-    job.reach(step)
-    job.send(0, signal.SIGTERM)
-    [(code, said)] = job.end()
-    assert code == PREEMPTED, said
-    assert gang.finish(recipe, tmp_path / "run", 1) == gang.finish(recipe, tmp_path / "whole", 1)
-    gang.assert_same_model(tmp_path / "run", tmp_path / "whole")
+    gang.assert_same_losses(gang.finish(recipe, one, 1), gang.records(whole))
 
 
 def test_several_build_nothing(recipe: Path, tmp_path: Path) -> None:
