@@ -11,6 +11,8 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 import pytest
 from absl import flags
 
+from tests import toy
+
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
@@ -25,6 +27,13 @@ def _strict_jax() -> None:
     import jax
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def one_device() -> Iterator[None]:
+    """``toy.one_device`` for a test; fixtures of wider scope find all eight."""
+    with toy.one_device():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -19,13 +18,10 @@ ARCHIVE = Path(__file__).parent / "fixtures" / "workdir_51fafe7.tar.xz"
 
 
 @pytest.fixture
-def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_device: None) -> Path:
     """A copy of it, and the current folder: its recipes name their files relative to it. On one device, as it was
-    made: that compiles in half the time."""
+    made."""
     shutil.unpack_archive(ARCHIVE, tmp_path, filter="data")
-    first = jax.devices()[:1]
-    for found in ("devices", "local_devices"):
-        monkeypatch.setattr(jax, found, lambda: first)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
 from tests import toy
 
+on_one_device = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -25,7 +28,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
-    """The workdir of a run that has ended."""
+    """The workdir of a run that has ended, on all eight devices."""
     folder = tmp_path_factory.mktemp("finished")
     assert pretrain(folder, toy.recipe(text)) == 0
     return folder / "run"
@@ -73,6 +76,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert "| unigram " in card
 
 
+@on_one_device
 def test_two_phases_with_one_clock(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a relative workdir, as people type it
     phases = {
@@ -87,6 +91,7 @@ def test_two_phases_with_one_clock(tmp_path: Path, text: Path, monkeypatch: pyte
     np.testing.assert_allclose([r["learning_rate"] for r in train], np.reshape(rates, (6, 2)).mean(1), rtol=1e-5)
 
 
+@on_one_device
 def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path, text: Path) -> None:
     old = (finished / "vocab.txt").read_text().split("\n")[:-1]
     vocab = tmp_path / "vocab.txt"
@@ -99,12 +104,22 @@ def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path,
     assert load_trained(str(tmp_path / "run")).config.vocab_size == len(old) + 2
 
 
-def test_the_first_evaluation_is_that_of_the_model_started_from(finished: Path, tmp_path: Path, text: Path) -> None:
-    corpus = {"path": str(finished / "corpus")}
-    assert pretrain(tmp_path, toy.recipe(text, corpus=corpus), f"--init={finished}", "--init_optimizer=kept") == 0
+@on_one_device
+def test_the_first_evaluation_is_that_of_the_model_started_from_and_the_first_saved_step_binds_the_vocabulary(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
+    elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
+    flags = [f"--init={finished}", "--init_optimizer=kept"]
+    assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
+    assert "made with another vocabulary" in capsys.readouterr().err
+    assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={finished / 'vocab.txt'}") == 0
     first, last = records(tmp_path / "run", "eval")[0], records(finished, "eval")[-1]
     assert first["mlm_loss"] == pytest.approx(last["mlm_loss"], abs=1e-5)
     assert first["step"] == 0
+    assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
+    assert f"was trained with another vocabulary than {vocab}" in capsys.readouterr().err
 
 
 def test_import_makes_a_workdir(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,8 +218,11 @@ def test_a_workdir_of_another_config(
     assert (finished / "run.json").read_bytes() == before
 
 
-def test_a_longer_run_needs_extend(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pretrain(tmp_path, toy.recipe(text)) == 0
+@on_one_device
+def test_a_longer_run_needs_extend(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
     longer = toy.recipe(text, phases={"phase1": {"num_steps": 30, "batch_size": 8, "max_length": 32}})
     assert pretrain(tmp_path, longer) == 2
     assert "--extend" in capsys.readouterr().err
@@ -215,14 +233,17 @@ def test_a_longer_run_needs_extend(tmp_path: Path, text: Path, capsys: pytest.Ca
     assert "reached step 30, and the phases end at 24" in capsys.readouterr().err
 
 
-def test_another_vocabulary_in_the_workdir(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pretrain(tmp_path, toy.recipe(text)) == 0
+def test_another_vocabulary_in_the_workdir(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
     vocab = tmp_path / "run" / "vocab.txt"
     vocab.write_text(vocab.read_text() + "extra\n")
     assert pretrain(tmp_path, toy.recipe(text)) == 2
     assert "another vocabulary" in capsys.readouterr().err
 
 
+@on_one_device
 def test_a_disk_that_fills_during_a_save(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,35 +281,17 @@ def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def test_a_corrected_command_after_one_that_failed(tmp_path: Path, text: Path) -> None:
-    assert pretrain(tmp_path, toy.recipe(text, corpus={"options": {"paths": ("nothing/*.txt",)}})) == 2
-    assert (
-        pretrain(tmp_path, toy.recipe(text, phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}}))
-        == 0
-    )
-
-
-def test_what_a_failed_try_made_of_other_text_is_made_again(tmp_path: Path, text: Path) -> None:
-    """Too little text for a corpus, but enough for a vocabulary; then the text comes."""
+@on_one_device
+def test_corrected_commands_after_tries_that_failed(tmp_path: Path, text: Path) -> None:
+    """No text; too little for a corpus, but enough for a vocabulary, which is made again when the text has come."""
     source = tmp_path / "text.txt"
+    assert pretrain(tmp_path, toy.recipe(source, corpus={"options": {"paths": ("nothing/*.txt",)}})) == 2
     source.write_text("ab ab.\n")
     assert pretrain(tmp_path, toy.recipe(source)) == 2
     source.write_text(text.read_text())
-    assert pretrain(tmp_path, toy.recipe(source)) == 0
+    shorter = {"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}}
+    assert pretrain(tmp_path, toy.recipe(source, phases=shorter)) == 0
     assert len((tmp_path / "run" / "vocab.txt").read_text().split()) > 50
-
-
-def test_a_vocabulary_is_bound_by_the_first_saved_step(
-    tmp_path: Path, finished: Path, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
-    elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
-    assert pretrain(tmp_path, elsewhere, f"--vocab={vocab}") == 2
-    assert "made with another vocabulary" in capsys.readouterr().err
-    assert pretrain(tmp_path, elsewhere, f"--vocab={finished / 'vocab.txt'}") == 0
-    assert pretrain(tmp_path, elsewhere, f"--vocab={vocab}") == 2
-    assert f"was trained with another vocabulary than {vocab}" in capsys.readouterr().err
 
 
 def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
@@ -312,6 +315,7 @@ def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
         pass
 
 
+@on_one_device
 def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Old text replayed among new: the shares of the rows, and each part's own held-out figures."""
     other = toy.write_text(tmp_path / "other.txt", documents=40, seed=5)

@@ -16,6 +16,8 @@ SHORT = {
 }
 SHARDS = ".array_record-"
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def leaks(workdir: Path) -> set[str]:
     files = [path for path in workdir.rglob("*") if path.is_file()]

@@ -39,6 +39,8 @@ EXPERIMENT = Experiment(
     LoaderConfig(),
 )
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def write(folder: Path, name: str, count: int, seed: int) -> None:
     """Labelled texts: "left" where there is an a, "right" where there is a b; the rest is noise."""

@@ -28,8 +28,12 @@ def evaluations(workdir: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["split"] == "eval"]
 
 
-def test_a_run_on_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
+@pytest.mark.usefixtures("one_device")
+def test_a_run_on_a_store_and_one_that_goes_on_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = toy.recipe(toy.write_text(tmp_path / "text.txt"), training={"eval_every_steps": 10})
+    recipe = toy.write_recipe(tmp_path / "recipe.json", config)
     workdir, exported = f"{STORE}/run", f"{STORE}/model"
     command = ["pretrain", f"--config={recipe}", f"--workdir={workdir}"]
 
@@ -48,7 +52,7 @@ def test_a_run_on_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert run(command) == 0
     assert "resumed at step 10" in capsys.readouterr().err
     assert saved_steps(workdir) == [15, 20, 24]
-    assert [line["step"] for line in evaluations(workdir)] == [0, 8, 16, 24]
+    assert [line["step"] for line in evaluations(workdir)] == [0, 10, 20, 24]
     for name in ("report.html", "hugging_face/model.safetensors", "examples.json", "corpus/COMMITTED"):
         assert (files.as_path(workdir) / name).exists()
 
@@ -60,13 +64,8 @@ def test_a_run_on_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert saved_steps(f"{STORE}/imported") == [0]
     assert not any((tmp_path / "cache" / "checkpoints").iterdir())  # nothing is left on this machine
 
-
-def test_going_on_from_a_run_on_a_store(tmp_path: Path) -> None:
-    text = toy.write_text(tmp_path / "text.txt")
-    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, training={"eval_every_steps": 5}))
-    first, second = f"{STORE}/first", str(tmp_path / "second")
-    assert run(["pretrain", f"--config={recipe}", f"--workdir={first}"]) == 0
-    flags = [f"--config.corpus.path={first}/corpus", f"--init={first}@20", "--init_optimizer=kept"]
+    second = str(tmp_path / "second")
+    flags = [f"--config.corpus.path={workdir}/corpus", f"--init={workdir}@20", "--init_optimizer=kept"]
     assert run(["pretrain", f"--config={recipe}", f"--workdir={second}", *flags]) == 0
-    [before] = [line for line in evaluations(first) if line["step"] == 20]
+    [before] = [line for line in evaluations(workdir) if line["step"] == 20]
     assert evaluations(second)[0]["mlm_loss"] == pytest.approx(before["mlm_loss"], abs=1e-5)
