@@ -101,7 +101,8 @@ class Strangers:
         if self._count and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + NOISE_SECONDS
             some = f"{self._count:,} connection{'s' * (self._count != 1)} to {self._address} not of this job"
-            print(f"{some}; the last: {self.last}; nothing was done", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                print(f"{some}; the last: {self.last}; nothing was done", file=sys.stderr, flush=True)
             self._count = 0
 
     def hang_up(self) -> None:
