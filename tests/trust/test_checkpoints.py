@@ -149,9 +149,10 @@ def outcome(attack: Callable[[], str]) -> str:
         return f"traceback: {traceback.format_exc()}"
 
 
-def anywhere(rng: random.Random) -> Callable[[Path], bool]:
-    """Any file, or one of those with the arrays, which are few."""
-    return (lambda path: path.is_file()) if rng.random() < 0.5 else (lambda path: path.parent.name == "d")
+def among(rng: random.Random, *folders: str) -> Callable[[Path], bool]:
+    """Which files to damage: of ``folders`` seven times in eight; half the times those with arrays, which are few."""
+    wanted, arrays = set(folders) if rng.random() < 7 / 8 else {"checkpoints"}, rng.random() < 0.5
+    return lambda path: bool(wanted & set(path.parts)) and (path.parent.name == "d" or not arrays)
 
 
 def damages(whole: Whole, count: int, folder: Path, rng: random.Random) -> None:
@@ -162,7 +163,8 @@ def damages(whole: Whole, count: int, folder: Path, rng: random.Random) -> None:
         counts[kind] = collections.Counter()
         for number in range(count):
             copied = copy(whole.store if kind == "store" else whole.local, folder / f"{kind}-{number}")
-            done = damage_one(copied / (BEST if kind == "best" else "") / "checkpoints", rng, among=anywhere(rng))
+            home, newest = (copied / BEST, 0) if kind == "best" else (copied, max(whole.states))
+            done = damage_one(home / "checkpoints", rng, among=among(rng, str(newest)))
             workdir = str(copied)
             if kind == "store":
                 workdir = STORE
@@ -237,12 +239,13 @@ def test_damages_before_an_export(trained: Path, tmp_path: Path, capsys: pytest.
     toy_tasks.write_toy(tmp_path / "tuned", "classification", frozen=("encoder",), export=False)
     assert toy_tasks.finetune(tmp_path / "tuned", f"--init={trained}") == 0
     counts: collections.Counter[str] = collections.Counter()
-    for name, source in {"pretrained": trained, "fine-tuned": tmp_path / "tuned" / "run"}.items():
+    tuned = tmp_path / "tuned" / "run"
+    for name, source, places in (("pretrained", trained, ["24"]), ("fine-tuned", tuned, [BEST, "frozen"])):
         assert run(["export", f"--workdir={source}", f"--output={tmp_path / name}"]) == 0
         wanted = load_file(tmp_path / name / "model.safetensors")
         for number in range(scaled(16)):
             workdir, output = copy(source, tmp_path / f"{name}-{number}"), tmp_path / f"{name}-{number}-export"
-            done = damage_one(workdir, rng, among=lambda path: "checkpoints" in path.parts and anywhere(rng)(path))
+            done = damage_one(workdir, rng, among=among(rng, *places))
             capsys.readouterr()
             code = run(["export", f"--workdir={workdir}", f"--output={output}"])
             said = capsys.readouterr().err
