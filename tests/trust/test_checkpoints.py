@@ -267,7 +267,7 @@ def test_damages_before_the_real_command(trained: Path, tmp_path: Path) -> None:
     shutil.copy(trained.parent / "recipe.json", tmp_path)
     for number in range(scaled(8)):
         workdir = cut_back(copy(trained, tmp_path / f"run-{number}"))
-        done = damage_one(workdir / "checkpoints", rng, among=lambda path: path.parent.name == "d")
+        done = damage_one(workdir / "checkpoints" / "20", rng, among=lambda path: path.parent.name == "d")
         ended = real_command(workdir)
         told = [line for line in ended.stderr.splitlines() if "damaged" in line or "resumed" in line]
         print(f"  {done}: exit code {ended.returncode}, {'; '.join(told)}")
