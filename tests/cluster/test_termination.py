@@ -18,9 +18,11 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     codes: list[int] = []
     monkeypatch.setattr(signals, "end_at_once", lambda code=130: codes.append(code))
     monkeypatch.setattr(signals, "ECHO_SECONDS", -1.0)
+    first = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield codes
     assert {number: signal.getsignal(number) for number in before} == before
+    signal.signal(signal.SIGINT, first)
     assert not signals.hearers
     assert not signals._interrupts
 
