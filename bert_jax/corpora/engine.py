@@ -122,7 +122,7 @@ def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
 
 @contextlib.contextmanager
 def _watching(folder: Path) -> Iterator[None]:
-    """Raise ``UserError`` if a worker process is killed while the block lasts. Kill them all when this process is told to
+    """Raise ``UserError`` if a worker process is killed while the block lasts. Kill all when this process is told to
     end: Beam would wait for them."""
     died: list[int] = []
     caller = threading.get_ident()
