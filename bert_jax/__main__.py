@@ -1,8 +1,20 @@
-"""``python -m bert_jax <verb>``."""
+"""``python -m bert_jax <verb>``, and ``bert-jax <verb>``."""
 
+import os
+import signal
 import sys
 
-from bert_jax.cli.main import run
+
+def main() -> int:
+    """Run the verb of the command line; its exit code."""
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # while imports go on there is nothing to clean up
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from bert_jax.cli.main import run
+
+    return run()
+
 
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(main())

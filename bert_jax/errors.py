@@ -9,8 +9,15 @@ class UserError(Exception):
     """
 
 
-class Preempted(Exception):
-    """The machine is wanted elsewhere. Everything is saved; the same command goes on (``exit_codes.PREEMPTED``)."""
+class Preempted(BaseException):
+    """The machine is wanted elsewhere. Everything is saved; the same command goes on (``exit_codes.PREEMPTED``).
+
+    As ``KeyboardInterrupt`` no ``Exception``: it may come anywhere, and nothing is to go on after it.
+    """
+
+
+class Interrupted(Preempted):
+    """As ``Preempted``, by Ctrl-C: nothing starts it again by itself (``exit_codes.INTERRUPTED``)."""
 
 
 class RepeatingError(UserError):

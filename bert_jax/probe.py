@@ -140,7 +140,7 @@ def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example
 
 
 class Probe:
-    """``probe(step, params)`` -> metrics by name, "probe/..."; {} at steps that are not probed."""
+    """``probe(step, params, between)`` -> metrics by name, "probe/..."; {} at steps that are not probed."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
         """Raises ``UserError`` where the task cannot encode the examples."""
@@ -154,6 +154,7 @@ class Probe:
         shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         rows = -(-config.batch_size // shards) * shards
         self._phase = Phase(config.num_steps, rows, self.task.lengths[KIND], KIND)
+        self._between: Callable[[], None] = lambda: None
         self._learned = self._frozen() if config.kind == "frozen" else self._finetuned()
 
     @property
@@ -167,9 +168,11 @@ class Probe:
         every, last = self._prepared.config.every_steps, self._prepared.experiment.phases.num_steps
         return not every or step % every == 0 or step == last
 
-    def __call__(self, step: int, params: Any) -> dict[str, float]:
+    def __call__(self, step: int, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """``between`` is called before every batch, by all processes, and may raise."""
         if not self.due(step):
             return {}
+        self._between = between
         with meshes.activations(self._mesh):
             return {f"probe/{name}": value for name, value in self._learned(params).items()}
 
@@ -180,7 +183,7 @@ class Probe:
         shapes = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
         empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
         view: Any = FeatureTask(task, config.features)
-        reading = Evaluation(view, self._mesh, self._phase, 2**31)
+        reading = Evaluation(view, self._mesh, self._phase, 2**31, lambda: self._between())
         learn = jax.jit(lambda vectors, batch: learned_head(task, empty, vectors, batch, config))
         judge = jax.jit(lambda head, vectors, batch: task.score({"logits": logits_of(head, vectors)}, batch))
         [train] = task.setting.part("train")
@@ -217,7 +220,7 @@ class Probe:
         schedule = make_schedule(ScheduleConfig("linear", rate, config.num_steps // 10), config.num_steps)
         step = jax.jit(make_train_step(task, tx, schedule, config.seed))
         phases, source = Phases((phase,)), task.source("train", KIND, 0)
-        evaluation = Evaluation(task, self._mesh, phase, 2**31)
+        evaluation = Evaluation(task, self._mesh, phase, 2**31, lambda: self._between())
 
         def run(params: Any) -> dict[str, float]:
             state, frozen = initialise(task, tx, metric_names(task), phase.batch_size, config.seed, self._mesh)
@@ -226,6 +229,7 @@ class Probe:
             state = dataclasses.replace(state, params={**state.params, **begun})
             mine = meshes.share_of(self._mesh).rows(phase.batch_size)
             for number in range(config.num_steps):
+                self._between()
                 dealt = phases.step(number, [source.rows_per_epoch])
                 batch = source.rows(dealt.epochs[mine], dealt.rows[mine])
                 state = step(state, frozen, meshes.to_devices(batch, self._mesh))

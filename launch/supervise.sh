@@ -2,20 +2,28 @@
 # Keeps processes of this machine that belong together running. Sourced after lib.sh.
 
 pids=()
-leaving='' # set when we ourselves are told to go: nothing is restarted then
+leaving='' # the signal by which we ourselves were told to go: nothing is restarted then
 
 # keep_running COUNT LIMIT GRACE COMMAND [BEFORE]: starts COUNT processes, `COMMAND I` each in a subshell that it replaces
 # with exec. When one ends badly the others have GRACE seconds. All are started again as `start_again` says; BEFORE is
-# called before each attempt. Returns the code of the last one.
+# called before each attempt. Returns the code of the last one, 130 after Ctrl-C.
 keep_running() {
   local count=$1 limit=$2 grace=$3 _start=$4 before=${5:-:} code=0
-  trap 'leaving=yes; signal_all TERM' TERM INT HUP
+  trap 'leaving=TERM; signal_all TERM' TERM HUP
+  trap interrupted INT
   while :; do
     "$before"
     run_together "$count" "$grace" "$_start"
+    [[ $leaving != INT || $code == 0 || $code == 2 ]] || return 130
     [[ -z $leaving ]] || return "$code"
     start_again "$code" "$limit" || return "$code"
   done
+}
+
+# interrupted: Ctrl-C, which the processes in the background of this script do not hear. A second one ends them at once.
+interrupted() {
+  if [[ $leaving == INT ]]; then signal_all KILL; else signal_all TERM; fi
+  leaving=INT
 }
 
 signal_all() {

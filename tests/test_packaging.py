@@ -57,7 +57,7 @@ def test_the_wheel_works_elsewhere(installed, tmp_path):
 
 def test_the_wheel_has_the_command_and_the_licence(installed):
     [info] = installed.glob("*.dist-info")
-    assert "bert-jax = bert_jax.cli.main:run" in (info / "entry_points.txt").read_text()
+    assert "bert-jax = bert_jax.__main__:main" in (info / "entry_points.txt").read_text()
     assert list(info.rglob("LICENSE"))
 
 

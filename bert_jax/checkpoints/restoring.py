@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 def steps_folder(workdir: str) -> epath.Path:
     """Where the steps lie; Orbax takes absolute paths only."""
-    return files.as_path(workdir if files.is_remote(workdir) else os.path.abspath(workdir)) / "checkpoints"
+    local = os.path.abspath(os.path.expanduser(workdir))
+    return files.as_path(workdir if files.is_remote(workdir) else local) / "checkpoints"
 
 
 def saved_steps(workdir: str) -> list[int]:

@@ -8,6 +8,7 @@ import importlib
 import math
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from absl.flags import argparse_flags
 
 import bert_jax
 from bert_jax import catalogue, recipes
-from bert_jax.cluster import exit_codes
+from bert_jax.cluster import exit_codes, signals
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.storage import files
@@ -36,14 +37,28 @@ class Parser(argparse_flags.ArgumentParser):
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Returns 0 or what the verb returns, 2 for bad input, 130 when interrupted. Another error is a bug and
-    keeps its traceback."""
+    keeps its traceback.
+
+    Args:
+      argv: None: this is the program, and its signals are its own.
+    """
+    if argv is not None:
+        return _run(argv)
+    signals.listen()
+    code = _run(sys.argv[1:])
+    if code in (exit_codes.INTERRUPTED, exit_codes.PREEMPTED):
+        signals.leave(code)
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.FATAL)  # what libraries log is not for users: errors reach us as exceptions
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        return _dispatch(list(argv))
     except BrokenPipeError:  # the reader of our output has gone, as in `bert-jax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.CRASHED
-    except (UserError, OSError, KeyboardInterrupt) as error:
+    except (UserError, OSError, KeyboardInterrupt, Preempted) as error:
         known = ending(error)
         if known is None:
             raise
@@ -55,6 +70,8 @@ def ending(error: BaseException) -> tuple[str, int] | None:
     """What to say of an error that ends a command, and the exit code; None: a bug, which keeps its traceback."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", exit_codes.INTERRUPTED
+    if isinstance(error, Preempted):
+        return str(error), exit_codes.of_preempted(error)
     if os.environ.get("BERT_JAX_TRACEBACK") == "1":
         traceback.print_exception(error)
     if isinstance(error, UserError):
@@ -153,22 +170,23 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     from bert_jax.training import compile_cache
 
     processes = distributed.find(vars(arguments), arguments.distributed)
-    try:
-        if processes is not None:
-            config = arguments.config.to_json_best_effort()
-            distributed.join(processes, arguments.workdir, distributed.common(config) if alike else {})
-        compile_cache.keep_compiled()
+    with signals.heard(signal.SIGTERM):
         try:
-            work()
-            code = exit_codes.DONE
-        except Preempted as ended:
-            told(str(ended))
-            code = exit_codes.PREEMPTED
-        distributed.leave()
-        return code
-    except BaseException as error:
-        distributed.end_by(error, ending(error))  # before ``run`` hears of it: the others wait for this process
-        raise
+            if processes is not None:
+                config = arguments.config.to_json_best_effort()
+                distributed.join(processes, arguments.workdir, distributed.common(config) if alike else {})
+            compile_cache.keep_compiled()
+            try:
+                work()
+                code = exit_codes.DONE
+            except Preempted as ended:
+                told(str(ended))
+                code = exit_codes.of_preempted(ended)
+            distributed.leave()
+            return code
+        except BaseException as error:
+            distributed.end_by(error, ending(error))  # before ``run`` hears of it: the others wait for this process
+            raise
 
 
 def told(line: str) -> None:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import platform
-import signal
 import socket
 import sys
 import threading
@@ -24,7 +23,8 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from bert_jax.cluster.exit_codes import CRASHED
+from bert_jax.cluster import signals
+from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED
 from bert_jax.cluster.heartbeat_client import END, HeartbeatClient
 from bert_jax.cluster.rendezvous import Rendezvous, own_addresses, split_address
 from bert_jax.cluster.watchdog import Watchdog
@@ -37,7 +37,6 @@ VARIABLES = {
 }
 AUTO = "auto"
 LOST_SECONDS = 2.0  # in which it is known that a process is lost
-SAME_SECONDS = 2.0  # SIGTERM and SIGTERM are one: a scheduler tells a process, and the supervisor that it tells as well
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +152,7 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
     for name, value in same.items():
         client.wait(f"the {name}", value)
     HeartbeatClient.open = client
+    signals.last_words.append(lambda: client.fail("interrupted", INTERRUPTED))
     _end_on_errors()
     jax.distributed.initialize(
         processes.coordinator,
@@ -232,43 +232,6 @@ def all_agree(value: bool) -> bool:
     if jax.process_count() == 1:
         return value
     return bool(multihost_utils.process_allgather(jax.numpy.asarray(value)).all())
-
-
-class Termination:
-    """SIGTERM, as machines send it before they go, inside the context. Of one process its handler, and a second signal
-    ends it at once; of several JAX's, which finds the step that all of them reach."""
-
-    def __init__(self) -> None:
-        self._told: float | None = None  # when
-        self._before: Any = None
-        self._asked = 0
-
-    def __enter__(self) -> Termination:
-        if HeartbeatClient.open is None and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._tell)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-
-    def _tell(self, number: int, _: Any) -> None:
-        if self._told is None:
-            self._told = time.monotonic()
-        elif time.monotonic() - self._told > SAME_SECONDS:
-            signal.signal(number, self._before)
-            signal.raise_signal(number)
-
-    def reached(self) -> bool:
-        """Whether to save and leave now. Asked at every step, by all processes.
-
-        JAX agrees on the step after the last one that any process has asked about, which is the first where the signal
-        came before training: so what it is told counts from 1, wherever the run goes on from.
-        """
-        if HeartbeatClient.open is None:
-            return self._told is not None
-        self._asked += 1
-        return bool(multihost_utils.reached_preemption_sync_point(self._asked))
 
 
 def leave() -> None:

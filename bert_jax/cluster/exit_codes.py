@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from bert_jax.errors import PassingError, PeerLostError, UserError
+from bert_jax.errors import Interrupted, PassingError, PeerLostError, Preempted, UserError
 
 DONE = 0
 CRASHED = 1
 BAD_INPUT = 2  # the same command would fail again
 PREEMPTED = 75  # told to go, and gone after a save: start it again (EX_TEMPFAIL)
 PEER_LOST = 76  # another process of the job is lost: start all of them again
-INTERRUPTED = 130
+INTERRUPTED = 130  # Ctrl-C; in training gone after a save too: nobody starts it again
 FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing to start again
+
+
+def of_preempted(ended: Preempted) -> int:
+    """That of a command which was told to end."""
+    return INTERRUPTED if isinstance(ended, Interrupted) else PREEMPTED
 
 
 def of_user_error(error: UserError) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_jax.cluster import handshake
-from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
+from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST
 from bert_jax.cluster.messages import (
     LINE_BYTES,
     PROOF_BYTES,
@@ -224,7 +224,7 @@ class HeartbeatServer:
                 member.moves, member.limit = message.moves, message.limit
                 member.since = member.heard - message.age
             case Failed():
-                code = BAD_INPUT if message.code == BAD_INPUT else PEER_LOST
+                code = message.code if message.code in (BAD_INPUT, INTERRUPTED) else PEER_LOST
                 await self._stop(f"{member.name} has failed: {message.error}", code)
             case Waits():
                 await self._wait(member, message)

@@ -6,44 +6,57 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bert_jax.cluster.exit_codes import FINAL, PEER_LOST, PREEMPTED
+from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, FINAL, INTERRUPTED, PEER_LOST, PREEMPTED
+from bert_jax.cluster.signals import ECHO_SECONDS
 from bert_jax.program import duration
 
 WAIT_SECONDS = 5.0  # before a restart: until the last process of the job before is gone
+KILL_SECONDS = 3.0  # that a process has to end at once
 
 
 def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
     """Run ``bert-jax`` with ``arguments`` until it is done, or has been started ``restarts`` times more after crashes.
 
-    SIGTERM and SIGINT are passed on, and end the supervision: whoever sends them starts the whole again, or does not.
-    Where another process of the job was told to go, this one has saved and left too: it is started again, uncounted.
+    SIGTERM and Ctrl-C end the supervision once the process has saved and left: whoever sends them starts the whole
+    again, or does not. Both are passed on as SIGTERM, for a terminal sends Ctrl-C to the process too, and a second one
+    would end it at once. Where another process of the job was told to go, this one has saved and left too: it is
+    started again, uncounted.
 
     Returns:
-      The exit code of the last process.
+      The exit code of the last process; ``INTERRUPTED`` after Ctrl-C.
     """
-    told: list[int] = []
-    passed: list[int] = []
+    told: list[tuple[int, float]] = []
     child: subprocess.Popen[bytes] | None = None
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+    def tell(child: subprocess.Popen[bytes]) -> None:
+        interrupts = [when for number, when in told if number == signal.SIGINT]
+        twice = bool(interrupts) and interrupts[-1] - interrupts[0] > ECHO_SECONDS
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(signal.SIGINT if twice else signal.SIGTERM)
+        if twice:
+            killer = threading.Timer(KILL_SECONDS, child.kill)
+            killer.daemon = True
+            killer.start()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        told.append((number, time.monotonic()))
         if child is not None and child.returncode is None:
-            passed.append(number)
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(number)
+            tell(child)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, pass_on)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as interrupts are in the background of a shell script
+            signal.signal(number, hear)
     crashes = 0
     while True:
         start = time.monotonic()
         child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
-        if told and not passed:  # while it was being started
-            pass_on(told[-1], None)
+        if told:  # while it was being started
+            tell(child)
         code = child.wait()
         code = code if code >= 0 else 128 - code  # as a shell has it
         crashes += code != PREEMPTED
@@ -56,10 +69,13 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
             file=sys.stderr,
             flush=True,
         )
-        time.sleep(wait_seconds)
+        deadline = time.monotonic() + wait_seconds
+        while not told and time.monotonic() < deadline:
+            time.sleep(min(0.1, wait_seconds))
         if told:
             break
-    return code
+    interrupted = any(number == signal.SIGINT for number, _ in told)
+    return INTERRUPTED if interrupted and code not in (DONE, BAD_INPUT) else code
 
 
 def _reason(code: int) -> str:

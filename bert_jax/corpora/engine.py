@@ -17,8 +17,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
+from bert_jax.cluster import signals
 from bert_jax.corpora.parts import Part
 from bert_jax.errors import UserError
 
@@ -103,40 +105,50 @@ def _check_flags(flags: Sequence[str]) -> None:
 def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
     """Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program.
 
-    A worker that ends leaves its exit code in ``folder``.
+    A worker leaves its number in ``folder``, and its exit code when it ends.
     """
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-    # What a worker logs is its own coming and going; an error comes back as an exception.
-    command = f"{shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
-    command += f"; echo $? > {shlex.quote(str(folder))}/$$"
+    # What a worker logs is its own coming and going; an error comes back as an exception. Ctrl-C is for this process.
+    here = shlex.quote(str(folder))
+    command = (
+        f"exec 2>/dev/null; trap '' INT; {shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main"
+    )
+    command += f"& echo $! > {here}/$$.pid; wait $!; echo $? > {here}/$$.code"
     environment = SubprocessSDKEnvironment.from_command_string(command_string=command)
     return FnApiRunner(default_environment=environment), [f"--direct_num_workers={workers}"]
 
 
 @contextlib.contextmanager
 def _watching(folder: Path) -> Iterator[None]:
-    """Raise ``UserError`` if a worker process is killed while the block lasts: Beam would wait for it for ever."""
+    """Raise ``UserError`` if a worker process is killed while the block lasts. Kill all when this process is told to
+    end: Beam would wait for them."""
     died: list[int] = []
     caller = threading.get_ident()
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(POLL_SECONDS):
-            codes = [int(text) for path in folder.iterdir() if (text := path.read_text().strip())]
+            codes = _numbers(folder, "*.code")
             if any(codes):
                 died.extend(codes)
-                signal.pthread_kill(caller, signal.SIGINT)  # nothing else wakes who waits in Beam
+                if in_main:
+                    signal.pthread_kill(caller, signal.SIGUSR1)  # nothing else wakes who waits in Beam
                 return
 
-    threading.Thread(target=watch, daemon=True).start()
-    # A job in the background of a shell script is started with interrupts ignored.
+    def tell(number: int, frame: FrameType | None) -> None:
+        raise _WorkerDiedError
+
     in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) if in_main else None
+    before = signal.signal(signal.SIGUSR1, tell) if in_main else None
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    workers = _Workers(folder, done)
+    signals.hearers.append(workers)
     try:
         yield
-    except (KeyboardInterrupt, RuntimeError) as error:
+    except (_WorkerDiedError, RuntimeError) as error:
         if not any(died):
             raise
         code = next(filter(None, died))
@@ -145,9 +157,11 @@ def _watching(folder: Path) -> Iterator[None]:
             " command goes on with the parts that are missing, perhaps with a smaller config.corpus.num_workers"
         ) from error
     finally:
+        signals.hearers.remove(workers)
         done.set()
+        watcher.join()  # else its signal might come when nobody takes it
         if in_main:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGUSR1, before)
 
 
 @contextlib.contextmanager
@@ -160,6 +174,31 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.disable(logging.NOTSET)
         threading.excepthook = hook
+
+
+class _Workers:
+    """Hears that this process is told to end."""
+
+    saves = False
+
+    def __init__(self, folder: Path, done: threading.Event) -> None:
+        self._folder, self._done = folder, done
+
+    def hear(self, number: int) -> bool:
+        """Have all end at once; what they have finished serves the next try."""
+        self._done.set()
+        for worker in _numbers(self._folder, "*.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        return False
+
+
+def _numbers(folder: Path, pattern: str) -> list[int]:
+    return [int(text) for path in folder.glob(pattern) if (text := path.read_text().strip())]
+
+
+class _WorkerDiedError(BaseException):
+    """As ``KeyboardInterrupt``, so that Beam does not take it for an error of its own."""
 
 
 class _Worker:

@@ -6,10 +6,10 @@ the same for every number of hosts, workers and threads, and a run may go on wit
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,7 @@ import grain
 import numpy as np
 from absl import flags
 
+from bert_jax.cluster import signals
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phases
@@ -53,12 +54,9 @@ class Batches:
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """In a worker process, which must not outlive the run: a killed parent cannot end it. Nor may it go before the
-        run has saved, where SIGTERM is sent to all processes of a job."""
+        """In a worker process, which must not outlive the run: a killed parent cannot end it."""
         vars(self).update(state)
         if (parent := multiprocessing.parent_process()) is not None:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
     def __len__(self) -> int:
@@ -137,7 +135,9 @@ class Loader:
         try:
             for step in range(self._start_step, self._phases.num_steps):
                 begin = time.perf_counter()
-                batch = next(batches)
+                # Workers, which are started by the first few batches, end with this process, once it has saved.
+                with signals.shielded() if self._config.num_workers else contextlib.nullcontext():
+                    batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
                 kind = self.step(step).kind
                 if kind not in checked:

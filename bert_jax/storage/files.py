@@ -312,7 +312,7 @@ def listed(text: str) -> dict[str, str]:
 
 def cache_directory() -> Path:
     """Where derived files go that can be made again: ``$BERT_JAX_CACHE``, else the user's cache folder."""
-    return Path(os.environ.get("BERT_JAX_CACHE") or Path.home() / ".cache" / "bert_jax")
+    return Path(os.environ.get("BERT_JAX_CACHE") or "~/.cache/bert_jax").expanduser()
 
 
 def _temporary(target: epath.Path) -> Path:

@@ -79,6 +79,15 @@ class RemotePath(os.PathLike[str]):
             if name != self.name:  # some stores list the folder itself
                 yield self / name
 
+    def listed(self) -> list[str]:
+        """Names in the folder, as the store has them now: its client may remember an older list. Empty if there is
+        none."""
+        try:
+            entries = self._fs.ls(os.fspath(self), detail=False, refresh=True)
+        except FileNotFoundError:
+            return []
+        return sorted({posixpath.basename(entry.rstrip("/")) for entry in entries} - {self.name, ""})
+
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         for entry in sorted(self._fs.glob(os.fspath(self / pattern))):
             yield RemotePath(f"{self.scheme}://{entry}")
@@ -94,6 +103,18 @@ class RemotePath(os.PathLike[str]):
 
     def write_bytes(self, data: bytes) -> None:
         self._fs.pipe_file(os.fspath(self), data)
+
+    @property
+    def creates(self) -> bool:
+        """Whether the client of this store has a request for ``create_bytes``; else it looks, and then writes."""
+        from fsspec.spec import AbstractFileSystem
+
+        return getattr(self._fs.pipe_file, "__func__", None) is not AbstractFileSystem.pipe_file
+
+    def create_bytes(self, data: bytes) -> None:
+        """Write an object only if it is absent, which the store decides. Raises ``FileExistsError`` if it is there; a
+        store that cannot do so overwrites it, or raises."""
+        self._fs.pipe_file(os.fspath(self), data, mode="create")
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
         self.write_bytes(text.encode(encoding))

@@ -25,9 +25,11 @@ Outputs = dict[str, np.ndarray]
 class Evaluation:
     """The same held-out rows at every evaluation, without dropout."""
 
-    def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int):
+    def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int, between: Callable[[], None] = lambda: None):
+        """``between`` is called before every batch, by all processes, and may raise."""
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
         self._step: Callable[..., Any] = jax.jit(make_eval_step(task))
+        self._between = between
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
         """Metrics over all rows: sums in float64 on the host, divided once; then what ``Task.finish`` says."""
@@ -59,6 +61,7 @@ class Evaluation:
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
         for batch, num_real in self._batches(part):
+            self._between()
             sums, outputs = self._step(params, frozen, meshes.to_devices(batch, self._mesh))
             totals = add(totals, {k: Sum(float(s.value), float(s.count)) for k, s in jax.device_get(sums).items()})
             gathered.append({name: value[:num_real] for name, value in to_host(outputs).items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
@@ -13,6 +14,7 @@ from bert_jax.checkpoints.leaves import listed
 from bert_jax.checkpoints.restoring import restore
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_best
 from bert_jax.cluster import distributed
+from bert_jax.cluster.termination import Termination
 from bert_jax.cluster.watchdog import Watchdog
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted
@@ -105,7 +107,9 @@ class ProbeProtocol(Protocol):
     def due(self, step: int) -> bool:
         """Whether the evaluation at ``step`` is probed."""
 
-    def __call__(self, step: int, params: Any) -> dict[str, float]: ...
+    def __call__(self, step: int, params: Any, between: Callable[[], None]) -> dict[str, float]:
+        """Of no metrics where it is not due. ``between`` is called between batches and may raise."""
+        ...
 
 
 def train_and_evaluate(
@@ -159,6 +163,9 @@ def _train(
         observer.note(f"saved by an earlier version, without {listed(names)}: fresh")
         return fresh_leaves(*how, experiment.seed, mesh, names)
 
+    def evaluates_at(step: int) -> bool:
+        return step % training.eval_every_steps == 0 or step == phases.num_steps
+
     with observer.during("restoring"):
         state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh)
         if resumed := state is not None:  # no fresh one is made beside it: a run that just fits has to resume too
@@ -180,19 +187,20 @@ def _train(
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 
-    with meshes.activations(mesh), Watchdog(training.stall_seconds), distributed.Termination() as termination:
+    with meshes.activations(mesh), Watchdog(training.stall_seconds), Termination() as termination:
         train_step = jit_train_step(make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), state)
-        evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows)
+        evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows, termination.check)
         selection = Selection(experiment.selection, observer.evaluations(first_step))
         steps = Steps(train_step, observer)
 
         def evaluate(step: int) -> dict[str, float]:
+            """Raises ``Preempted`` when told to end meanwhile; then nothing of it is logged."""
             jax.block_until_ready(state)
             with observer.during("evaluating"):
                 metrics = evaluation.run(state.params, frozen)
             if probe is not None and probe.due(step):  # a probe of no time would make the next one a stall
                 with observer.during("probing"):
-                    metrics |= probe(step, state.params)
+                    metrics |= probe(step, state.params, termination.check)
             observer.evaluation(step, metrics)
             if distributed.agreed(int(selection.see(step, metrics))):
                 health.check(state)
@@ -200,7 +208,13 @@ def _train(
                     save_best(workdir, step, state.params, health.facts)
             return metrics
 
-        result = evaluate(0) if first_step == 0 else {}
+        def save() -> None:
+            health.check(state)  # waits for the step
+            with observer.saving(done):
+                checkpoints.save(state, health.facts)
+
+        owed = first_step == 0 or evaluates_at(first_step) and not logged(observer, first_step)
+        result = evaluate(first_step) if distributed.agreed(int(owed)) else {}
         peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
         distributed.at(first_step, "reading")
         loader = Loader(
@@ -212,7 +226,8 @@ def _train(
             meshes.share_of(mesh),
         )
         window = Window(observer.training_seconds, loader.wait_seconds)
-        for step, batch in loader if not distributed.agreed(int(selection.exhausted)) else ():
+        done = saved = first_step
+        for step, batch in termination.steps(loader) if not distributed.agreed(int(selection.exhausted)) else ():
             phase, dealt = phases.phase_of(step), loader.step(step)
             if phase is not phases.phase_of(max(step - 1, first_step)):
                 observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
@@ -222,7 +237,7 @@ def _train(
 
             done = step + 1
             last = done == phases.num_steps
-            evaluates = done % training.eval_every_steps == 0 or last
+            evaluates = evaluates_at(done)
             logs = done % training.log_every_steps == 0 or evaluates
             saves = done % experiment.checkpoints.every_steps == 0
             if logs or saves or done % LAST == 0:
@@ -245,27 +260,33 @@ def _train(
                         return back
                     observer.note(f"no roll back: {back}")
             if evaluates:
-                result = evaluate(done)
+                with contextlib.suppress(Preempted):  # made up by the run that goes on
+                    result = evaluate(done)
                 last = last or bool(distributed.agreed(int(selection.exhausted)))
-            preempted = termination.reached()
-            if (saves and health.has_learned(done)) or last or preempted:
-                health.check(state)
-                with observer.saving(done):
-                    checkpoints.save(state, health.facts)
-            if last:
+            leaves = termination.reached() or last
+            if (saves and health.has_learned(done)) or leaves:
+                save()
+                saved = done
+            if leaves:
                 break
-            if preempted:
-                distributed.at(done, "finishing")
-                checkpoints.wait()
-                raise Preempted(f"told to end: step {done:,} is saved, and the same command goes on from there")
             distributed.at(done, "reading")
+        if saved != done:  # told to end while a batch was waited for
+            save()
         if selection.exhausted:
             observer.note(f"stopped: no better {experiment.selection.metric} in the last evaluations")
+        distributed.at(done, "finishing")
         with observer.during("saving"):
             checkpoints.wait()
+        if termination.reached():
+            raise termination.ending(f"step {done:,} is saved")
     checkpoints.close()
     distributed.at(phases.num_steps, "finishing")
     return result or evaluation.run(state.params, frozen)
+
+
+def logged(observer: Observer, step: int) -> bool:
+    """Whether an evaluation at ``step`` was made: one that a signal broke off was not."""
+    return any(record["step"] == step for record in observer.evaluations(step))
 
 
 def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax import catalogue
-from bert_jax.cluster import distributed
-from bert_jax.errors import Preempted, RepeatingError
+from bert_jax.cluster import distributed, signals
+from bert_jax.errors import Interrupted, Preempted, RepeatingError
 from bert_jax.storage import files
 from bert_jax.training.alarms import Alarms
 from bert_jax.training.formats import decimal
@@ -117,8 +117,9 @@ class Observer:
         """The status says how the block ended, also when it failed or was interrupted: a run is finished when its last
         step, its export and its report are."""
         try:
-            yield
-        except KeyboardInterrupt:
+            with signals.before_the_end(lambda: self.status.end("interrupted")):
+                yield
+        except (KeyboardInterrupt, Interrupted):
             self._end("interrupted")
             raise
         except Preempted:

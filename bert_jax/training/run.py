@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.metadata
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 import types
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bert_jax.cluster import distributed
+from bert_jax.cluster.exit_codes import BAD_INPUT
+from bert_jax.cluster.heartbeat_client import leave_at_once
 from bert_jax.configuration import differences, merged, old_defaults, unknown_keys, unnamed_kept
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, lease
 
 _PACKAGES = (
     "jax",
@@ -212,6 +216,7 @@ def git_commit() -> str | None:
     return None
 
 
+LOCK = ".lock"
 NOT_OURS = {  # a file that a folder of another kind has -> what that is
     "manifest.json": "a corpus",
     "setup.cfg": "a source tree",
@@ -220,9 +225,9 @@ NOT_OURS = {  # a file that a folder of another kind has -> what that is
 }
 
 
-def check_workdir(workdir: str) -> None:
+def check_workdir(workdir: Path) -> None:
     """Raise ``UserError`` for a folder that is something else than a run's, or is to become one."""
-    path = Path(workdir).resolve()
+    path = workdir.resolve()
     if (path / "run.json").exists():
         return
     what = next((what for name, what in NOT_OURS.items() if (path / name).exists()), None)
@@ -235,45 +240,71 @@ def check_workdir(workdir: str) -> None:
 
 
 @contextlib.contextmanager
-def _removed_if_refused(new: Sequence[Path]) -> Iterator[None]:
-    """Take away the folders ``new``, the workdir first, if the block ends by a ``UserError`` and nothing was trained or
-    built in them."""
-    try:
-        yield
-    except UserError:
-        if new and not any((new[0] / name).exists() for name in ("metrics.jsonl", "corpus", "checkpoints")):
-            shutil.rmtree(new[0], ignore_errors=True)
-            with contextlib.suppress(OSError):  # something else stands in it now
-                for folder in new[1:]:
-                    folder.rmdir()
-        raise
-
-
-@contextlib.contextmanager
 def only_writer(workdir: str) -> Iterator[None]:
-    """Hold the workdir for this process; the kernel lets go when the process ends, however it ends. A run that is
-    refused before it has made anything leaves no folder behind.
+    """Hold the workdir for this process: by a lock, which the kernel lets go when the process ends, however it ends;
+    on an object store by a lease. A run that is refused before it has made anything leaves nothing behind.
 
     Raises:
-      UserError: another process on this machine trains there, or it is no place for a run.
+      UserError: another process trains there, or it is no place for a run.
     """
-    if files.is_remote(workdir) or not distributed.is_first():
+    if not distributed.is_first():
         yield
-        return
-    import fcntl
+    elif files.is_remote(workdir):
+        with lease.held(workdir, _tell, _leave):
+            yield
+    else:
+        path = Path(files.as_path(workdir))
+        check_workdir(path)
+        new = [folder for folder in (path, *path.parents) if not folder.exists()]
+        with _locked(path):
+            try:
+                yield
+            except UserError:
+                _remove_unused(new)
+                raise
 
-    check_workdir(workdir)
-    new = [folder for folder in (Path(workdir), *Path(workdir).parents) if not folder.exists()]
-    Path(workdir).mkdir(parents=True, exist_ok=True)
-    with _removed_if_refused(new), open(Path(workdir) / ".lock", "a+") as lock:
+
+def _locked(workdir: Path) -> IO[str]:
+    """The lock file of ``workdir``, which is made if need be, locked until it is closed."""
+    for _ in range(100):
+        workdir.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = open(workdir / LOCK, "a+")  # noqa: SIM115 - the caller closes it
+        except FileNotFoundError:  # a run that was refused has just taken the folder away
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
+            holder = lock.read().strip() or "?"
+            lock.close()
             raise UserError(
-                f"{workdir} is in use by process {lock.read().strip() or '?'}; wait for it, or choose another --workdir"
+                f"{workdir} is in use by process {holder}; wait for it, or choose another --workdir"
             ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(workdir / LOCK)):  # else it was taken away meanwhile
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+                return lock
+        lock.close()
+    raise UserError(f"{workdir} is made and taken away by other runs; choose another --workdir")
+
+
+def _remove_unused(new: Sequence[Path]) -> None:
+    """Take away the folders ``new``, the workdir first, where nothing was trained or built in them."""
+    if new and not any((new[0] / name).exists() for name in ("metrics.jsonl", "corpus", "checkpoints")):
+        shutil.rmtree(new[0], ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else stands in it now
+            for folder in new[1:]:
+                folder.rmdir()
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _leave(reason: str) -> None:
+    """End this process, which writes into a workdir that another one holds."""
+    distributed.leave_by_error(reason, BAD_INPUT)
+    leave_at_once(reason, BAD_INPUT)

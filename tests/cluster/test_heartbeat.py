@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bert_jax.cluster import handshake, heartbeat_client, heartbeat_server, rendezvous
-from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
+from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST
 from bert_jax.cluster.heartbeat_client import HeartbeatClient
 from bert_jax.cluster.messages import Waits, as_line
 from bert_jax.cluster.rendezvous import Rendezvous
@@ -193,13 +193,19 @@ def test_a_job_that_is_over_before_process_0_has_come_is_over_for_it_too(
     assert job.stops[0] == job.stops[1] == (job.stops[1][0], BAD_INPUT)
 
 
-def test_an_error_of_one_is_told_to_all(new_job: NewJob) -> None:
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [(BAD_INPUT, BAD_INPUT), (INTERRUPTED, INTERRUPTED), (CRASHED, PEER_LOST)],
+    ids=["the same again", "Ctrl-C", "a crash"],
+)
+def test_an_error_of_one_is_told_to_all(new_job: NewJob, own: int, told: int) -> None:
+    """Where nothing is to be started again, none of them is."""
     job = new_job(3)
     clients = job.clients()
-    clients[1].fail("UserError: no such file", BAD_INPUT)
+    clients[1].fail("UserError: no such file", own)
     until(lambda: len(job.stops) >= 2)
     assert job.stops[2][0].endswith("has failed: UserError: no such file")
-    assert job.stops[2][1] == BAD_INPUT
+    assert job.stops[2][1] == told
 
 
 def test_what_differs_is_named(new_job: NewJob) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,7 @@ import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import supervisor
-from bert_jax.cluster.distributed import Termination
-from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, PEER_LOST
+from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, INTERRUPTED, PEER_LOST
 from tests.training import gang
 
 
@@ -34,6 +35,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
     yield tmp_path / "codes"
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -73,22 +75,38 @@ def test_a_signal_while_it_starts_one_is_passed_on(counted: Path, monkeypatch: p
     assert time.monotonic() - begun < 50
 
 
-def test_sigterm_to_the_supervisor_and_to_the_run_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLURM sends it to every process, and the supervisor passes it on: the step is to be saved all the same."""
-    ended: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    try:
-        with Termination() as termination:
-            assert not termination.reached()
-            for _ in range(2):
-                signal.raise_signal(signal.SIGTERM)
-            assert termination.reached()
-            assert not ended
-            monkeypatch.setattr("bert_jax.cluster.distributed.SAME_SECONDS", 0.0)
-            signal.raise_signal(signal.SIGTERM)  # and one that is meant ends it at once
-            assert ended
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def test_ctrl_c_is_passed_on_as_sigterm_once_and_nothing_is_started_again(
+    counted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal sends Ctrl-C to the run as well, which a second one would end at once."""
+    (counted.parent / "bert_jax" / "__main__.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        f"path = pathlib.Path({str(counted)!r})\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(1))\n"
+        "path.write_text('heard')\n"
+        "time.sleep(60)\n"
+    )
+    popen = subprocess.Popen
+
+    def interrupted_later(*args: Any, **kwargs: Any) -> Any:
+        child = popen(*args, **kwargs)
+        while not counted.exists():
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted_later)
+    assert supervisor.supervise(["pretrain"], 3, wait_seconds=60) == INTERRUPTED
+
+
+def test_ctrl_c_while_it_waits_to_start_one_again(counted: Path) -> None:
+    counted.write_text("1 0")
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begun = time.monotonic()
+    assert supervisor.supervise(["pretrain"], 3, wait_seconds=60) == INTERRUPTED
+    assert time.monotonic() - begun < 50
+    assert counted.read_text() == "0"
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
@@ -98,7 +116,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     while not saved_steps(str(tmp_path / "run")):
         assert supervised.poll() is None
     killed = subprocess.run(["pkill", "-KILL", "-P", str(supervised.pid)], check=False)
-    _, said = supervised.communicate(timeout=120)
+    _, said = supervised.communicate(timeout=600)
     assert killed.returncode == 0
     assert supervised.returncode == 0, said
     assert "ended by signal 9" in said

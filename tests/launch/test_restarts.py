@@ -79,18 +79,23 @@ def test_one_process_that_ends_takes_a_frozen_one_with_it(launch):
     assert "the others have 1 s" in done.stderr
 
 
-def test_a_signal_is_passed_on_and_nothing_is_started_again(launch):
+@pytest.mark.parametrize(("number", "final"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_is_passed_on_and_nothing_is_started_again(launch, number, final):
     launch.answers = {"bert-jax": [["pretrain", [{"sleep": 50, "term": 75}]]]}
     launch.log.write_text("")
     with subprocess.Popen(
-        [ROOT / "launch" / "local.sh", "--processes=2", *RUN], env=launch.env(), cwd=launch.folder, text=True
+        [ROOT / "launch" / "local.sh", "--processes=2", *RUN],
+        env=launch.env(),
+        cwd=launch.folder,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
     ) as process:
         for _ in range(200):
             if len(launch.calls()) == 2:
                 break
             time.sleep(0.1)
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=30) == 75
+        os.kill(process.pid, number)
+        assert process.wait(timeout=30) == final
     assert len(launch.calls()) == 2
 
 

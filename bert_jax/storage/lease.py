@@ -1,0 +1,184 @@
+"""A folder of an object store held by one process: a lease, for no kernel there lets go of a lock.
+
+A lease is an object ``lease/NUMBER.json`` that is created only if it is absent, which the store decides; the highest
+number holds. Its holder writes it anew with every beat. Who finds one watches it: a holder that beats lives, a silent
+one is dead, whatever the clocks say, and the next number takes over. No number is used twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.storage import files
+from bert_jax.storage.remote import RemotePath
+
+FOLDER = "lease"
+BEAT_SECONDS = 15.0
+SILENCE_SECONDS = 60.0  # after which a holder counts as dead
+LOOK_SECONDS = 1.0  # from one look at a holder to the next
+
+
+@contextlib.contextmanager
+def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]) -> Iterator[None]:
+    """Hold ``folder`` for this process while the block lasts.
+
+    Args:
+      note: told of a wait, and of a store that does not create an object only if it is absent.
+      lost: told, from a thread, that another process holds the folder now; it ends this one.
+
+    Raises:
+      UserError: another process holds it, or nothing can be written there.
+    """
+    lease = Lease(folder, note, lost)
+    with files.explained(files.as_path(folder)):
+        lease.take()
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+class Lease:
+    """The claim of a process to a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]):
+        self._folder, self._note, self._lost = RemotePath(folder), note, lost
+        self._number, self._beats, self._id = 0, 0, uuid.uuid4().hex
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
+
+    def take(self) -> None:
+        """Hold the folder, once the one who did is known to have gone."""
+        while True:
+            newest = self._newest()
+            if newest and not self._has_gone(newest):
+                continue
+            self._number = newest + 1
+            created = self._create()
+            if not created and (self._read(self._number) or {}).get("id") != self._id:  # else a request was repeated
+                continue
+            if self._newest() == self._number:
+                break
+            self._path(self._number).unlink()  # others came and went between the look and the claim
+        if not self._folder.creates or self._create():
+            self._note(
+                f"{self._folder}: this store cannot create an object only if it is absent; two runs that begin there "
+                "at the same moment do not notice each other"
+            )
+        for old in self._numbers()[:-1]:
+            self._path(old).unlink(missing_ok=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Let go. The object stays for its number, unless it is all that there is in the folder."""
+        self._stop.set()
+        self._thread.join(SILENCE_SECONDS)
+        with contextlib.suppress(Exception):  # a store's client raises what it likes; silence says the same
+            if self._newest() != self._number:
+                return
+            if self._folder.listed() == [FOLDER]:
+                self._path(self._number).unlink()
+            else:
+                self._path(self._number).write_bytes(self._content(released=True))
+
+    def _has_gone(self, number: int) -> bool:
+        """Whether a holder let go, or is silent; False: look again. Raises ``UserError`` if it lives."""
+        first, begun = self._read(number), time.monotonic()
+        if first is None or first.get("released") or _died_here(first):
+            return first is not None
+        holder = _name(first)
+        self._note(f"{self._folder} is held by {holder}; waiting up to {SILENCE_SECONDS:.0f} s to see whether it lives")
+        while (now := self._read(number)) == first and time.monotonic() - begun < SILENCE_SECONDS:
+            time.sleep(LOOK_SECONDS)
+        if now is not None and now != first and not now.get("released"):
+            raise UserError(f"{self._folder} is in use by {holder}; wait for it, or choose another --workdir")
+        return now is not None
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            with contextlib.suppress(Exception):  # a store that is away; the next beat tries again
+                if (newest := self._newest()) > self._number:
+                    holder = _name(self._read(newest) or {})
+                    self._lost(f"{self._folder} was taken over by {holder}, for this one seemed dead; end one of them")
+                    return
+                self._beats += 1
+                self._path(self._number).write_bytes(self._content())
+
+    def _create(self) -> bool:
+        """Whether the store created the object; False: it was there."""
+        path = self._path(self._number)
+        try:
+            path.create_bytes(self._content())
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno != errno.ENOSYS:  # which says that the store knows no such request
+                if path.exists():
+                    return False
+                raise
+            path.write_bytes(self._content())
+        return True
+
+    def _content(self, released: bool = False) -> bytes:
+        own = {"id": self._id, "beats": self._beats, "released": released}
+        return json.dumps({**own, "host": socket.gethostname(), "pid": os.getpid(), **_this_process()}).encode()
+
+    def _read(self, number: int) -> dict[str, Any] | None:
+        """What a holder wrote; None if it is not there, or no longer."""
+        try:
+            found = json.loads(self._path(number).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _path(self, number: int) -> RemotePath:
+        return self._folder / FOLDER / f"{number:08d}.json"
+
+    def _numbers(self) -> list[int]:
+        names = (name.removesuffix(".json") for name in (self._folder / FOLDER).listed())
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _newest(self) -> int:
+        return max(self._numbers(), default=0)
+
+
+def _name(holder: Mapping[str, Any]) -> str:
+    return f"process {holder.get('pid')} on {holder.get('host')}"
+
+
+def _this_process() -> dict[str, str]:
+    """What tells a process of this machine from all others, past and present; empty where the system does not say."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return {"machine": f"{boot} {os.readlink('/proc/self/ns/pid')}", "started": _started(os.getpid())}
+    return {}
+
+
+def _started(pid: int) -> str:
+    """When a process of this machine started, since the machine did."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def _died_here(holder: dict[str, Any]) -> bool:
+    """Whether a holder is a process of this machine that has ended."""
+    if not holder.get("machine") or holder["machine"] != _this_process().get("machine"):
+        return False
+    try:
+        return _started(int(holder["pid"])) != holder.get("started")
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
