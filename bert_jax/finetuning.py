@@ -12,8 +12,8 @@ from typing import Any, Literal
 import jax
 
 from bert_jax import catalogue, configuration
-from bert_jax.checkpoints.restoring import read_params, saved_steps
-from bert_jax.checkpoints.saving import CheckpointConfig, save_params
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster import distributed
 from bert_jax.configuration import changed, old_defaults
 from bert_jax.corpora.prepare import VocabularyConfig
@@ -23,7 +23,7 @@ from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.interchange.architectures import of_facts
-from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
+from bert_jax.interchange.initial import Initial, continued_seed, find_initial, frozen_parts, start_from
 from bert_jax.model_choice import choose_model, what_gives_way
 from bert_jax.models.config import ModelConfig
 from bert_jax.prediction import Predictor, write_predictions
@@ -46,10 +46,8 @@ from bert_jax.training.observer import Observer, observe
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig
 from bert_jax.training.selection import SelectionConfig
-from bert_jax.training.state import overlay
 
 Note = Callable[[str], None]
-FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
 FREE_DATA_FIELDS = ("overlap",)
 
 
@@ -309,26 +307,6 @@ def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
 
 
-def frozen_parts(
-    names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any], resumes: bool
-) -> Callable[[Any], Any] | None:
-    """What puts the parts that are not trained in their place. They are saved once, in ``workdir/frozen``."""
-    if not names:
-        return None
-    folder = str(files.as_path(workdir) / FROZEN)
-
-    def place(frozen: Any) -> Any:
-        if resumes:  # the model to start from may be another by now
-            return overlay(read_params(folder)[0], frozen)
-        if initial is not None:
-            frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
-        if distributed.is_first() and files.as_path(folder).exists():  # of a try that failed
-            files.as_path(folder).rmtree()
-        distributed.wait("no frozen parts are there")
-        save_params(folder, frozen, facts)
-        return frozen
-
-    return place
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 
 from bert_jax import configuration
 from bert_jax.checkpoints.leaves import named_leaves, none_fresh
-from bert_jax.checkpoints.restoring import read_step
+from bert_jax.checkpoints.restoring import read_params, read_step
+from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError, first_line
 from bert_jax.interchange.architectures import Head
@@ -32,6 +33,7 @@ Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 # Heads that mean what the labels of their task say.
 TASK_HEADS = ("classifier", "qa_outputs")
+FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +182,28 @@ def start_from(
         return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
 
     return start
+
+
+def frozen_parts(
+    names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any], resumes: bool
+) -> Callable[[Any], Any] | None:
+    """What puts the parts that are not trained in their place. They are saved once, in ``workdir/frozen``."""
+    if not names:
+        return None
+    folder = str(files.as_path(workdir) / FROZEN)
+
+    def place(frozen: Any) -> Any:
+        if resumes:  # the model to start from may be another by now
+            return overlay(read_params(folder)[0], frozen)
+        if initial is not None:
+            frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
+        if distributed.is_first() and files.as_path(folder).exists():  # of a try that failed
+            files.as_path(folder).rmtree()
+        distributed.wait("no frozen parts are there")
+        save_params(folder, frozen, facts)
+        return frozen
+
+    return place
 
 
 def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_task: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.finetuning import frozen_parts
+from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
