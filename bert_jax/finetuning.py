@@ -23,7 +23,7 @@ from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.interchange.architectures import of_facts
-from bert_jax.interchange.initial import Initial, continued_seed, find_initial, frozen_parts, start_from
+from bert_jax.interchange.initial import continued_seed, find_initial, frozen_parts, start_from
 from bert_jax.model_choice import choose_model, what_gives_way
 from bert_jax.models.config import ModelConfig
 from bert_jax.prediction import Predictor, write_predictions
@@ -305,8 +305,6 @@ def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None
     evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
     if metric not in (known := evaluation.metric_names()):
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
-
-
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
