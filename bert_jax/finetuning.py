@@ -13,7 +13,7 @@ import jax
 
 from bert_jax import catalogue, configuration
 from bert_jax.checkpoints.restoring import saved_steps
-from bert_jax.checkpoints.saving import CheckpointConfig, save_params
+from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster import distributed
 from bert_jax.configuration import changed, old_defaults
 from bert_jax.corpora.prepare import VocabularyConfig
@@ -23,8 +23,8 @@ from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.interchange.architectures import of_facts
-from bert_jax.interchange.initial import Initial, load_initial, start_from
-from bert_jax.model_choice import choose_model
+from bert_jax.interchange.initial import continued_seed, find_initial, frozen_parts, start_from
+from bert_jax.model_choice import choose_model, what_gives_way
 from bert_jax.models.config import ModelConfig
 from bert_jax.prediction import Predictor, write_predictions
 from bert_jax.pretraining import export_newest, report_at_the_end
@@ -46,10 +46,8 @@ from bert_jax.training.observer import Observer, observe
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig
 from bert_jax.training.selection import SelectionConfig
-from bert_jax.training.state import overlay
 
 Note = Callable[[str], None]
-FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
 FREE_DATA_FIELDS = ("overlap",)
 
 
@@ -129,6 +127,7 @@ class Request:
     data: str  # the folder that config.data.splits are relative to
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]; None: from zero
+    typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
 
 
 def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
@@ -149,21 +148,24 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
             "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
         )
-    initial = load_initial(request.init) if request.init else None
-    if initial is None and settings.weights == "pretrained" and settings.frozen:
-        raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
-    notes: list[str] = []
-    splits = load(settings.data, request.data, room.Task.roles, notes.append)
-    check_splits(splits)
-    train = next(examples for name, examples in splits.items() if name.startswith("train"))
-    labels = room.Task.labels(task_config, all_to_train_on(settings.data, request.data, room.Task.roles, train))
 
     workdir = request.workdir
     with runs.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
+        initial = find_initial(request.init, workdir, resumes=bool(saved))
+        if initial is None and settings.weights == "pretrained" and settings.frozen:
+            raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
+        notes = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
+        splits = load(settings.data, request.data, room.Task.roles, notes.append)
+        check_splits(splits)
+        train = next(examples for name, examples in splits.items() if name.startswith("train"))
+        labels = room.Task.labels(task_config, all_to_train_on(settings.data, request.data, room.Task.roles, train))
         identity = settings.identity() | {"init": request.init}
         meant = old_defaults(Settings) | absent
         run = runs.described(workdir, config, identity, request.command, bound=bool(saved), absent=meant)
+        given = initial if settings.weights == "pretrained" else None
+        seed, parent = continued_seed(settings.seed, given, "fine-tuning")
+        settings = dataclasses.replace(settings, seed=seed)
         tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, room.Task.roles)
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
@@ -194,16 +196,16 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "max_length": settings.train.max_length,
                 "bilstm_layers": settings.bilstm_layers,
                 "data": dataclasses.asdict(settings.data),
+                **parent,
             }
             if distributed.is_first():
                 run = runs.settle(workdir, run, facts, absent)
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
-            given = initial if settings.weights == "pretrained" else None
             head = of_facts(facts) if room.Task.exported else None
             start = None
             if given and not saved:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
-            frozen = frozen_parts(settings.frozen, given, workdir, facts)
+            frozen = frozen_parts(settings.frozen, given, workdir, facts, bool(saved))
             train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
             if not distributed.is_first():
                 return {}
@@ -303,24 +305,6 @@ def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None
     evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
     if metric not in (known := evaluation.metric_names()):
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
-
-
-def frozen_parts(
-    names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any]
-) -> Callable[[Any], Any] | None:
-    """What puts the parts that are not trained in their place. They are saved once, in ``workdir/frozen``."""
-    if not names:
-        return None
-    folder = str(files.as_path(workdir) / FROZEN)
-
-    def place(frozen: Any) -> Any:
-        if initial is not None:
-            frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
-        if not distributed.agreed(len(saved_steps(folder))):
-            save_params(folder, frozen, facts)
-        return frozen
-
-    return place
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:

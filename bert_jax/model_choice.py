@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_jax import configuration
+from bert_jax.errors import UserError
 from bert_jax.interchange.initial import Initial
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.sizes import SIZES
@@ -18,12 +18,47 @@ OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers"
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initial | None) -> ModelConfig:
     """That of ``initial``, else ``model.size``, with the fields of ``config.model`` that differ."""
-    overrides = {name: value for name, value in model.items() if name != "size"}
-    build = functools.partial(configuration.build, ModelConfig, where="config.model", also=("size",))
-    if initial is not None:
-        chosen = {name: overrides[name] for name in OPEN_MODEL_FIELDS if name in overrides}
-        build({"vocab_size": vocabulary_size} | overrides)  # a slip is one here too
-        return dataclasses.replace(initial.model, **chosen, vocab_size=vocabulary_size)
+    said = {"vocab_size": vocabulary_size} | _said(model)
+    own = configuration.build(ModelConfig, said, "config.model", also=("size",))  # a slip is one with ``initial`` too
+    if initial is None:
+        return own
+    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in said}
+    return dataclasses.replace(initial.model, **chosen, vocab_size=vocabulary_size)
+
+
+def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
+    """Lines to be told: what a recipe says of the model and ``initial`` says otherwise.
+
+    Args:
+      typed: keys of the config that were typed on the command line, such as ``model.size``.
+
+    Raises:
+      UserError: one of them is what ``initial`` says otherwise.
+    """
+    held = dataclasses.asdict(initial.model) | {"vocab_size": initial.tokenizer.size}
+    differing = {
+        name: f"{name} {held[name]}"
+        for name, value in _said(model).items()
+        if name not in OPEN_MODEL_FIELDS and value != held[name]
+    }
+    of_size = SIZES.get(model.get("size", ""), {})
+    wrong = {
+        f"--config.{key}={model.get(key.partition('.')[2], '...')}"
+        for name in differing
+        for key in ("model", f"model.{name}", *(("model.size",) if name in of_size else ()))
+        if key in typed
+    }
+    told = ", ".join(differing.values())
+    if wrong:
+        raise UserError(
+            f"{' '.join(sorted(wrong))} contradicts --init={initial.source}, whose model has {told}; a run that starts "
+            "from a model has its architecture: leave it out, or start without --init"
+        )
+    return [f"the model of --init is taken, not the recipe's: {told}"] if differing else []
+
+
+def _said(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``ModelConfig`` that a recipe names, those of its size too."""
     size = model.get("size")
-    fields = dict(configuration.choose("model size", size, SIZES)) if size else {}
-    return build({"vocab_size": vocabulary_size} | fields | overrides)
+    fields = configuration.choose("model size", size, SIZES) if size else {}
+    return {**fields, **{name: value for name, value in model.items() if name != "size"}}

@@ -23,9 +23,9 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
 from bert_jax.inputs import Inputs
-from bert_jax.interchange.initial import Initial, load_initial, start_from
+from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
-from bert_jax.model_choice import choose_model
+from bert_jax.model_choice import choose_model, what_gives_way
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 from bert_jax.probe import ProbeConfig, prepare
@@ -140,6 +140,7 @@ class Request:
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
     private: bool = False  # as config.private
+    typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
 
 
 def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
@@ -161,15 +162,18 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     settings = configuration.build(Settings, begun, "config")
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
-    experiment, initial = settings.experiment(), load_initial(request.init) if request.init else None
-    make_task = checked(settings, experiment, initial)
-    if initial and request.init_optimizer == "kept":
-        initial.check_moments()
-    prepared = prepare(settings.probe, experiment)
 
     workdir = request.workdir
     with runs.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
+        initial = find_initial(request.init, workdir, resumes=bool(saved))
+        seed, parent = continued_seed(settings.seed, initial, "pretraining")
+        experiment = dataclasses.replace(settings.experiment(), seed=seed)
+        make_task = checked(settings, experiment, initial)
+        given_way = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
+        if initial and not saved and request.init_optimizer == "kept":
+            initial.check_moments()
+        prepared = prepare(settings.probe, experiment)
         inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
         inputs.check()
         run = runs.described(
@@ -181,7 +185,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             tokenizer, corpus = open_inputs(inputs, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
             probe = prepared.make(tokenizer, model) if prepared else None
-            task = make_task(corpus, tokenizer, model, settings.seed)
+            task = make_task(corpus, tokenizer, model, seed, settings.seed)
             facts = {
                 "model": dataclasses.asdict(model),
                 "lowercase": tokenizer.lowercase,
@@ -189,11 +193,12 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "corpus_fingerprint": corpus.fingerprint,
                 "head": {"architecture": task.architecture},
                 "objective": {"name": settings.objective["name"], **dataclasses.asdict(settings.find_objective()[1])},
+                **parent,
             }
             if distributed.is_first():
                 run = runs.settle(workdir, run, facts, settings.absent_facts())
                 write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
-            for line in probe.notes if probe else ():
+            for line in [*given_way, *(probe.notes if probe else ())]:
                 observer.note(line)
             start = (
                 start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
@@ -238,7 +243,7 @@ def checked(
       devices: what it is to run on; None: those there are.
 
     Returns:
-      (corpus, tokenizer, model, seed) -> the recipe's objective.
+      (corpus, tokenizer, model, seed, seed of the held-out rows) -> the recipe's objective.
 
     Raises:
       UserError: settings that do not exist, make no sense, or do not fit each other.
@@ -260,8 +265,8 @@ def checked(
         }
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return lambda corpus, tokenizer, model, seed: room.Objective(
-        objective, corpus, tokenizer, model, kinds, seed, masking
+    return lambda corpus, tokenizer, model, seed, heldout_seed=None: room.Objective(
+        objective, corpus, tokenizer, model, kinds, seed, masking, heldout_seed
     )
 
 

@@ -26,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
+KEYS = re.compile(r"[^.\[\]]+")
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -41,8 +42,14 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
         assert match, override
         if match["value"] is None:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
-        _set(config, re.findall(r"[^.\[\]]+", match["key"]), match["value"], "config")
+        _set(config, KEYS.findall(match["key"]), match["value"], "config")
     return config.lock()
+
+
+def typed(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The keys that ``overrides`` change: ``--config.model.size=tiny`` -> ``model.size``."""
+    matches = (OVERRIDE.fullmatch(override) for override in overrides)
+    return tuple(".".join(KEYS.findall(match["key"])) for match in matches if match)
 
 
 def names() -> dict[str, Path]:

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 
+from bert_jax import recipes
 from bert_jax.cli.main import add_config, add_processes, in_processes
 
 
@@ -24,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.finetuning import Request, finetune
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
-    request = Request(arguments.workdir, arguments.data, command, arguments.init)
+    request = Request(arguments.workdir, arguments.data, command, arguments.init, recipes.typed(arguments.overrides))
     return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 
+from bert_jax import recipes
 from bert_jax.cli.main import add_config, add_processes, in_processes
 
 
@@ -45,5 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
         vocab=arguments.vocab,
         extend=arguments.extend,
         private=arguments.private,
+        typed=recipes.typed(arguments.overrides),
     )
     return in_processes(arguments, lambda: pretrain(arguments.config.to_dict(), request))

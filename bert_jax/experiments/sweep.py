@@ -81,7 +81,8 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
         def run(cell: Cell, workdir: str) -> Metrics:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
             init = _init(cell.overrides.get(INIT, request.init))
-            metrics = finetune(config, Request(workdir, request.data, request.command, init))
+            typed = (*recipes.typed(request.overrides), *request.vary)
+            metrics = finetune(config, Request(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # what counts is said first
 
         found = run_cells(cells, run, request.workdir, [request.data, request.init], note)

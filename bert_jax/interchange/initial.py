@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
 
+from bert_jax import configuration
 from bert_jax.checkpoints.leaves import named_leaves, none_fresh
-from bert_jax.checkpoints.restoring import read_step
+from bert_jax.checkpoints.restoring import read_params, read_step
+from bert_jax.checkpoints.saving import save_params
+from bert_jax.cluster import distributed
 from bert_jax.errors import UserError, first_line
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.original import is_original
@@ -18,7 +23,9 @@ from bert_jax.interchange.workdir import load_trained, read_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
 from bert_jax.storage import files
+from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training.run import Kind, kind_of, read_run
 from bert_jax.training.state import TrainState, abstract, overlay
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
@@ -26,6 +33,15 @@ Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 # Heads that mean what the labels of their task say.
 TASK_HEADS = ("classifier", "qa_outputs")
+FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
+
+
+@dataclasses.dataclass(frozen=True)
+class Parent:
+    """A run of ours that another one starts from."""
+
+    kind: Kind
+    key: str  # sha256 of its identity and of the step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +55,7 @@ class Initial:
     missing: tuple[str, ...] = ()  # their names of tensors that its class has and it lacks
     checkpoints: tuple[str, int] | None = None  # workdir and step, where it is a run of ours
     head: Head = Head()
+    parent: Parent | None = None
 
     def check_moments(self) -> None:
         """Raise ``UserError`` if there are no moments to keep."""
@@ -46,6 +63,42 @@ class Initial:
             raise UserError(
                 f"--init_optimizer=kept needs --init=WORKDIR, a run of ours; {self.source} has no moments: leave it out"
             )
+
+
+def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | None:
+    """The model of --init; None: the run starts from nothing. All processes must have found the same.
+
+    Raises:
+      UserError: see ``load_initial``.
+    """
+    initial = load_initial(source) if source and not resumes else begun_from(workdir) if resumes else None
+    distributed.wait("the model of --init", "" if initial is None else f"{initial.model} {initial.parent}")
+    return initial
+
+
+def begun_from(workdir: str) -> Initial | None:
+    """What the run in ``workdir`` was begun from, as far as it is needed to go on: without parameters, and whether or
+    not the model is still where it was. None: it began from nothing."""
+    run = read_run(workdir)
+    identity, facts = run.get("identity", {}), run.get("facts", {})
+    if not identity.get("init") or "model" not in facts:
+        return None
+    parent = Parent(kind_of(identity), facts["parent_key"]) if "parent_key" in facts else None
+    model = configuration.recall(ModelConfig, facts["model"], "model")
+    tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
+    return Initial(str(identity["init"]), {}, model, tokenizer, parent=parent)
+
+
+def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int, dict[str, str]]:
+    """The seed of a run's rows, masks and dropout, and what its facts keep of it.
+
+    A run that starts from another of its kind has a hash of that parent's identity and step folded in: on the same text
+    with the same seed it would be shown the parent's rows, masks and dropout again. Any other start changes nothing.
+    """
+    if initial is None or initial.parent is None or initial.parent.kind != kind:
+        return seed, {}
+    digest = hashlib.sha256(f"{seed} {initial.parent.key}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") >> 1, {"parent_key": initial.parent.key}
 
 
 def load_initial(source: str) -> Initial:
@@ -71,8 +124,11 @@ def load_initial(source: str) -> Initial:
             "original checkpoint (bert_config.json)"
         )
     trained = load_trained(workdir, int(step) if step else None)
-    at = (workdir, trained.step)
-    return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, trained.head)
+    at, parent = (workdir, trained.step), None
+    if identity := (trained.facts.get("run") or {}).get("identity"):  # an imported model has none
+        key = hashlib.sha256(json.dumps([identity, trained.step], sort_keys=True).encode()).hexdigest()
+        parent = Parent(kind_of(identity), key)
+    return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, trained.head, parent)
 
 
 def _is_workdir(path: str) -> bool:
@@ -126,6 +182,28 @@ def start_from(
         return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
 
     return start
+
+
+def frozen_parts(
+    names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any], resumes: bool
+) -> Callable[[Any], Any] | None:
+    """What puts the parts that are not trained in their place. They are saved once, in ``workdir/frozen``."""
+    if not names:
+        return None
+    folder = str(files.as_path(workdir) / FROZEN)
+
+    def place(frozen: Any) -> Any:
+        if resumes:  # the model to start from may be another by now
+            return overlay(read_params(folder)[0], frozen)
+        if initial is not None:
+            frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
+        if distributed.is_first() and files.as_path(folder).exists():  # of a try that failed
+            files.as_path(folder).rmtree()
+        distributed.wait("no frozen parts are there")
+        save_params(folder, frozen, facts)
+        return frozen
+
+    return place
 
 
 def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_task: bool) -> dict[str, Any]:

@@ -51,8 +51,9 @@ class Objective(PairObjective):
         max_lengths: Mapping[str, int],
         seed: int,
         masking: Masking = NO_CHANGES,
+        heldout_seed: int | None = None,
     ):
-        super().__init__(config, corpus, tokenizer, model, max_lengths, seed, masking)
+        super().__init__(config, corpus, tokenizer, model, max_lengths, seed, masking, heldout_seed)
         self.loss_weights = {"mlm": 1.0, "nsp": config.next_sentence_weight}
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:

@@ -99,10 +99,12 @@ class PairObjective:
         max_lengths: Mapping[str, int],
         seed: int,
         masking: Masking = NO_CHANGES,
+        heldout_seed: int | None = None,
     ):
         """``max_lengths``: kind of batch, one a phase -> positions of a row. ``masking``: by kind, keys of
-        ``config.masking`` that differ. Without ``corpus`` and ``tokenizer`` it has the device side alone: its step
-        can be compiled, and ``source`` and ``baselines`` must not be asked for.
+        ``config.masking`` that differ. ``heldout_seed``: of the held-out rows; None: ``seed``. Without ``corpus``
+        and ``tokenizer`` it has the device side alone: its step can be compiled, and ``source`` and ``baselines`` must
+        not be asked for.
 
         Raises:
           UserError: a row is longer than the model's positions, or the vocabulary larger than its embedding.
@@ -111,7 +113,7 @@ class PairObjective:
         model.check_lengths(max_lengths)
         self.model_config = model
         self._model = self.module(model)
-        self._seed = seed
+        self._seeds = {"train": seed, "eval": seed if heldout_seed is None else heldout_seed}
         if corpus is not None and tokenizer is not None:
             self._read(corpus, tokenizer)
         self._rows = {kind: config.rows(n, masking.get(kind, {}), kind) for kind, n in max_lengths.items()}
@@ -159,7 +161,7 @@ class PairObjective:
                 rows,
                 corpus.split("train" if split == "train" else "heldout"),
                 self._facts,
-                seed=self._seed,
+                seed=self._seeds[split],
                 phase=phase,
                 kind=kind,
                 directory=corpus.folder,
@@ -169,7 +171,7 @@ class PairObjective:
         }
         if len(sources) == 1:
             return SelectedFeatures(next(iter(sources.values())), names)
-        key = random.key(self._corpora.fingerprint, self._seed, phase, "mixture")
+        key = random.key(self._corpora.fingerprint, self._seeds[split], phase, "mixture")
         return SelectedFeatures(MixedRows(list(sources.values()), list(self._corpora.shares.values()), key), names)
 
     def init(self, rng: Any) -> Variables:

@@ -16,7 +16,7 @@ import types
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from bert_jax.cluster import distributed
 from bert_jax.cluster.exit_codes import BAD_INPUT
@@ -59,6 +59,14 @@ def read_run(workdir: str) -> dict[str, Any]:
     return run
 
 
+Kind = Literal["pretraining", "fine-tuning"]
+
+
+def kind_of(tree: Mapping[str, Any]) -> Kind:
+    """What a config, or an identity, is one of."""
+    return "pretraining" if "objective" in tree else "fine-tuning"
+
+
 def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
     """Return ``config`` as the run in ``workdir`` was begun: a key that neither its recipe nor this one names keeps the
     value that the run has recorded, whatever the default is by now.
@@ -72,7 +80,7 @@ def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: boo
     """
     run = read_run(workdir) if bound else {}
     begun, named = run.get("identity", {}), run.get("config", {})
-    if not begun or _kind(begun) != _kind(config):
+    if not begun or kind_of(begun) != kind_of(config):
         return config
     if unknown := unknown_keys(settings, {name: value for name, value in begun.items() if name != "init"}):
         raise UserError(
@@ -84,11 +92,6 @@ def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: boo
         begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
     old = {name: value for name, value in old_defaults(settings).items() if name in begun}
     return unnamed_kept(settings, config, named, merged(old, begun))  # type: ignore[no-any-return]
-
-
-def _kind(tree: Mapping[str, Any]) -> str:
-    """What a config, or an identity, is one of."""
-    return "pretraining" if "objective" in tree else "fine-tuning"
 
 
 def described(
@@ -126,10 +129,12 @@ def described(
         )
     if run:
         begun = run.get("identity", {})
-        held, wanted = _kind(begun), _kind(identity)
+        held, wanted = kind_of(begun), kind_of(identity)
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
+        if identity.get("init") is None:  # what it was begun from need not be named again, nor be there still
+            identity = {**identity, "init": begun.get("init")}
         changed = differences(begun, json.loads(json.dumps(identity)), absent=absent)
         blocking = [d for d in changed if not (extend and _is_length(d))]
         if blocking:

@@ -11,6 +11,7 @@ import pytest
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
@@ -109,6 +110,10 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
         np.testing.assert_array_equal(found, wanted)
     moved = np.abs(params["pooler"]["dense"]["kernel"] - given["pooler"]["dense"]["kernel"]).max()
     assert 0 < moved < 1e-4
+
+    others = jax.tree.map(jax.numpy.zeros_like, {"encoder": params["encoder"]})
+    place = frozen_parts(("encoder",), None, str(tmp_path / "run"), {}, resumes=True)  # without --init
+    jax.tree.map(np.testing.assert_array_equal, place(others), {"encoder": given["encoder"]})  # type: ignore[misc]
 
 
 def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
