@@ -311,7 +311,7 @@ def test_another_vocabulary_in_the_workdir(
     vocab = tmp_path / "run" / "vocab.txt"
     vocab.write_text(vocab.read_text() + "extra\n")
     assert pretrain(tmp_path, toy.recipe(text)) == 2
-    assert "another vocabulary" in capsys.readouterr().err
+    assert f"{vocab} is damaged: its sha256 is not that of vocab.json" in capsys.readouterr().err
 
 
 @on_one_device
