@@ -12,15 +12,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bert_jax import pretraining
 from bert_jax.checkpoints import restoring
-from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
-from bert_jax.errors import UserError
-from bert_jax.interchange import initial
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.training.run import read_run
 from tests import toy
 
 on_one_device = pytest.mark.usefixtures("one_device")
@@ -110,16 +105,9 @@ def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path,
 
 
 @on_one_device
-def test_going_on_from_a_run(
-    finished: Path,
-    tmp_path: Path,
-    text: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_first_evaluation_is_that_of_the_model_started_from_and_the_first_saved_step_binds_the_vocabulary(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first evaluation is that of the model started from; the first saved step binds the vocabulary; a resume needs
-    neither --init nor that model."""
-    workdir = tmp_path / "run"
     vocab = tmp_path / "vocab.txt"
     vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
     elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
@@ -132,65 +120,6 @@ def test_going_on_from_a_run(
     assert first["step"] == 0
     assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
     assert f"was trained with another vocabulary than {vocab}" in capsys.readouterr().err
-
-    begun, unbroken = read_run(str(workdir)), load_trained(str(workdir)).params
-    assert [step for step in saved_steps(str(workdir)) if step > 15] == [20, 24]
-    for step in (20, 24):
-        shutil.rmtree(workdir / "checkpoints" / str(step))
-    monkeypatch.setattr(initial, "load_initial", lambda source: pytest.fail(f"{source} was read"))
-    assert pretrain(tmp_path, elsewhere) == 0
-    jax.tree.map(np.testing.assert_array_equal, load_trained(str(workdir)).params, unbroken)
-    resumed = read_run(str(workdir))
-    assert resumed["identity"] == begun["identity"]
-    assert resumed["facts"]["parent_key"] == begun["facts"]["parent_key"]
-
-
-def test_a_run_does_not_see_again_what_its_parent_saw(
-    finished: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(task: Any, experiment: Any, *_: Any, **__: Any) -> None:
-        rows, indices = {}, np.arange(8)
-        for split in ("train", "eval"):
-            found = task.source(split, "phase1", 0).rows(0 * indices, indices)
-            rows[split] = [found[name] for name in ("input_ids", "masked_positions")]
-        seen.append((experiment.seed, rows))
-        raise UserError("seen")
-
-    seen: list[tuple[int, Any]] = []
-    monkeypatch.setattr(pretraining, "train_and_evaluate", stop)
-    corpus, vocab = {"path": str(finished / "corpus")}, {"path": str(finished / "vocab.txt")}
-    starts = ([], [f"--init={finished / 'hugging_face'}"], [f"--init={finished}"], [f"--init={finished}@20"])
-    for flags in starts:
-        assert pretrain(tmp_path, toy.recipe(text, corpus=corpus, vocab=vocab, model={"mlp_dim": 96}), *flags) == 2
-    told = "the model of --init is taken, not the recipe's: mlp_dim 64"
-    assert capsys.readouterr().err.count(told) == 3
-
-    (own, rows), (of_export, rows_of_export), *continued = seen
-    assert of_export == own == 0
-    jax.tree.map(np.testing.assert_array_equal, rows_of_export, rows)
-    assert len({own, *(seed for seed, _ in continued)}) == 3
-    for _, others in continued:
-        assert all((a != b).any() for a, b in zip(others["train"], rows["train"], strict=True))
-        jax.tree.map(np.testing.assert_array_equal, others["eval"], rows["eval"])
-
-
-@pytest.mark.parametrize(
-    ("flag", "told"),
-    [
-        ("model.hidden_size=64", "--config.model.hidden_size=64 contradicts --init="),
-        ("model.size=tiny", "--config.model.size=tiny contradicts --init="),
-    ],
-)
-def test_a_typed_key_that_contradicts_init(
-    flag: str, told: str, finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = toy.recipe(text)
-    del recipe["model"]["hidden_size"], recipe["model"]["num_layers"]
-    assert pretrain(tmp_path, recipe, f"--init={finished}", f"--config.{flag}") == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert "whose model has" in error
-    assert "hidden_size 32" in error
 
 
 def test_import_makes_a_workdir(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
