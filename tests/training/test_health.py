@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.run import read_run
 from bert_jax.training.run_log import read_records
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.state import LAST, Skipped, TrainState, initialise
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+from tests.training.gang import TIMED
 from tests.training.line import BATCH, Line, Points, rows_of, train
 
 LAYOUTS = {  # devices, mesh, micro-batches
@@ -32,20 +35,23 @@ LAYOUTS = {  # devices, mesh, micro-batches
 }
 
 
-def states(layout: str, points: Points, num_steps: int) -> list[TrainState]:
-    """The state after each step."""
+def states(layout: str, several: Sequence[Points], num_steps: int) -> list[list[TrainState]]:
+    """The state after each step, on each of ``several`` points."""
     devices, mesh_config, micro_batches = LAYOUTS[layout]
-    task, tx = Line(points), make_optimizer(OptimizerConfig(bias_correction="standard"))
+    task, tx = Line(), make_optimizer(OptimizerConfig(bias_correction="standard"))
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     schedule = make_schedule(ScheduleConfig("linear", 0.05, 2), 20)
     state, frozen = initialise(task, tx, metric_names(task), BATCH, 0, mesh)
     step = jit_train_step(make_train_step(task, tx, schedule, 0, micro_batches), state)
-    found = []
-    for number in range(num_steps):
-        rows = np.arange(BATCH) + number * BATCH
-        batch = points.rows(np.zeros_like(rows), rows)
-        state = step(state, frozen, meshes.to_devices(batch, mesh))
-        found.append(jax.device_get(state))
+    fresh, places, found = jax.device_get(state), jax.tree.map(lambda x: x.sharding, state), []
+    for points in several:
+        state = jax.device_put(fresh, places)
+        found.append([])
+        for number in range(num_steps):
+            rows = np.arange(BATCH) + number * BATCH
+            batch = points.rows(np.zeros_like(rows), rows)
+            state = step(state, frozen, meshes.to_devices(batch, mesh))
+            found[-1].append(jax.device_get(state))
     return found
 
 
@@ -54,25 +60,22 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])  # the square of the last one is infinite
-def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str, value: float) -> None:
-    found = states(layout, Points(rows_of(0, 2, 3), value), 5)
-    assert [int(state.step) for state in found] == [1, 2, 3, 4, 5]
-    fresh, first, second, third, last = found
-    assert all(not leaf.any() for leaf in jax.tree.leaves(fresh.opt_state))
-    assert fresh.metrics["loss"].count == 0
-    for skipped in (second, third):
-        assert_same((skipped.params, skipped.opt_state), (first.params, first.opt_state))
-    assert last.opt_state[1].count == 2  # Adam's clock is of updates
-    assert np.abs(last.params["dense"]["kernel"] - first.params["dense"]["kernel"]).max() > 1e-3
-    assert newest(last.skipped, 0) == [0, 2, 3]
-    assert newest(last.skipped, 2) == [3]
-    # What was skipped is in no metric; the schedule went on.
-    assert {name: s.count for name, s in last.metrics.items() if name in ("loss", "learning_rate")} == {
-        "loss": 2,
-        "learning_rate": 5,
-    }
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(last))
+def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str) -> None:
+    values = (np.nan, np.inf, 1e30)  # the square of the last one is infinite
+    for found in states(layout, [Points(rows_of(0, 2, 3), value) for value in values], 5):
+        assert [int(state.step) for state in found] == [1, 2, 3, 4, 5]
+        fresh, first, second, third, last = found
+        assert all(not leaf.any() for leaf in jax.tree.leaves(fresh.opt_state))
+        assert fresh.metrics["loss"].count == 0
+        for skipped in (second, third):
+            assert_same((skipped.params, skipped.opt_state), (first.params, first.opt_state))
+        assert last.opt_state[1].count == 2  # Adam's clock is of updates
+        assert np.abs(last.params["dense"]["kernel"] - first.params["dense"]["kernel"]).max() > 1e-3
+        assert newest(last.skipped, 0) == [0, 2, 3]
+        assert newest(last.skipped, 2) == [3]
+        # What was skipped is in no metric; the schedule went on.
+        assert (last.metrics["loss"].count, last.metrics["learning_rate"].count) == (2, 5)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(last))
 
 
 def test_the_skipped_steps_are_known_however_many() -> None:
@@ -86,72 +89,51 @@ def test_the_skipped_steps_are_known_however_many() -> None:
     assert stretches(np.array([0, 0, 0, 1, 1]), np.array([7, 8, 9, 0, 1])) == [[0, 7, 9], [1, 0, 1]]
 
 
-def facts_of(workdir: Path) -> dict[str, Any]:
-    return read_params(str(workdir))[1]
-
-
-def losses(workdir: Path) -> dict[int, Any]:
-    return {
-        record["step"]: record["loss"]
-        for record in read_records(workdir / "metrics.jsonl")
-        if record["split"] == "train"
-    }
-
-
 def test_a_run_goes_on_after_steps_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the first step, in the warm-up, a whole window, and the step before a save."""
-    bad = [0, 3, 20, 21, 29]
-    train(tmp_path / "run", Points(rows_of(*bad)))
-    assert read_run(str(tmp_path / "run"))["skipped_steps"] == facts_of(tmp_path / "run")["run"]["skipped_steps"] == bad
-    found = read_records(tmp_path / "run" / "metrics.jsonl")
+    """At the first step, in the warm-up, a whole window, and the step before a save. A resume finds those that were
+    skipped after the step that it goes on from again, and each stands once."""
+    bad, run = [0, 3, 20, 21, 29], tmp_path / "run"
+    train(run, Points(rows_of(*bad)))
+    assert "alarm at step 22: the loss or gradient of steps 20 and 21 is not finite" in capsys.readouterr().err
+    found, params = read_records(run / "metrics.jsonl"), read_params(str(run))[0]
     assert {r["step"]: r["skipped_steps"] for r in found if "skipped_steps" in r} == {2: 1, 4: 1, 22: 2, 30: 1}
-    assert [step for step, loss in losses(tmp_path / "run").items() if loss is None] == [22]
+    assert [r["step"] for r in found if r["squared_error"] is None] == [22]
     assert all(r["squared_error"] < 10 for r in found if r["step"] != 22)
-    assert saved_steps(str(tmp_path / "run")) == [10, 20, 40]  # at 30 nothing had come of the parameters
-    said = capsys.readouterr().err
-    assert "alarm at step 22: the loss or gradient of steps 20 and 21 is not finite" in said
-    told = status.describe(tmp_path / "run")
-    assert "finished, with alarms" in told
-    assert "alarm    at step 30: the loss or gradient of step 29 is not finite: nothing was learned from it" in told
+    assert saved_steps(str(run)) == [10, 20, 40]  # at 30 nothing had come of the parameters
+    for when in ("whole", "resumed"):
+        assert read_run(str(run))["skipped_steps"] == read_params(str(run))[1]["run"]["skipped_steps"] == bad
+        assert [alarm["step"] for alarm in status.read(run)["alarms"]] == [2, 4, 22, 30]
+        told = status.describe(run)
+        assert "finished, with alarms" in told
+        assert "alarm    at step 30: the loss or gradient of step 29 is not finite: nothing was learned from it" in told
+        assert_same(read_params(str(run))[0], params)
+        assert untimed(read_records(run / "metrics.jsonl")) == untimed(found)
+        if when == "whole":
+            for later in (20, 40):
+                (run / "checkpoints" / str(later)).rename(tmp_path / str(later))
+            train(run, Points(rows_of(*bad)))
 
 
-def test_a_resume_knows_what_was_skipped(tmp_path: Path) -> None:
-    """What was skipped after the step that it goes on from is found again, and stands once."""
-    points = Points(rows_of(3, 12, 17, 25))
-    train(tmp_path / "whole", points)
-    train(tmp_path / "cut", points, num_steps=40)
-    for later in (20, 30, 40):
-        folder = tmp_path / "cut" / "checkpoints" / str(later)
-        folder.rename(tmp_path / f"cut-{later}")
-    train(tmp_path / "cut", points)
-    for name in ("whole", "cut"):
-        assert read_run(str(tmp_path / name))["skipped_steps"] == [3, 12, 17, 25]
-        assert facts_of(tmp_path / name)["run"]["skipped_steps"] == [3, 12, 17, 25]
-        assert [alarm["step"] for alarm in status.read(tmp_path / name)["alarms"]] == [4, 14, 18, 26]
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-    assert_same(read_params(str(tmp_path / "cut"))[0], read_params(str(tmp_path / "whole"))[0])
+def untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
 
 
 def test_too_many_in_a_row_end_the_run_and_the_same_command_repeats_it(tmp_path: Path) -> None:
-    bad, run = [4, 13, 14, 15, 16, 17], tmp_path / "run"
-    points = Points(rows_of(*bad))
-    ends = []
+    bad, run, ends = [4, 13, 14, 15, 16, 17], tmp_path / "run", []
     for _ in range(2):
         with pytest.raises(
-            RepeatingError, match="4 steps in a row, from step 13 on, not finite; not_finite.json"
+            RepeatingError, match="4 steps in a row, from step 13 on, not finite; not_finite.js"
         ) as error:
-            train(run, points, max_skipped_in_a_row=4)
+            train(run, Points(rows_of(*bad)), max_skipped_in_a_row=4)
         assert "step 10 is the newest verified checkpoint from before" in str(error.value)
         ends.append(json.loads((run / FILE).read_text()))
+        (run / FILE).unlink()
         assert saved_steps(str(run)) == [10]
         assert read_run(str(run))["skipped_steps"] == bad
-        (run / FILE).unlink()
     assert ends[0] == ends[1]
     assert ends[0]["verified_step"] == 10
     named = [(step["step"], step["phase"], step["rows"]) for step in ends[0]["steps"]]
     assert named == [(s, "phase1", [[0, s * BATCH, s * BATCH + BATCH - 1]]) for s in (13, 14, 15, 16)]
-    train(run, points, max_skipped_in_a_row=6)  # the key is free
-    assert read_run(str(run))["skipped_steps"] == bad
 
 
 def test_what_is_not_finite_is_not_saved(tmp_path: Path) -> None:
@@ -161,3 +143,11 @@ def test_what_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     ):
         train(tmp_path / "run", peak=3e38, warmup=0, save_every=1)
     assert saved_steps(str(tmp_path / "run")) == []
+
+
+def test_a_score_that_is_not_finite_is_never_the_best() -> None:
+    selection = Selection(SelectionConfig("loss", patience=3), [{"step": 10, "loss": None}])  # as the log has it
+    assert not selection.see(20, {"loss": np.nan})
+    assert selection.best is None
+    assert selection.see(30, {"loss": 1.0})
+    assert not selection.exhausted
