@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -55,6 +56,11 @@ def random_targets(seed: int = 1, rows: int = 4, masked: int = 3, vocab: int = 6
 
 def random_params(config: ModelConfig, seed: int = 0) -> Any:
     """Every parameter from N(0, 0.2), layer-norm gains around 1: the small initial values would hide mistakes."""
+    return jax.tree.map(np.copy, _drawn(config, seed))
+
+
+@functools.cache
+def _drawn(config: ModelConfig, seed: int) -> Any:
     batch = random_batch(vocab=config.vocab_size)
     shapes = jax.eval_shape(lambda: nn.unbox(BertForPreTraining(config).init(jax.random.key(0), **batch))["params"])
     rng = np.random.default_rng(seed)

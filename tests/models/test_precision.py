@@ -129,4 +129,4 @@ def test_a_bfloat16_gelu_is_the_rounded_true_one(name: str) -> None:
     found = ACTIVATIONS[name](jnp.asarray(x, jnp.bfloat16))
     assert found.dtype == jnp.bfloat16
     error = np.abs(np.asarray(found, np.float64) - true) / np.abs(true)
-    assert error.max() < 2**-8 + 1e-3  # the rounding to bfloat16, and what float32 cancels itself
+    assert error.max() < 2**-8 + 2e-3  # the rounding to bfloat16, and what float32 cancels itself

@@ -93,6 +93,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: Path, pretrained: Path) -> None:
     toy_tasks.write_toy(
         tmp_path,
@@ -116,6 +117,7 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
     jax.tree.map(np.testing.assert_array_equal, place(others), {"encoder": given["encoder"]})  # type: ignore[misc]
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
     test = {"test": "dev.jsonl"}
     splits = {"train": "train.jsonl", "dev": "dev.jsonl", **test}

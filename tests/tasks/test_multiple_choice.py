@@ -96,6 +96,7 @@ def test_bad_choices(name):
         toy_tasks.make_task("multiple_choice", {"train": [FOUR, example]})
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_run_learns(tmp_path: Path) -> None:
     toy_tasks.write_toy(tmp_path, "multiple_choice", train_config={"num_epochs": 2})
     assert toy_tasks.finetune(tmp_path) == 0

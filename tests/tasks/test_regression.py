@@ -44,6 +44,7 @@ def test_unknown_metrics():
         toy_tasks.make_task("regression", {"train": EXAMPLES}, config={"metrics": ("pearsn",)})
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_run_learns(tmp_path: Path) -> None:
     toy_tasks.write_toy(tmp_path, "regression")
     assert toy_tasks.finetune(tmp_path) == 0

@@ -263,6 +263,7 @@ def test_the_threshold_is_searched_and_obeyed(version_2):
 # ---- Through the real run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
     names = ["ann", "bob", "cy", "dora", "ed", "flo"]
     examples = []

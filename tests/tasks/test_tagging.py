@@ -1,19 +1,17 @@
 """Token tagging: which piece carries which tag, sentences longer than a row, and a run from end to end."""
 
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.restoring import read_params, saved_steps
+from bert_jax.checkpoints.restoring import read_params
+from bert_jax.cluster.exit_codes import INTERRUPTED
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging import windows
-from tests import toy
+from bert_jax.training.observer import Observer
 from tests.tasks import toy_tasks
 
 SENTENCE = {"id": "s", "words": ["the", "smith", "was", "\u200b", "jones"], "tags": ["O", "B-PER", "O", "O", "I-PER"]}
@@ -121,40 +119,32 @@ def test_tags_that_are_no_entities():
     assert task.finish("dev", perfect(task, "dev")) == {"accuracy": 1.0}
 
 
-def start(folder: Path, workdir: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "bert_jax", "finetune", f"--config={folder / 'recipe.json'}"]
-    command += [f"--data={folder}", f"--workdir={workdir}"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=toy.environment())
-
-
-def finish(folder: Path, workdir: Path) -> str:
-    process = start(folder, workdir)
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors.decode()
-    return errors.decode()
-
-
-def test_a_run_learns_and_one_that_was_killed_ends_the_same(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_device")
+def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    train = {"num_epochs": 12, "batch_size": 8, "evaluations_per_epoch": 2}
+    train = {"num_epochs": 10, "batch_size": 8, "evaluations_per_epoch": 1}
     toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, train_config=train)
-    cut = tmp_path / "cut"
-    process = start(tmp_path, cut)
-    while process.poll() is None and max(saved_steps(str(cut)), default=0) < 12:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
-    assert "resumed at step" in finish(tmp_path, cut)
-    finish(tmp_path, tmp_path / "run")
+    evaluation = Observer.evaluation
+
+    def cut(self: Observer, step: int, metrics: Any) -> None:
+        evaluation(self, step, metrics)
+        if step == 36:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Observer, "evaluation", cut)
+        assert toy_tasks.finetune(tmp_path, workdir="cut") == INTERRUPTED
+    assert toy_tasks.finetune(tmp_path, workdir="cut") == 0
+    assert toy_tasks.finetune(tmp_path) == 0
 
     (params, facts, step), (expected, _, wanted_step) = (read_params(str(tmp_path / n)) for n in ("cut", "run"))
-    assert step == wanted_step == 144
-    assert len(facts["run"]["restarts"]) == 1
+    assert step == wanted_step == 120
+    [restart] = facts["run"]["restarts"]
+    assert 0 < restart["step"] <= 36
     for found, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(found, wanted)
     for name in ("results.json", "predictions_dev.jsonl"):
-        assert (cut / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
     scores = {record["step"]: record["f1"] for record in toy_tasks.evaluations(tmp_path)}
     del scores[0]
     results = toy_tasks.results(tmp_path)
