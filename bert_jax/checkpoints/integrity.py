@@ -12,17 +12,19 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from etils import epath
 
-from bert_jax.checkpoints.index import size, stored
+from bert_jax.checkpoints.index import Stored, size, stored
 from bert_jax.checkpoints.leaves import listed
 from bert_jax.storage import files
-from bert_jax.storage.sums import SUMS, damages, write_sums
+from bert_jax.storage.sums import SUMS, damages
 
 STATE = "state"
 ARRAYS = "ARRAYS"
+THREADS = 8  # that reckon digests
 
 
 class DamagedStepError(ValueError):
@@ -32,15 +34,19 @@ class DamagedStepError(ValueError):
 def write_lists(folder: str | os.PathLike[str]) -> None:
     """Write ``ARRAYS`` (on a local disk) and ``SHA256SUMS`` into the folder of a step that is about to be whole."""
     step = files.as_path(folder)
-    names = _of_items(step)
+    names, pieces = _of_items(step), list[Stored]()
     if not files.is_remote(step):
-        state = Path(step) / STATE
         with contextlib.suppress(ValueError):  # an index of another form: then no array will be named
-            pieces = [at for at in stored(state) if at.key is not None]
-            arrays = {str(at.key): files.sha256(state / at.file, at.start, at.length) for at in pieces}
-            (step / ARRAYS).write_text(files.listing(arrays))
-            names.append(ARRAYS)
-    write_sums(step, names)
+            pieces = _pieces(step)
+    with ThreadPoolExecutor(THREADS) as pool:
+        files_done = pool.map(lambda name: files.sha256(step / name), names)
+        pieces_done = pool.map(lambda at: files.sha256(step / STATE / at.file, at.start, at.length), pieces)
+        digests = dict(zip(names, files_done, strict=True))
+        arrays = {str(at.key): digest for at, digest in zip(pieces, pieces_done, strict=True)}
+    if arrays:
+        (step / ARRAYS).write_text(files.listing(arrays))
+        digests[ARRAYS] = files.sha256(step / ARRAYS)
+    (step / SUMS).write_text(files.listing(digests))
 
 
 def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
@@ -80,12 +86,17 @@ def damaged_arrays(step: epath.Path, name: str) -> list[str]:
         return []
     try:
         digests = files.listed((step / ARRAYS).read_text())
-        pieces = [at for at in stored(Path(step) / STATE) if at.key and f"{STATE}/{at.file}" == name]
+        pieces = [at for at in _pieces(step) if f"{STATE}/{at.file}" == name]
     except (OSError, ValueError):  # of an older version, or the index itself is damaged
         return []
     path = step / name
     found = {at.array for at in pieces if not _same(path, at.start, at.length, digests.get(str(at.key)))}
     return sorted(found)
+
+
+def _pieces(step: epath.Path) -> list[Stored]:
+    """Where the arrays of a step lie, but for the smallest, which are in the index."""
+    return [at for at in stored(Path(step) / STATE) if at.key is not None]
 
 
 def _same(path: epath.Path, start: int, length: int, digest: str | None) -> bool:

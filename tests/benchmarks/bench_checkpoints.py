@@ -21,40 +21,40 @@ CONFIGS = {
 }
 
 
-def seconds_of(work: Any, *arguments: Any) -> float:
-    start = time.perf_counter()
+def seconds_of(work: Any, *arguments: Any) -> tuple[float, float]:
+    """Seconds of the clock, and of all processors: the latter are the same beside other jobs."""
+    start = time.perf_counter(), time.process_time()
     work(*arguments)
-    return time.perf_counter() - start
+    return time.perf_counter() - start[0], time.process_time() - start[1]
+
+
+def typical(work: Any, *arguments: Any, times: int) -> np.ndarray:
+    """The medians of ``seconds_of``."""
+    return np.median([seconds_of(work, *arguments) for _ in range(times)], axis=0)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_lists(name: str, tmp_path: Path) -> None:
-    """Seconds of the lists of a step beside those of 100 steps, as if nothing were done at the same time."""
+    """The lists of a step beside 100 steps, as if nothing were done at the same time."""
     config, rows, steps = CONFIGS[name]
     step, params, state = train_step(config, rows)
     params, state = jax.block_until_ready(step(params, state))
-    each = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        params, state = jax.block_until_ready(step(params, state))
-        each.append(time.perf_counter() - start)
+    each = typical(lambda: jax.block_until_ready(step(params, state)), times=steps)
     checkpoints = Checkpoints(str(tmp_path), CheckpointConfig(keep=1))
     checkpoints.save_tree(1, {"params": params, "opt_state": state}, {})
     checkpoints.wait()
     checkpoints.close()
     folder = tmp_path / "checkpoints" / "1"
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    lists = np.median([seconds_of(write_lists, folder) for _ in range(5)])
-    verify = np.median([seconds_of(check_step, folder) for _ in range(5)])
-    share = lists / (EVERY * np.median(each))
-    print(
-        f"\n{name}: {size / 1e6:,.0f} MB, a step of training {1e3 * np.median(each):,.0f} ms; "
-        f"lists {lists:.3f} s a save, {share:.2%} of {EVERY} steps; verified in {verify:.3f} s"
-    )
+    lists, verify = typical(write_lists, folder, times=5), typical(check_step, folder, times=5)
+    print(f"\n{name}: {size / 1e6:,.0f} MB; by the clock, and in processor time:")
+    for took, what in ((each, "a step of training"), (lists, "lists, a save"), (verify, "verified, a restore")):
+        print(f"  {what:<20} {took[0]:8.3f} s {took[1]:8.3f} s")
+    print(f"  lists / {EVERY} steps   {lists[0] / (EVERY * each[0]):9.2%} {lists[1] / (EVERY * each[1]):9.2%}")
 
 
 def test_a_run_with_lists_beside_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds of 3 x 100 steps with saves in the background, in turns."""
+    """3 x 100 steps with saves in the background, in turns."""
     step, params, state = train_step(CONFIGS["2 x 128, 32 rows"][0])
     jax.block_until_ready(step(params, state))
 
@@ -68,10 +68,12 @@ def test_a_run_with_lists_beside_one_without(tmp_path: Path, monkeypatch: pytest
         checkpoints.wait()
         checkpoints.close()
 
-    taken: dict[str, list[float]] = {"with": [], "without": []}
+    taken: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
     for turn in range(4):
         for lists, found in taken.items():
             monkeypatch.setattr(saving, "write_lists", write_lists if lists == "with" else lambda folder: None)
             found.append(seconds_of(train, tmp_path / f"{lists}-{turn}"))
-    ratios = np.divide(taken["with"], taken["without"])
-    print(f"\nwith / without lists: {np.median(ratios):.4f} ({', '.join(f'{ratio:.4f}' for ratio in ratios)})")
+    clock, processor = np.divide(taken["with"], taken["without"]).T
+    for ratios, what in ((clock, "by the clock"), (processor, "in processor time")):
+        told = ", ".join(f"{ratio:.4f}" for ratio in ratios)
+        print(f"\nwith / without lists, {what}: {np.median(ratios):.4f} ({told})")
