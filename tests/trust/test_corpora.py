@@ -125,11 +125,11 @@ def test_a_loader_in_the_middle_of_an_epoch(
     split = Corpus(folder, cache_bytes=100).split("train")
     rows = SentencePairRows(config, split, TokenFacts.of(TOKENIZER), seed=0, kind="a", directory=folder)
     phases, specs = Phases((Phase(500, 2, 32, "a"),)), {"a": config.batch_spec()}
-    flip(shard, shard.read_bytes().rindex(split.read(np.array([split.num_tokens - 8]), np.array([8])).astype("<u2")))
-    loader = iter(Loader(lambda *_: rows, phases, 0, specs, LoaderConfig(num_workers=workers, prefetch_batches=1)))
-    next(loader)
+    block = np.array([Corpus(folder).manifest["splits"]["train"]["shards"][0]["num_tokens"] + 16 * 20])
+    flip(shard, shard.read_bytes().index(split.read(block, np.array([16])).astype("<u2").tobytes()))
+    batches = iter(Loader(lambda *_: rows, phases, 0, specs, LoaderConfig(workers, prefetch_batches=1)))
     with pytest.raises(DamagedError, match=f"{shard.name} is damaged"):
-        list(loader)
+        list(batches)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -172,7 +172,7 @@ def config(inputs: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return inputs["config"] | {"corpus": {**inputs["config"]["corpus"], "path": str(tmp_path / "corpus")}}
 
 
-FILES = ("corpus-train.array_record-00002-of-*", "heldout.sentence_offsets.npy", "manifest.json")
+FILES = ("corpus-train.array_record-00000-of-*", "heldout.sentence_offsets.npy", "manifest.json")
 
 
 @pytest.mark.trust
