@@ -14,7 +14,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange import initial
 from bert_jax.interchange.workdir import load_trained
-from bert_jax.training.run import read_run
+from bert_jax.training.run import read_run, settle
 from tests import toy
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -97,6 +97,14 @@ def test_a_resume_needs_neither_the_flag_nor_the_parent(
     assert resumed["identity"] == begun["identity"]
     assert resumed["facts"] == begun["facts"]
     assert len(resumed["facts"]["parent_key"]) == 64
+
+
+def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
+    run = settle(str(tmp_path), {}, {"model": {"remat": "none", "mlp_dim": 64}})
+    run = settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 64}})
+    assert read_run(str(tmp_path))["facts"]["model"]["remat"] == "full"
+    with pytest.raises(UserError, match="run.model.mlp_dim: 64 -> 96. Put them back"):
+        settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 96}})
 
 
 @pytest.mark.parametrize("flag", ["model.hidden_size=64", "model.size=tiny", "model={'hidden_size':64,'num_heads':2}"])

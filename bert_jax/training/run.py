@@ -156,6 +156,9 @@ def described(
     return run
 
 
+FREE_FACTS = ("run.model.remat",)  # recorded, and free to change
+
+
 def settle(
     workdir: str,
     run: dict[str, Any],
@@ -171,7 +174,11 @@ def settle(
       UserError: the vocabulary, the corpus or the model is another than before the restart.
     """
     facts = json.loads(json.dumps(facts))
-    changed = differences(run.get("facts", facts), facts, "run", absent)
+    changed = [
+        difference
+        for difference in differences(run.get("facts", facts), facts, "run", absent)
+        if difference.partition(":")[0] not in FREE_FACTS
+    ]
     if changed:
         raise UserError(
             f"{workdir} was begun with other inputs: {'; '.join(changed)}. Put them back, or use another --workdir"
