@@ -203,14 +203,14 @@ def _train(
                     metrics |= probe(step, state.params, termination.check)
             observer.evaluation(step, metrics)
             if distributed.agreed(int(selection.see(step, metrics))):
-                health.check(state)
                 with observer.during("saving"):
+                    health.check(state)
                     save_best(workdir, step, state.params, health.facts)
             return metrics
 
         def save() -> None:
-            health.check(state)  # waits for the step
             with observer.saving(done):
+                health.check(state)  # waits for the step; compiles the first time, which is no stall
                 checkpoints.save(state, health.facts)
 
         owed = first_step == 0 or evaluates_at(first_step) and not logged(observer, first_step)
