@@ -171,6 +171,10 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
         task.check(splits)
+        for name in (
+            name for name in splits if name.startswith("test") and not saved
+        ):  # read again when all is trained
+            room.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
         experiment = make_experiment(settings, task)
         experiment.check()
         check_fits(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from bert_jax.interchange.initial import Initial, continued_seed, find_initial, 
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.model_choice import choose_model, what_gives_way
 from bert_jax.models.config import ModelConfig
-from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
+from bert_jax.objectives.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
 from bert_jax.probe import ProbeConfig, prepare
 from bert_jax.program import program
 from bert_jax.rows.loader import LoaderConfig
@@ -100,6 +100,11 @@ class Settings:
             "optimizer": dataclasses.asdict(self.optimizer),
             "schedule": dataclasses.asdict(self.schedule),
         }
+
+    def fills(self, model: ModelConfig) -> bool:
+        """Whether the finished model fills the examples: what it fills in are words of its text, and a left-to-right
+        model fills no [MASK]."""
+        return bool(self.examples) and not self.private and model.attention == "bidirectional"
 
     def find_objective(self) -> tuple[ModuleType, Any]:
         """(file of the objective, its config). Raises ``UserError`` for a key or a value that is none."""
@@ -184,6 +189,8 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         with observer.to_the_end():
             tokenizer, corpus = open_inputs(inputs, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
+            if settings.fills(model):
+                encode_masked(settings.examples, tokenizer, model.max_length, "config.examples")
             probe = prepared.make(tokenizer, model) if prepared else None
             task = make_task(corpus, tokenizer, model, seed, settings.seed)
             facts = {
@@ -259,6 +266,8 @@ def checked(
     model = choose_model(settings.model, settings.vocab.size, initial)
     model.check_lengths(kinds)
     room.Objective.check_model(model)
+    if settings.fills(model):
+        check_masked(settings.examples, "config.examples")
     if devices is None:
         batches = {
             f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in experiment.phases.phases
@@ -301,9 +310,8 @@ def finish(settings: Settings, request: Request, observer: Observer) -> None:
     """Examples, export and report of a run that has ended, and what to do next."""
     workdir = files.as_path(request.workdir)
     both_sides = settings.model.get("attention") != "causal"
-    if settings.examples and not settings.private:  # what a model fills in are words of its text
-        with observer.shown("reporting"):
-            fill_examples(request.workdir, settings.examples, observer.note)
+    with observer.shown("reporting"):
+        fill_examples(settings, request.workdir, observer.note)
     model = None
     if settings.export and both_sides:  # transformers has no class of BERT for the other
         model = export_newest(request.workdir, observer)
@@ -315,11 +323,13 @@ def finish(settings: Settings, request: Request, observer: Observer) -> None:
         observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
 
-def fill_examples(workdir: str, examples: Sequence[str], note: Note) -> None:
+def fill_examples(settings: Settings, workdir: str, note: Note) -> None:
     """``examples.json``: what the newest model fills in for each ``[MASK]``."""
+    if not settings.examples or settings.private:
+        return
     trained = load_trained(workdir)
-    if trained.config.attention == "bidirectional":  # a left-to-right model fills no [MASK]
-        filled = fill_mask(trained.params, trained.config, trained.tokenizer, examples)
+    if settings.fills(trained.config):
+        filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
         files.write_text(files.as_path(workdir) / "examples.json", json.dumps([as_record(f) for f in filled]))
         note("\n".join(as_table(f) for f in filled))
 

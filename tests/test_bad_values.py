@@ -9,8 +9,9 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.training.run import read_run
+from bert_jax.training.run import only_writer, read_run
 from tests import toy
+from tests.tasks import toy_tasks
 
 ORIGINAL = Path(__file__).resolve().parent / "interchange" / "original"
 LINES = {
@@ -30,6 +31,7 @@ LINES = {
     "--config.phases.phase1.num_steps=3000000000": "the phases have 3,000,001,800 steps in all; at most 2,147,483,647",
     "--config.model.sise=tiny": "unknown key config.model.sise; did you mean 'size'?",
     "--config.objective.nam=mlm": "unknown key config.objective.nam; did you mean 'name'?",
+    "--config.examples=('none',)": "config.examples has no [MASK] in 'none'; write [MASK] where a word is to be found",
     "--workdir=/": "--workdir=/ is no place for one run",
     "--workdir=a\0b": "is not UTF-8 text",
     "--workdir=a\ud800": "is not UTF-8 text",
@@ -71,6 +73,19 @@ def test_a_refused_run_leaves_no_folder(tmp_path, capsys):
     assert (tmp_path / "runs" / "new").exists()  # it was there before
 
 
+def test_a_split_to_predict_is_found_wrong_before_training(tmp_path, capsys):
+    whole = [{"text": f"a text {i}", "positive": f"the text {i}"} for i in range(8)]
+    for name in ("train", "dev"):
+        toy_tasks.write_examples(tmp_path / f"{name}.jsonl", whole)
+    toy_tasks.write_examples(tmp_path / "test.jsonl", [{**whole[0], "similarity": "high"}])
+    recipe = toy_tasks.recipe("sentence_embeddings")
+    recipe["data"]["splits"]["test"] = "test.jsonl"
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    assert toy_tasks.finetune(tmp_path) == 2
+    assert "has the similarity 'high'; a number is needed" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("content", ["{}", '{"identity": 5}', "[]", "{", None])
 def test_a_run_that_has_steps_and_no_record_of_what_it_is(content, tmp_path, capsys):
     recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
@@ -93,6 +108,13 @@ def test_the_home_folder_is_expanded_once(tmp_path, monkeypatch, capsys):
     assert f"{tmp_path}/none" in capsys.readouterr().err
     assert run(["pretrain", "--config=quickstart", "--workdir=~"]) == 2
     assert f"--workdir={tmp_path} is no place for one run" in capsys.readouterr().err
+    assert run(["status", "--workdir", "~/none"]) == 2  # in quotes
+    assert f"{tmp_path}/none" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with only_writer("~/run"):  # from Python
+        for same in ("run/", "link", "link/../run", "run/../run"):
+            with pytest.raises(UserError, match="in use by process"), only_writer(same):
+                raise AssertionError("two hold it")
     assert not (tmp_path / "~").exists()
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from bert_jax.cli.main import add_model, told
+from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.prediction import Predictor, read_examples, write_output
+
+    if arguments.output:
+        files.check_writable(arguments.output)
 
     predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
     examples = read_examples(predictor, arguments.input, arguments.format, "dev", told)

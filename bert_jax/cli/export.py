@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.cli.main import whole
+from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,5 +34,6 @@ def run(arguments: argparse.Namespace) -> None:
     size = MAX_SHARD_BYTES if arguments.max_shard_bytes is None else arguments.max_shard_bytes
     if size < 1:
         raise UserError(f"--max_shard_bytes={size}: at least 1 is needed")
+    files.check_new(arguments.output)
     a = arguments
     print(export_workdir(a.workdir, a.output, a.step, a.architecture, a.pooling, size))

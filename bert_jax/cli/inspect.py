@@ -6,6 +6,7 @@ import argparse
 import json
 
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.card:
         check_card(arguments.corpus)
+    if arguments.output:
+        files.check_writable(arguments.output, folder=True)
     found = inspect(request)
     notes = [write_report(found, arguments.output)] if arguments.output else []
     notes += [update_card(found, arguments.corpus)] if arguments.card else []

@@ -24,7 +24,8 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.storage import files
 
-HOME = re.compile(r"^(--[\w.-]+=)~(?=/|$)")  # which a shell expands only where a word begins
+HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # which a shell expands only where a word begins, and in no quotes
+PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LINE = 2000  # characters of an error at most
 
 
@@ -248,13 +249,23 @@ def _is_text(argument: str) -> bool:
         return False
 
 
+def _at_home(argv: Sequence[str]) -> list[str]:
+    """``argv`` with the home folder in place of the ``~`` at the start of a path."""
+    home, expanded = os.path.expanduser("~"), []
+    for before, text in zip(["", *argv], argv, strict=False):
+        found = HOME.match(text)
+        is_path = found is not None and (found[1] or PATHS.fullmatch(before))
+        expanded.append(HOME.sub(lambda found: found[1] + home, text) if is_path else text)
+    return expanded
+
+
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     for text in argv:
         if not _is_text(text):
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
         if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
             raise UserError(f"{text} has no value; write {text}PATH")
-    argv = [HOME.sub(lambda found: found[1] + os.path.expanduser("~"), text) for text in argv]
+    argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
     ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own are hidden

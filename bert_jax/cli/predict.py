@@ -7,6 +7,7 @@ import json
 
 from bert_jax.cli.main import add_model, told
 from bert_jax.errors import UserError
+from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("give texts, or --input=FILE: one of the two")
     if arguments.submission and not arguments.output:
         raise UserError(f"--submission={arguments.submission} writes a file; give its folder with --output=DIR")
+    if arguments.output:
+        files.check_writable(arguments.output, folder=bool(arguments.submission))
     from bert_jax.prediction import Predictor, check_submission, read_examples, texts_as_examples, write_output
 
     predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from bert_jax.cli.main import whole
+from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("give --corpus and --queries, with --qrels to score the search; or --squad alone")
     if not given.squad and not (given.corpus and given.queries):
         raise UserError("--corpus and --queries are needed together")
+    if given.output:
+        files.check_writable(given.output)
     collection = read_squad(given.squad) if given.squad else read_collection(given.corpus, given.queries, given.qrels)
     found = retrieve(collection, request, given.baseline)
     records = as_records(collection, found.rankings)

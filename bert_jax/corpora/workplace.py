@@ -35,7 +35,6 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
         return
     lock = Path(f"{os.fspath(root)}.lock")
     with files.explained(files.as_path(target), only=files.DISK_TROUBLE):
-        lock.parent.mkdir(parents=True, exist_ok=True)
         try:
             with files.one_at_a_time(lock):
                 files.check_new(target)  # another process may have made it meanwhile
@@ -45,8 +44,6 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
             if not workplace.worth_keeping:
                 workplace.remove()
             raise
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)

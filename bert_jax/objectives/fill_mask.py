@@ -40,15 +40,8 @@ def fill_mask(
         raise UserError(
             "a left-to-right model predicts what follows a text and fills no [MASK]; leave config.examples out"
         )
-    encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
+    encoded = encode_masked(texts, tokenizer, config.max_length)
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
-    for text, ids, mask in zip(texts, encoded, masks, strict=True):
-        if not len(mask):
-            raise UserError(f"no {MASK} in {text!r}; write {MASK} where a word is to be found")
-        if len(ids) > config.max_length:
-            raise UserError(
-                f"a text has {len(ids)} tokens, the model {config.max_length} positions; shorten it: {text[:60]!r}"
-            )
     input_ids = _pad(encoded, tokenizer.pad_id)  # [B, L]
     batch = {
         "input_ids": input_ids,
@@ -68,6 +61,31 @@ def fill_mask(
         Filled(text, tuple(candidates(row) for row in rows[: len(mask)]))
         for text, mask, rows in zip(texts, masks, probabilities, strict=True)
     ]
+
+
+def check_masked(texts: Sequence[str], where: str = "") -> None:
+    """Raise ``UserError`` for a text without ``[MASK]``; ``where`` is the key that has the texts."""
+    for text in texts:
+        if MASK not in text:
+            told = f"{where} has no" if where else "no"
+            raise UserError(f"{told} {MASK} in {text[:60]!r}; write {MASK} where a word is to be found")
+
+
+def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, where: str = "") -> list[np.ndarray]:
+    """Ids of each text, int32 [L].
+
+    Raises:
+      UserError: a text without ``[MASK]``, or longer than ``max_length``; ``where`` is the key that has the texts.
+    """
+    check_masked(texts, where)
+    encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
+    for text, ids in zip(texts, encoded, strict=True):
+        if len(ids) > max_length:
+            told = f"a text of {where}" if where else "a text"
+            raise UserError(
+                f"{told} has {len(ids)} tokens, the model {max_length} positions; shorten it: {text[:60]!r}"
+            )
+    return encoded
 
 
 def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:

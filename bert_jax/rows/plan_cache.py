@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import functools
 import io
 import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -29,6 +32,9 @@ Make = Callable[[int], Blocks]  # epoch -> its plan, piece by piece
 
 _KEPT_ON_DISK = 3  # epochs made last; epoch 0 is always kept, since its length is rows_per_epoch
 _KEPT_OPEN = 4
+LOCK = "lock"
+_STARTED = time.time()
+_OLD_SECONDS = 24 * 3600.0  # no plan takes so long
 
 
 class PlanCache:
@@ -50,6 +56,7 @@ class PlanCache:
           make: what makes a plan that is not there.
         """
         self._folder = _writable_folder(directory, key)
+        _sweep(self._folder.parent)
         self._parts, self._make = {name: np.dtype(dtype) for name, dtype in parts.items()}, make
         self._open: dict[int, Plan] = {}
 
@@ -86,8 +93,7 @@ class PlanCache:
 
     def _build(self, epoch: int) -> Plan:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with files.one_at_a_time(self._folder / "lock"):
+            with files.one_at_a_time(self._folder / LOCK):
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
                     if self._path(epoch).exists():
                         warn(f"the cached plan {self._path(epoch)} is damaged or of an older version; it is made anew")
@@ -123,6 +129,32 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
         if os.access(existing, os.W_OK):
             return beside
     return files.cache_directory() / "plans" / key
+
+
+@functools.cache
+def _sweep(plans: Path) -> None:
+    """Remove, once a process, what killed builds left in the folders of any key: theirs may never be made again."""
+    for folder in plans.iterdir() if plans.is_dir() else ():
+        with contextlib.suppress(OSError):  # another process tidies up too
+            for entry in folder.glob("*.tmp"):
+                if _is_left(entry):
+                    shutil.rmtree(entry)
+            if os.listdir(folder) == [LOCK]:
+                with open(folder / LOCK) as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (folder / LOCK).unlink()
+                folder.rmdir()
+
+
+def _is_left(temporary: Path) -> bool:
+    """Whether nobody writes a temporary folder of ``_write`` any more."""
+    _, _, writer = temporary.name.removesuffix(".tmp").partition(".")
+    host, process, _ = (writer.rsplit("-", 2) + ["", ""])[:3]
+    age = time.time() - temporary.stat().st_mtime
+    if host != socket.gethostname() or not process.isdecimal():
+        return age > _OLD_SECONDS
+    earlier = age > time.time() - _STARTED  # of a process that had our number before us, as in a container
+    return earlier if int(process) == os.getpid() else not files.runs(int(process))
 
 
 def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:

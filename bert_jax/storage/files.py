@@ -17,7 +17,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import IO, Any, cast
 
 from etils import epath
 
@@ -167,6 +167,20 @@ def check_new(path: str | os.PathLike[str]) -> None:
             raise UserError(f"{target} holds files of something else; choose another place or remove them")
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
+
+
+def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
+    """Raise ``UserError`` where a file, or a ``folder``, cannot be written or written over; before what takes its time.
+    Of an object store only the write tells."""
+    target = as_path(path)
+    if is_remote(target):
+        return
+    there = next(place for place in (target, *target.absolute().parents) if place.exists())
+    if there.is_dir() != (folder or there != target):
+        what = "a folder" if there.is_dir() else "a file"
+        raise UserError(f"cannot write {target}: {there} is {what}; choose another place")
+    if not os.access(there, os.W_OK):
+        raise UserError(f"cannot write {target}: {there} is not yours to write to; choose another place")
 
 
 def upload(source: Path, target: epath.Path) -> None:
@@ -324,18 +338,24 @@ def _sweep(target: epath.Path) -> None:
     prefix = f"{target.name}.{socket.gethostname()}."
     for entry in Path(target.parent).iterdir():
         process = entry.name.removeprefix(prefix).removesuffix(".tmp")
-        if entry.name == f"{prefix}{process}.tmp" and process.isdigit() and not _runs(int(process)):
+        if entry.name == f"{prefix}{process}.tmp" and process.isdigit() and not _writes(int(process)):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def _runs(process: int) -> bool:
+def _writes(process: int) -> bool:
+    """Whether a process still writes its temporary. One of our own is a leftover: a path has one writer at a time."""
+    return process != os.getpid() and runs(process)
+
+
+def runs(process: int) -> bool:
+    """Whether there is such a process on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return process != os.getpid()  # a temporary of our own is a leftover: a path has one writer at a time
+        pass
+    return True
 
 
 @contextlib.contextmanager
@@ -356,11 +376,32 @@ def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold a lock that a killed holder lets go; none where the file system has no locks."""
-    with open(path, "w") as file:
+    """Hold a lock that a killed holder lets go; none where the file system has no locks. The file is there as long as
+    somebody holds it, or until the next one after a kill."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = open(path, "w")  # noqa: SIM115 - closed below
+        except FileNotFoundError:  # somebody tidied the folder away
+            continue
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
+        if is_there(file, path):
+            break
+        file.close()
+    try:
         yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
+
+
+def is_there(file: IO[Any], path: Path) -> bool:
+    """Whether an open file is the one at ``path``, which may have been taken away and made anew."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def is_full(error: Exception) -> bool:

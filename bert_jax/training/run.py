@@ -293,12 +293,11 @@ def _locked(workdir: Path) -> IO[str]:
             raise UserError(
                 f"{workdir} is in use by process {holder}; wait for it, or choose another --workdir"
             ) from error
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(workdir / LOCK)):  # else it was taken away meanwhile
-                lock.truncate(0)
-                lock.write(str(os.getpid()))
-                lock.flush()
-                return lock
+        if files.is_there(lock, workdir / LOCK):
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            return lock
         lock.close()
     raise UserError(f"{workdir} is made and taken away by other runs; choose another --workdir")
 

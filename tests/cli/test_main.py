@@ -125,6 +125,11 @@ def test_as_a_module_the_exit_code_reaches_the_shell():
         (["pretrain", "--config=quickstart", "--workdir=FILE/run"], "FILE"),
         (["pretrain", "--config=quickstart", "--workdir="], "--workdir= has no value"),
         (["tokenize", "--vocab=FILE", "bad \udcff"], "is not UTF-8"),
+        (["predict", "--workdir=none", "--output=FOLDER", "a"], "cannot write FOLDER: FOLDER is a folder"),
+        (["evaluate", "--workdir=none", "--input=none", "--output=FILE/a"], "cannot write FILE/a: FILE is a file"),
+        (["retrieve", "--workdir=none", "--squad=none", "--output=FOLDER"], "cannot write FOLDER: FOLDER is a folder"),
+        (["inspect", "--corpus=none", "--output=FILE"], "cannot write FILE: FILE is a file"),
+        (["export", "--workdir=none", "--output=FILE"], "FILE exists already"),
     ],
 )
 def test_paths_and_texts_that_cannot_be_read_are_one_line(tmp_path, capsys, arguments, expected):

@@ -115,6 +115,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     supervised = subprocess.Popen([*command, "--restarts=2"], stderr=subprocess.PIPE, text=True)
     while not saved_steps(str(tmp_path / "run")):
         assert supervised.poll() is None
+        time.sleep(0.05)
     killed = subprocess.run(["pkill", "-KILL", "-P", str(supervised.pid)], check=False)
     _, said = supervised.communicate(timeout=600)
     assert killed.returncode == 0

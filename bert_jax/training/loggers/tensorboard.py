@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax.storage import files
 from bert_jax.training.loggers.base import Record, RunFacts, metrics_of, numbers
 
 FOLDER = "events"
@@ -26,7 +27,7 @@ class Logger:
         self._folder = Path(FOLDER)
 
     def start(self, run: RunFacts) -> None:
-        self._folder = Path(run.workdir) / FOLDER
+        self._folder = Path(files.as_path(run.workdir)) / FOLDER
 
     def log(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
         self._write(step, split, time, metrics)

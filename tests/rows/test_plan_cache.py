@@ -1,0 +1,67 @@
+"""What killed builds of plans leave is removed by the next process, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.rows import plan_cache
+from bert_jax.rows.plan_cache import Blocks, PlanCache
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from bert_jax.rows.plan_cache import PlanCache
+
+def make(epoch):
+    yield "a", np.zeros(10, int)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+PlanCache(sys.argv[1], "ab", {"a": int}, make).load(0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _new_process() -> Iterator[None]:
+    plan_cache._sweep.cache_clear()
+    yield
+    plan_cache._sweep.cache_clear()
+
+
+def make(epoch: int) -> Blocks:
+    yield "a", np.arange(3)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("key", ["ab", "cd"], ids=["the same plan", "another plan"])
+def test_a_killed_build_leaves_no_files(tmp_path: Path, key: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    assert killed.returncode == -9
+    assert len(names(tmp_path)) == 2  # half a plan and its lock
+    assert PlanCache(tmp_path, key, {"a": int}, make).load(0)["a"].tolist() == [0, 1, 2]
+    assert names(tmp_path) == {f"plans/{key}/epoch-00000/{name}" for name in ("a.npy", "SHA256SUMS")}
+
+
+def test_what_others_write_stays(tmp_path: Path) -> None:
+    host, own = socket.gethostname(), os.getpid()
+    writers = [f"{host}-{own}-1", f"{host}-{os.getppid()}-1", "another-host-1-1"]
+    folders = [tmp_path / "plans" / "ab" / f"epoch-00000.{writer}.tmp" for writer in writers]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    PlanCache(tmp_path, "cd", {"a": int}, make)
+    assert all(folder.exists() for folder in folders)
+    plan_cache._sweep.cache_clear()
+    for folder in folders:
+        os.utime(folder, (1.0, 1.0))
+    PlanCache(tmp_path, "cd", {"a": int}, make)
+    assert [folder.exists() for folder in folders] == [False, True, False]  # of this number, and of that host, long ago
