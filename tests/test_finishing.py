@@ -29,6 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import_into_workdir(str(folder / "model"), str(folder / "run"))
     observer = observe(folder / "run")
     with observer.to_the_end():
+        observer.begin(0, resumed=False, work=float)
         observer.evaluation(0, {"mlm_loss": 2.0})
     return folder / "run"
 
