@@ -1,6 +1,7 @@
 """Strict JAX on eight CPU devices, and the door to optional real data."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from absl import flags
 from tests import toy
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _heard_interrupt() -> None:
+    """A shell that runs pytest in the background has it ignore Ctrl-C, and what a test starts would ignore it too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -88,7 +88,6 @@ def test_a_signal_is_passed_on_and_nothing_is_started_again(launch, number, fina
         env=launch.env(),
         cwd=launch.folder,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
     ) as process:
         for _ in range(200):
             if len(launch.calls()) == 2:

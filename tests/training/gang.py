@@ -67,7 +67,6 @@ class Gang:
                 env=toy.environment(),
                 text=True,
                 start_new_session=own_groups,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
             )
             for number in range(count)
         ]
