@@ -74,7 +74,8 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
                 raise
             raise told from error
         if not distributed.all_agree(state is not None):
-            damaged.setdefault(step, f"step {step} is damaged, as another process has found")
+            found = distributed.exchange(f"what is wrong with step {step}", damaged.get(step, ""))
+            damaged[step] = next(filter(None, found), f"step {step} is damaged, as another process has found")
             continue
         for other, reason in damaged.items():
             note(f"{reason}; set aside as {_set_aside(folder, other)}")

@@ -36,7 +36,7 @@ class Termination:
     """
 
     def __init__(self) -> None:
-        self.saves = False  # a step was made
+        self.saves = False  # set once a step was made
         self.interrupted = False  # by Ctrl-C
         self._told: float | None = None  # when
         self._waits = False  # for a batch
@@ -72,7 +72,7 @@ class Termination:
             if number == signal.SIGINT:
                 os.kill(os.getpid(), signal.SIGTERM)  # to JAX
         elif self._waits:
-            raise _LeftError
+            raise _LeftError("told to end while a batch was waited for; the same command goes on")
         return True
 
     def reached(self) -> bool:
@@ -95,8 +95,7 @@ class Termination:
             raise Preempted("told to end before another step was made; the same command goes on")
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """``batches`` until told to end; of one process also while the next one is waited for. Once a second one is
-        asked for, a step was made."""
+        """``batches`` until told to end; of one process also while the next one is waited for."""
         iterator = iter(batches)
         while True:
             try:
@@ -110,7 +109,6 @@ class Termination:
             finally:
                 self._waits = False
             yield item
-            self.saves = True
 
     def ending(self, saved: str) -> Preempted:
         """What to raise once all is saved, which ``saved`` says; asked by all processes together. A Ctrl-C on one of

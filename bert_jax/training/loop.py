@@ -233,6 +233,7 @@ def _train(
                 observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
             on_devices = meshes.to_devices(batch, mesh)
             state = steps.run(step, dealt.kind, state, frozen, on_devices)
+            termination.saves = True
             window.add(task.flops_per_row[dealt.kind] * len(dealt.rows))
 
             done = step + 1
@@ -260,7 +261,7 @@ def _train(
                         return back
                     observer.note(f"no roll back: {back}")
             if evaluates:
-                with contextlib.suppress(Preempted):  # made up by the run that goes on
+                with contextlib.suppress(Preempted):  # the run that goes on makes it up
                     result = evaluate(done)
                 last = last or bool(distributed.agreed(int(selection.exhausted)))
             leaves = termination.reached() or last
