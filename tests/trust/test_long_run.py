@@ -38,9 +38,11 @@ def recipe(folder: Path, num_steps: int) -> Path:
     return toy.write_recipe(folder / "recipe.json", toy.recipe(text, **changes, export=False, examples=()))
 
 
-def start(config: Path, workdir: Path) -> subprocess.Popen[str]:
+def start(config: Path, workdir: Path) -> subprocess.Popen[bytes]:
+    """What it says is in ``workdir.log``."""
     command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={config}", f"--workdir={workdir}"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    with workdir.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(command, stderr=log, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
 def steps_of(workdir: Path) -> int:
@@ -66,7 +68,7 @@ def test_memory_and_files_stay_flat(tmp_path: Path) -> None:
         except (OSError, IndexError):  # it ends
             break
         time.sleep(SAMPLE_SECONDS)
-    assert process.wait() == 0, process.communicate()[1]
+    assert process.wait() == 0, run.with_suffix(".log").read_text()
     assert_whole(run, num_steps)
 
     def typical(first: int, last: int) -> tuple[float, float]:
@@ -89,10 +91,8 @@ def test_the_log_is_whole_after_kills(tmp_path: Path) -> None:
             time.sleep(0.001)
         time.sleep(0.05 * rng.random())
         process.send_signal(signal.SIGKILL)
-        process.communicate()
-    process = start(config, run)
-    _, said = process.communicate()
-    assert process.returncode == 0, said
+        process.wait()
+    assert start(config, run).wait() == 0, run.with_suffix(".log").read_text()
     assert_whole(run, num_steps)
 
 
