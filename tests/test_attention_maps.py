@@ -1,6 +1,7 @@
 """Attention as the model computes it, beside softmax(QK) written out in numpy from its parameters."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -19,8 +20,15 @@ IDS = [np.array([2, 7, 9, 3, 11, 3]), np.array([2, 25, 3])]
 TYPES = [np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 0])]
 
 
+@functools.cache
 def trained(config=CONFIG):
     return TrainedModel(jax.tree.map(np.asarray, fresh_params(config, 3)), config, None, {}, 0)
+
+
+@pytest.fixture(scope="module")
+def every():
+    """The maps of all layers."""
+    return attention_maps(trained(), IDS, TYPES)
 
 
 def norm(x, params):
@@ -43,29 +51,24 @@ def first_layer(params, ids, types):
     return shares / shares.sum(-1, keepdims=True)
 
 
-def test_equal_to_softmax_of_query_and_key():
-    model = trained()
-    maps = attention_maps(model, IDS, TYPES)
-    for found, ids, types in zip(maps, IDS, TYPES, strict=True):
+def test_equal_to_softmax_of_query_and_key(every):
+    for found, ids, types in zip(every, IDS, TYPES, strict=True):
         assert found.shape == (2, 4, len(ids), len(ids))
-        np.testing.assert_allclose(found[0], first_layer(model.params, ids, types), atol=2e-6)
+        np.testing.assert_allclose(found[0], first_layer(trained().params, ids, types), atol=2e-6)
         np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)  # nothing goes to padding
-    assert np.ptp(maps[0]) > 0.2  # heads that look everywhere alike would pass with any formula
+    assert np.ptp(every[0]) > 0.2  # heads that look everywhere alike would pass with any formula
 
 
-def test_layers_are_chosen_by_number_from_either_end():
-    every = attention_maps(trained(), IDS, TYPES)
+def test_layers_are_chosen_by_number_from_either_end(every):
     last = attention_maps(trained(), IDS, TYPES, layers=(-1,))
     np.testing.assert_array_equal(last[1][0], every[1][1])
     with pytest.raises(UserError, match="no layer 2; the model has 2"):
         attention_maps(trained(), IDS, TYPES, layers=(2,))
 
 
-def test_dropout_and_rematerialisation_of_training_change_nothing():
+def test_dropout_and_rematerialisation_of_training_change_nothing(every):
     config = dataclasses.replace(CONFIG, attention_dropout_rate=0.5, dropout_rate=0.5, remat="full")
-    for found, plain in zip(
-        attention_maps(trained(config), IDS, TYPES), attention_maps(trained(), IDS, TYPES), strict=True
-    ):
+    for found, plain in zip(attention_maps(trained(config), IDS, TYPES), every, strict=True):
         np.testing.assert_array_equal(found, plain)
 
 

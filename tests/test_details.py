@@ -25,10 +25,10 @@ def untrained(name, examples):
     room = catalogue.find("tasks", name, having="Task")
     texts = [str(value) for example in examples for value in example.values()]
     tokenizer = WordPiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
-    model = ModelConfig(vocab_size=tokenizer.size, hidden_size=16, num_layers=2, num_heads=2, mlp_dim=32, max_length=64)
+    model = ModelConfig(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
     labels = LABELS.get(name, ())
     setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, buckets="none")
-    params = room.Task(room.Config(), setting).init(jax.random.key(0)).params
+    params = jax.jit(room.Task(room.Config(), setting).init)(jax.random.key(0)).params
     params = jax.tree.map(
         np.asarray, jax.tree.map(lambda leaf: leaf.unbox(), params, is_leaf=lambda x: hasattr(x, "unbox"))
     )

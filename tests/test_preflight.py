@@ -47,6 +47,7 @@ def test_two_that_fit(recipe: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "run").iterdir())
 
 
+@pytest.mark.heavy
 def test_two_that_do_not(recipe: Path, tmp_path: Path) -> None:
     codes, said = preflight(recipe, tmp_path / "run", "--config.phases.phase1.batch_size=7")
     assert codes == [1, 1]
@@ -62,6 +63,14 @@ def test_a_workdir_that_not_all_see_or_write() -> None:
     told[0]["writes"] = False
     assert "process 0 on h0 cannot write" in _shared(told).found
     assert _shared(told).verdict == "bad"
+
+
+def test_one_process_that_does_not_fit(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [f"--workdir={tmp_path / 'run'}", "--config.phases.phase1.batch_size=7"]
+    assert run(["preflight", f"--config={recipe}", *flags]) == 1
+    said = capsys.readouterr().out
+    assert "batch_size = 7 does not divide" in said
+    assert "verdict: do not start: mesh and batch" in said
 
 
 def test_one_process(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
