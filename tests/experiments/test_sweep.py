@@ -17,6 +17,7 @@ def sweep(folder, *flags):
     return run(["sweep", *where, *flags])
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_grid_with_seeds(tmp_path, capsys):
     toy_tasks.write_toy(tmp_path, "classification", train=64, dev=32)
     flags = ("--vary=train.learning_rate=1e-6,5e-3", "--vary=train.num_epochs=1", "--seeds=0,1")
