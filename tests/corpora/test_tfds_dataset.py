@@ -119,7 +119,7 @@ def test_another_format_names_the_extra_where_tensorflow_is_missing(data_dir, tm
             facts = json.load(file)
         (folder / name).write_text(json.dumps({**facts, **({"fileFormat": "tfrecord"} if "splits" in facts else {})}))
     with pytest.raises(
-        UserError, match=r"is prepared as tfrecord, .* tensorflow .*'bert-jax\[tensorflow\]'.*tfds conv"
+        UserError, match=r"is prepared as tfrecord, .* tensorflow .*pip install tensorflow, .*tfds conv"
     ):
         Source(name="tiny_text", data_dir=str(tmp_path)).pieces()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli import main
+from bert_jax.corpora.manifest import sealed
 from bert_jax.errors import UserError
 from bert_jax.inspection.inspect import Inspection, Request, inspect
 from tests.inspection.corpora import WORDS, build, repeats, sentence, stored, texts, write_vocab
@@ -195,7 +196,7 @@ def test_what_the_build_counted_in_the_text(clean: Path, vocab: Path, tmp_path: 
     manifest = json.loads((corpus / "manifest.json").read_text())
     for hits, status in ((0, "ok"), (manifest["text_bytes"] // 2000, "bad")):
         manifest["text_hits"] = {"private": {"e-mail": hits, "phone": 0}, "encoding": {"replacement_characters": hits}}
-        (corpus / "manifest.json").write_text(json.dumps(manifest))
+        (corpus / "manifest.json").write_text(json.dumps(sealed(manifest)))
         found = judge(corpus, vocab)
         assert found.check("encoding").status == status
         assert found.check("personal_data").status == ("warn" if hits else "ok")
