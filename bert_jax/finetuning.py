@@ -143,11 +143,6 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         runs.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
     )
     absent = {"model": old_defaults(ModelConfig), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
-    if room.Task.whole_batches and settings.micro_batches > 1:
-        raise UserError(
-            f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
-            "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
-        )
 
     workdir = request.workdir
     with runs.only_writer(workdir):
@@ -171,9 +166,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
         task.check(splits)
-        for name in (
-            name for name in splits if name.startswith("test") and not saved
-        ):  # read again when all is trained
+        for name in () if saved else [name for name in splits if name.startswith("test")]:  # read again at the end
             room.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
         experiment = make_experiment(settings, task)
         experiment.check()
@@ -227,6 +220,11 @@ def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
     check_loggers(settings.loggers)
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
+    if room.Task.whole_batches and settings.micro_batches > 1:
+        raise UserError(
+            f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
+            "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
+        )
     return settings, room, configuration.build(room.Config, own, "config.task", also=("name",))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import jax
+import optax
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.leaves import listed
@@ -154,17 +155,12 @@ def _train(
     made: tuple[RollBack, ...],
 ) -> dict[str, float] | RollBack:
     """``train_and_evaluate`` to the end, or to a spike from which it is to go on anew."""
-    training, phases = experiment.training, experiment.phases
-    mesh, schedule = experiment.make_mesh(), experiment.make_schedule()
-    tx = make_optimizer(experiment.optimizer)
+    phases, mesh, tx = experiment.phases, experiment.make_mesh(), make_optimizer(experiment.optimizer)
     how = (task, tx, metric_names(task), phases.phases[0].batch_size)
 
     def fresh(names: list[str]) -> Mapping[str, Any]:
         observer.note(f"saved by an earlier version, without {listed(names)}: fresh")
         return fresh_leaves(*how, experiment.seed, mesh, names)
-
-    def evaluates_at(step: int) -> bool:
-        return step % training.eval_every_steps == 0 or step == phases.num_steps
 
     with observer.during("restoring"):
         state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh)
@@ -174,7 +170,6 @@ def _train(
             state, frozen = initialise(*how, experiment.seed, mesh)
             state = state if start is None else start(state)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
-    checkpoints = Checkpoints(workdir, experiment.checkpoints)
     first_step = int(state.step)
     work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup_steps
     observer.begin(first_step, resumed, work, warmup)
@@ -182,107 +177,158 @@ def _train(
         observer.alarm(first_step, roll_back.told(made[-1]))
     if resumed and first_step < phases.num_steps and distributed.is_first():
         facts = {**facts, "run": runs.record_restart(workdir, first_step)}
-    most = training.max_skipped_in_a_row
-    health = Health(task, phases, workdir, observer, checkpoints, facts, state, most)
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 
-    with meshes.activations(mesh), Watchdog(training.stall_seconds), Termination() as termination:
-        train_step = jit_train_step(make_train_step(task, tx, schedule, experiment.seed, training.micro_batches), state)
-        evaluation = Evaluation(task, mesh, experiment.evaluated_phase, training.eval_rows, termination.check)
-        selection = Selection(experiment.selection, observer.evaluations(first_step))
-        steps = Steps(train_step, observer)
-
-        def evaluate(step: int) -> dict[str, float]:
-            """Raises ``Preempted`` when told to end meanwhile; then nothing of it is logged."""
-            jax.block_until_ready(state)
-            with observer.during("evaluating"):
-                metrics = evaluation.run(state.params, frozen)
-            if probe is not None and probe.due(step):  # a probe of no time would make the next one a stall
-                with observer.during("probing"):
-                    metrics |= probe(step, state.params, termination.check)
-            observer.evaluation(step, metrics)
-            if distributed.agreed(int(selection.see(step, metrics))):
-                with observer.during("saving"):
-                    health.check(state)
-                    save_best(workdir, step, state.params, health.facts)
-            return metrics
-
-        def save() -> None:
-            with observer.saving(done):
-                health.check(state)  # waits for the step; compiles the first time, which is no stall
-                checkpoints.save(state, health.facts)
-
-        owed = first_step == 0 or evaluates_at(first_step) and not logged(observer, first_step)
-        result = evaluate(first_step) if distributed.agreed(int(owed)) else {}
-        peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
-        distributed.at(first_step, "reading")
-        loader = Loader(
-            task.source,
-            phases,
-            first_step,
-            task.batch_specs,
-            experiment.loader,
-            meshes.share_of(mesh),
+    with meshes.activations(mesh), Watchdog(experiment.training.stall_seconds), Termination() as termination:
+        trainer = _Trainer(
+            task, experiment, mesh, tx, workdir, observer, facts, probe, made, termination, state, frozen
         )
-        window = Window(observer.training_seconds, loader.wait_seconds)
-        done = saved = first_step
-        for step, batch in termination.steps(loader) if not distributed.agreed(int(selection.exhausted)) else ():
-            phase, dealt = phases.phase_of(step), loader.step(step)
-            if phase is not phases.phase_of(max(step - 1, first_step)):
-                observer.note(f"step {step:,}: {phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}")
-            on_devices = meshes.to_devices(batch, mesh)
-            state = steps.run(step, dealt.kind, state, frozen, on_devices)
-            termination.saves = True
-            window.add(task.flops_per_row[dealt.kind] * len(dealt.rows))
+        return trainer.train()
 
-            done = step + 1
-            last = done == phases.num_steps
-            evaluates = evaluates_at(done)
-            logs = done % training.log_every_steps == 0 or evaluates
-            saves = done % experiment.checkpoints.every_steps == 0
+
+class _Trainer:
+    """The steps of a run from ``state`` on, with all that is done between them: evaluations, the log, saves."""
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        mesh: Mesh,
+        tx: optax.GradientTransformation,
+        workdir: str,
+        observer: Observer,
+        facts: Mapping[str, Any],
+        probe: ProbeProtocol | None,
+        made: tuple[RollBack, ...],
+        termination: Termination,
+        state: TrainState,
+        frozen: Any,
+    ):
+        self._task, self._experiment, self._mesh, self._workdir = task, experiment, mesh, workdir
+        self._training, self._phases = experiment.training, experiment.phases
+        self._observer, self._probe, self._made, self._termination = observer, probe, made, termination
+        self._state, self._frozen = state, frozen
+        self._done = self._saved = self._first_step = int(state.step)
+        self._checkpoints = Checkpoints(workdir, experiment.checkpoints)
+        most = self._training.max_skipped_in_a_row
+        self._health = Health(task, self._phases, workdir, observer, self._checkpoints, facts, state, most)
+        schedule, micro_batches = experiment.make_schedule(), self._training.micro_batches
+        train_step = make_train_step(task, tx, schedule, experiment.seed, micro_batches)
+        self._steps = Steps(jit_train_step(train_step, state), observer)
+        rows = self._training.eval_rows
+        self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
+        self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
+        self._peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
+
+    def train(self) -> dict[str, float] | RollBack:
+        """The last evaluation's metrics, or the roll back after which the run is to go on anew."""
+        first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
+        owed = first_step == 0 or self._evaluates(first_step) and not logged(self._observer, first_step)
+        result = self._evaluate() if distributed.agreed(int(owed)) else {}
+        distributed.at(first_step, "reading")
+        specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
+        loader = Loader(self._task.source, self._phases, first_step, specs, config, share)
+        window = Window(self._observer.training_seconds, loader.wait_seconds)
+        for step, batch in termination.steps(loader) if not distributed.agreed(int(self._selection.exhausted)) else ():
+            dealt = loader.step(step)
+            self._step(step, dealt.kind, batch)
+            window.add(self._task.flops_per_row[dealt.kind] * len(dealt.rows))
+
+            done = self._done
+            last, evaluates = done == num_steps, self._evaluates(done)
+            logs = done % self._training.log_every_steps == 0 or evaluates
+            saves = done % self._experiment.checkpoints.every_steps == 0
             if logs or saves or done % LAST == 0:
-                health.look(state)  # waits for the step
+                self._health.look(self._state)  # waits for the step
             if logs:
-                means = means_of(task, jax.device_get(state.metrics))
-                metrics = window.metrics(means, observer.training_seconds, loader.wait_seconds, peak_flops)
-                state = dataclasses.replace(state, metrics=zeros_like(state.metrics))
-                spike = observer.train(done, phase.kind if len(phases.phases) > 1 else "", metrics)
-                window = Window(observer.training_seconds, loader.wait_seconds)
-                if training.on_spike == "roll_back" and distributed.agreed(int(spike)):
-                    begun = max(
-                        step // every * every for every in (training.log_every_steps, training.eval_every_steps)
-                    )
-                    checkpoints.wait()
-                    back = roll_back.planned(workdir, phases, done, begun, made)
-                    if isinstance(back, RollBack):
-                        checkpoints.close()
-                        roll_back.perform(workdir, back, made)
-                        return back
-                    observer.note(f"no roll back: {back}")
+                spike = self._log(window, loader.wait_seconds)
+                window = Window(self._observer.training_seconds, loader.wait_seconds)
+                if spike and (back := self._rolled_back()):
+                    return back
             if evaluates:
                 with contextlib.suppress(Preempted):  # the run that goes on makes it up
-                    result = evaluate(done)
-                last = last or bool(distributed.agreed(int(selection.exhausted)))
+                    result = self._evaluate()
+                last = last or bool(distributed.agreed(int(self._selection.exhausted)))
             leaves = termination.reached() or last
-            if (saves and health.has_learned(done)) or leaves:
-                save()
-                saved = done
+            if (saves and self._health.has_learned(done)) or leaves:
+                self._save()
             if leaves:
                 break
             distributed.at(done, "reading")
-        if saved != done:  # told to end while a batch was waited for
-            save()
-        if selection.exhausted:
-            observer.note(f"stopped: no better {experiment.selection.metric} in the last evaluations")
-        distributed.at(done, "finishing")
-        with observer.during("saving"):
-            checkpoints.wait()
-        if termination.reached():
-            raise termination.ending(f"step {done:,} is saved")
-    checkpoints.close()
-    distributed.at(phases.num_steps, "finishing")
-    return result or evaluation.run(state.params, frozen)
+        self._finish()
+        return result or self._evaluation.run(self._state.params, self._frozen)
+
+    def _evaluates(self, step: int) -> bool:
+        return step % self._training.eval_every_steps == 0 or step == self._phases.num_steps
+
+    def _step(self, step: int, kind: str, batch: Any) -> None:
+        phase = self._phases.phase_of(step)
+        if phase is not self._phases.phase_of(max(step - 1, self._first_step)):
+            begins = f"{phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}"
+            self._observer.note(f"step {step:,}: {begins}")
+        on_devices = meshes.to_devices(batch, self._mesh)
+        self._state = self._steps.run(step, kind, self._state, self._frozen, on_devices)
+        self._done, self._termination.saves = step + 1, True
+
+    def _log(self, window: Window, wait_seconds: float) -> bool:
+        """Whether all processes are to roll back, once what ``window`` summed up is logged; the sums begin anew."""
+        means = means_of(self._task, jax.device_get(self._state.metrics))
+        metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._peak_flops)
+        self._state = dataclasses.replace(self._state, metrics=zeros_like(self._state.metrics))
+        phase = self._phases.phase_of(self._done - 1).kind if len(self._phases.phases) > 1 else ""
+        spike = self._observer.train(self._done, phase, metrics)
+        return self._training.on_spike == "roll_back" and bool(distributed.agreed(int(spike)))
+
+    def _rolled_back(self) -> RollBack | None:
+        """The roll back that was made from the window that has just ended, if one is possible."""
+        cadences = (self._training.log_every_steps, self._training.eval_every_steps)
+        begun = max((self._done - 1) // every * every for every in cadences)
+        self._checkpoints.wait()
+        back = roll_back.planned(self._workdir, self._phases, self._done, begun, self._made)
+        if not isinstance(back, RollBack):
+            self._observer.note(f"no roll back: {back}")
+            return None
+        self._checkpoints.close()
+        roll_back.perform(self._workdir, back, self._made)
+        return back
+
+    def _evaluate(self) -> dict[str, float]:
+        """Raises ``Preempted`` when told to end meanwhile; then nothing of it is logged."""
+        step, params, observer = self._done, self._state.params, self._observer
+        jax.block_until_ready(self._state)
+        with observer.during("evaluating"):
+            metrics = self._evaluation.run(params, self._frozen)
+        if self._probe is not None and self._probe.due(step):  # a probe of no time would make the next one a stall
+            with observer.during("probing"):
+                metrics |= self._probe(step, params, self._termination.check)
+        observer.evaluation(step, metrics)
+        if distributed.agreed(int(self._selection.see(step, metrics))):
+            with observer.during("saving"):
+                self._health.check(self._state)
+                save_best(self._workdir, step, params, self._health.facts)
+        return metrics
+
+    def _save(self) -> None:
+        with self._observer.saving(self._done):
+            self._health.check(self._state)  # waits for the step; compiles the first time, which is no stall
+            self._checkpoints.save(self._state, self._health.facts)
+        self._saved = self._done
+
+    def _finish(self) -> None:
+        """Save what is not saved yet. Raises ``Preempted`` if the run was told to end."""
+        if self._saved != self._done:  # told to end while a batch was waited for
+            self._save()
+        if self._selection.exhausted:
+            metric = self._experiment.selection.metric
+            self._observer.note(f"stopped: no better {metric} in the last evaluations")
+        distributed.at(self._done, "finishing")
+        with self._observer.during("saving"):
+            self._checkpoints.wait()
+        if self._termination.reached():
+            raise self._termination.ending(f"step {self._done:,} is saved")
+        self._checkpoints.close()
+        distributed.at(self._phases.num_steps, "finishing")
 
 
 def logged(observer: Observer, step: int) -> bool:
