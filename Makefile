@@ -61,6 +61,9 @@ QUICKLY = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emi
 test: lint  ## lint, types and tests
 	$(QUICKLY) .venv/bin/python -m pytest -n 2 --dist loadfile
 
+floor: .venv/test.stamp  ## write tests/fixtures/floor.json anew, where a change is meant to move rows or losses
+	$(QUICKLY) .venv/bin/python -m tests.floor
+
 lint: .venv/test.stamp  ## ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -107,4 +110,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
 
-.PHONY: env pretrain test lint format test-heavy test-trust test-parity bench bench-parity lock clean help
+.PHONY: env pretrain test floor lint format test-heavy test-trust test-parity bench bench-parity lock clean help
