@@ -12,6 +12,7 @@ import fcntl
 import glob as local_glob
 import hashlib
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -112,7 +113,7 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     else:
         with explained(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(target)
+            sweep(Path(target.parent), target.name)
             temporary = _temporary(target)
             temporary.mkdir()
     try:
@@ -142,7 +143,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             folder = Path(tempfile.mkdtemp(prefix="bert_jax-"))
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(target)
+            sweep(Path(target.parent), target.name)
             folder = _temporary(target)
             folder.mkdir()
     try:
@@ -296,7 +297,7 @@ def scratch(name: str) -> Iterator[Path]:
     try:
         with explained(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(target)
+            sweep(Path(target.parent), target.name)
             temporary.mkdir()
         yield temporary
     finally:
@@ -333,12 +334,12 @@ def _temporary(target: epath.Path) -> Path:
     return Path(f"{os.fspath(target)}.{socket.gethostname()}.{os.getpid()}.tmp")
 
 
-def _sweep(target: epath.Path) -> None:
-    """Remove temporaries that dead processes of this host left beside ``target``."""
-    prefix = f"{target.name}.{socket.gethostname()}."
-    for entry in Path(target.parent).iterdir():
-        process = entry.name.removeprefix(prefix).removesuffix(".tmp")
-        if entry.name == f"{prefix}{process}.tmp" and process.isdigit() and not _writes(int(process)):
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Remove the temporaries of ``name``, or of any file, that dead processes of this host left in ``folder``."""
+    of = ".+" if name is None else re.escape(name)
+    left = re.compile(rf"{of}\.{re.escape(socket.gethostname())}\.(\d+)\.tmp")
+    for entry in folder.iterdir():
+        if (found := left.fullmatch(entry.name)) and not _writes(int(found[1])):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 

@@ -269,6 +269,7 @@ def only_writer(workdir: str) -> Iterator[None]:
         check_workdir(path)
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         with _locked(path):
+            files.sweep(path)  # what a killed run was writing
             try:
                 yield
             except UserError:

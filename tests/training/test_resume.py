@@ -1,6 +1,7 @@
 """A run that is killed or told to go, and started again, ends as one that was never cut, bit for bit."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ def test_killed_then_told_to_go_and_resumed(recipe: Path, whole: Path, tmp_path:
     job.until(lambda: saved_steps(str(cut)))
     job.send(0, signal.SIGKILL)
     job.end()
+    cut_short = cut / f"status.json.{socket.gethostname()}.{job.processes[0].pid}.tmp"
+    cut_short.write_text("{")
 
     job = Gang(recipe, cut, 1)
     job.reach(74)  # about an evaluation
@@ -46,6 +49,7 @@ def test_killed_then_told_to_go_and_resumed(recipe: Path, whole: Path, tmp_path:
     [(code, said)] = job.end()
     assert code == PREEMPTED, said
     assert "resumed at step" in said
+    assert not cut_short.exists()
 
     gang.finish(recipe, cut, 1)
     assert_whole(cut, whole)
