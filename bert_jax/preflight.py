@@ -136,7 +136,7 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         mine.write_text(token)
         writes = True
-    except OSError:
+    except (OSError, UserError):  # a store refuses, or does not answer
         writes = False
     distributed.wait("preflight files written")
     sees = _or_none(lambda: theirs.exists() and theirs.read_text() == token) is True

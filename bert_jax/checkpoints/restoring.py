@@ -20,6 +20,7 @@ from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.program import warn
 from bert_jax.storage import files
+from bert_jax.storage.trouble import is_passing
 
 BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # as JAX and tensorstore say that there is too little of something
@@ -124,7 +125,7 @@ def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bo
         try:
             return read(epath.Path(folder)), verified
         except Exception as error:  # whatever a damaged file makes a library raise
-            if verified or files.is_passing(error) or _of_machine(error):
+            if verified or is_passing(error) or _of_machine(error):
                 raise
             raise DamagedStepError(first_line(error)) from error
 
@@ -144,7 +145,9 @@ def _of_machine(error: BaseException) -> BaseException | None:
 
 def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
     """What to say where a step cannot be restored for another reason than damage; None: the error says it itself."""
-    if files.is_passing(error):
+    if isinstance(error, PassingError):
+        return None
+    if is_passing(error):
         return PassingError(f"cannot read {what} now ({first_line(error)}); run the same command again")
     if failed := _of_machine(error):
         if not isinstance(failed, MemoryError) and EXHAUSTED not in str(failed):

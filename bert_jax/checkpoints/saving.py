@@ -25,6 +25,7 @@ from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.storage import files
+from bert_jax.storage.trouble import is_passing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Checkpoints:
         except (OSError, ValueError, RuntimeError) as error:
             if isinstance(error, jax.errors.JaxRuntimeError):
                 raise  # of devices or other processes, not of the disk
-            if files.is_passing(error):
+            if is_passing(error):
                 raise PassingError(
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"

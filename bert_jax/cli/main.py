@@ -22,7 +22,7 @@ from bert_jax import catalogue, recipes
 from bert_jax.cluster import exit_codes, signals
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
-from bert_jax.storage import files
+from bert_jax.storage.trouble import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # which a shell expands only where a word begins, and in no quotes
 PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
@@ -79,7 +79,7 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
     if isinstance(error, OSError) and error.filename is not None:  # not there, not readable, a folder for a file
         reason = (error.strerror or str(error)).lower()
-        code = exit_codes.CRASHED if files.is_passing(error) else exit_codes.BAD_INPUT
+        code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
         return f"error: {error.filename}: {reason}; name another path, or change its permissions", code
     return None
 

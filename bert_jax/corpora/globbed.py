@@ -11,6 +11,7 @@ from bert_jax.corpora.source import Piece
 from bert_jax.corpora.unpacking import is_packed
 from bert_jax.errors import UserError
 from bert_jax.storage import files
+from bert_jax.storage.remote import RemotePath
 
 RANGE_BYTES = 16 << 20  # of a file that can be cut
 UNPACKED = 4  # bytes of text in a byte of a compressed file, about
@@ -74,7 +75,7 @@ def total_bytes(names: Sequence[str]) -> int:
 
 def _content(name: str) -> str:
     if files.is_remote(name):
-        facts = _object(name)
+        facts = RemotePath(name).facts
         for key in CHECKSUMS:
             if facts.get(key):
                 return f"{facts['size']} {facts[key]}"
@@ -82,11 +83,4 @@ def _content(name: str) -> str:
 
 
 def _size(name: str) -> int:
-    return int(_object(name)["size"]) if files.is_remote(name) else os.path.getsize(files.as_path(name))
-
-
-def _object(name: str) -> dict:
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(os.fspath(files.as_path(name)))
-    return system.info(path)
+    return files.size(files.as_path(name))

@@ -16,7 +16,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.corpora.parts import Part
-from bert_jax.errors import UserError
+from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files
 
 FAILED = "failed"  # the folder of what went wrong
@@ -104,9 +104,9 @@ class Workplace:
         """What ``finish`` was told."""
         return json.loads(self._facts(stage, part).read_text())  # type: ignore[no-any-return]
 
-    def fail(self, part: Part, message: str, keep: bool = False) -> None:
-        """Have all workers stop. ``keep``: what is finished serves the next try."""
-        files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep]))
+    def fail(self, part: Part, message: str, keep: bool = False, passing: bool = False) -> None:
+        """Have all workers stop. ``keep``: what is finished serves the next try; ``passing``: which may go well."""
+        files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep, passing]))
 
     @contextlib.contextmanager
     def reporting(self, part: Part) -> Iterator[None]:
@@ -114,7 +114,8 @@ class Workplace:
         try:
             yield
         except UserError as error:
-            self.fail(part, str(error))
+            passing = isinstance(error, PassingError)
+            self.fail(part, str(error), keep=passing, passing=passing)
         except OSError as error:
             if error.errno not in files.DISK_TROUBLE:
                 raise
@@ -126,14 +127,16 @@ class Workplace:
 
     @property
     def worth_keeping(self) -> bool:
-        """Whether all that failed did so for want of room."""
-        return self.failed and all(keep for _, keep in self._failures())
+        """Whether all that failed did so for want of room, or of an answer."""
+        return self.failed and all(keep for _, keep, _ in self._failures())
 
     def raise_failures(self) -> None:
-        """Raise ``UserError`` with what parts failed of, the first ones."""
+        """Raise ``UserError`` with what parts failed of, the first ones; ``PassingError`` if they may go well later."""
         if self.failed:
-            messages = list(dict.fromkeys(message for message, _ in self._failures()))
-            raise UserError("; also: ".join(messages[:3]))
+            failures = self._failures()
+            messages = list(dict.fromkeys(message for message, _, _ in failures))
+            kind = PassingError if all(passing for _, _, passing in failures) else UserError
+            raise kind("; also: ".join(messages[:3]))
 
     def remove(self) -> None:
         """Leave nothing."""
@@ -153,7 +156,7 @@ class Workplace:
             (root / files.UNFINISHED).unlink()
             os.replace(self.root, output)  # an empty folder gives way
 
-    def _failures(self) -> list[tuple[str, bool]]:
+    def _failures(self) -> list[tuple[str, bool, bool]]:
         folder = files.as_path(self.root) / FAILED
         return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
 

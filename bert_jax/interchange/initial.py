@@ -16,7 +16,7 @@ from bert_jax.checkpoints.leaves import named_leaves, none_fresh
 from bert_jax.checkpoints.restoring import read_params, read_step
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
-from bert_jax.errors import UserError, first_line
+from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.original import is_original
 from bert_jax.interchange.workdir import load_trained, read_model
@@ -268,6 +268,8 @@ def _kept_state(initial: Initial, state: TrainState) -> TrainState:
 
     try:
         restored = read_step(workdir, step, abstract(state), fresh)
+    except PassingError:
+        raise
     except Exception as error:  # another optimizer, other shapes, a damaged file: whatever Orbax raises for it
         raise UserError(
             f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read "

@@ -24,13 +24,12 @@ from etils import epath
 
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage.remote import RemotePath
+from bert_jax.storage.trouble import is_passing
 
 MARKER = "COMMITTED"  # lists what was written (``listing``)
 UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
-PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
-PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # as the libraries that write to stores have it
 _CHUNK = 1 << 20  # bytes read at once
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
@@ -232,9 +231,13 @@ def size(path: epath.Path) -> int:
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:
-    """Copy a file between any two file systems."""
-    with source.open("rb") as reader, target.open("wb") as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
+    """Copy a file to this machine, or from it."""
+    if isinstance(target, RemotePath):
+        target.put(source)
+    elif isinstance(source, RemotePath):
+        source.get(target)
+    else:
+        shutil.copyfile(source, target)
 
 
 def committed(path: str | os.PathLike[str]) -> bool:
@@ -408,13 +411,6 @@ def is_there(file: IO[Any], path: Path) -> bool:
 def is_full(error: Exception) -> bool:
     """Whether it is space that a write lacked."""
     return getattr(error, "errno", None) in FULL or "no space left" in str(error).lower()
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether a store, or the network to it, did not answer: the same may go well later."""
-    if isinstance(error, ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
-        return True
-    return any(word in str(error) for word in PASSING_WORDS)
 
 
 def write_advice(error: Exception) -> str:

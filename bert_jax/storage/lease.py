@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, trouble
 from bert_jax.storage.remote import RemotePath
 
 FOLDER = "lease"
@@ -84,7 +84,7 @@ class Lease:
         """Let go. The object stays for its number, unless it is all that there is in the folder."""
         self._stop.set()
         self._thread.join(SILENCE_SECONDS)
-        with contextlib.suppress(Exception):  # a store's client raises what it likes; silence says the same
+        with contextlib.suppress(Exception), trouble.at_once():  # silence says the same
             if self._newest() != self._number:
                 return
             if self._folder.listed() == [FOLDER]:
@@ -107,7 +107,7 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
-            with contextlib.suppress(Exception):  # a store that is away; the next beat tries again
+            with contextlib.suppress(Exception), trouble.at_once():  # the next beat tries again
                 if (newest := self._newest()) > self._number:
                     holder = _name(self._read(newest) or {})
                     self._lost(f"{self._folder} was taken over by {holder}, for this one seemed dead; end one of them")

@@ -12,6 +12,7 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax.storage import files
+from bert_jax.storage.trouble import is_passing
 
 SUMS = "SHA256SUMS"
 
@@ -56,6 +57,6 @@ def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> st
     try:
         return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
     except OSError as error:
-        if files.is_passing(error):
+        if is_passing(error):
             raise
         return f"{name} cannot be read ({error.strerror or error})"

@@ -9,13 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 
+from bert_jax.errors import PassingError
 from bert_jax.storage import files
 
 PERIOD_SECONDS = 30.0  # stores bill and throttle writes of one object
 
 
 class Mirror:
-    """Uploads the entries ``names`` (files or folders) of ``local`` whole, in the background; never raises."""
+    """Uploads the entries ``names`` (files or folders) of ``local`` whole. What fails is told to ``warn``."""
 
     def __init__(self, remote: str | os.PathLike[str], names: tuple[str, ...], warn: Callable[[str], None]):
         self._remote, self._names, self._warn = files.as_path(remote), names, warn
@@ -44,15 +45,15 @@ class Mirror:
             self._pending = self._thread.submit(self._push)
 
     def push(self) -> None:
-        """Upload now, and wait."""
-        self._thread.submit(self._push).result()
+        """Upload now, and wait. Raises ``PassingError`` where the store does not answer."""
+        self._thread.submit(self._push, raises=PassingError).result()
 
     def close(self) -> None:
         """Upload what is left, after an upload under way."""
         self._thread.shutdown()
         self._push()
 
-    def _push(self) -> None:
+    def _push(self, raises: type[Exception] | tuple[()] = ()) -> None:
         try:
             found = {name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in self._walk(self.local)}
             if found.keys() != self._uploaded.keys():
@@ -61,6 +62,8 @@ class Mirror:
             for name in sorted(name for name in found if found[name] != self._uploaded.get(name)):
                 files.write_bytes(self._remote / name, (self.local / name).read_bytes())
             self._uploaded = found
+        except raises:
+            raise
         except Exception as error:  # whatever a store's client raises, training goes on
             self._warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
 

@@ -26,7 +26,7 @@ class RunLog:
     A line is written in one piece, so a kill leaves at most one torn line, at the end, which the next start drops. An
     object store cannot append: there the file lies in the local cache folder and is uploaded whole (``flush``, and
     every 30 s). Only process 0 of a job keeps a log. Training never stops for a log: whatever fails is told to
-    ``warn`` once.
+    ``warn`` once, but for a store that does not answer at a ``flush``.
     """
 
     def __init__(
@@ -81,7 +81,10 @@ class RunLog:
         return [record for record in self.records() if record["split"] == "eval"]
 
     def flush(self) -> None:
-        """Upload now what is not there yet. Call it before a save, so that no checkpoint is ahead of the log."""
+        """Upload now what is not there yet. Call it before a save, so that no checkpoint is ahead of the log.
+
+        Raises ``PassingError`` where a store does not answer.
+        """
         if self._mirror:
             self._mirror.push()
 

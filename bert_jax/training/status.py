@@ -14,7 +14,7 @@ from typing import Any
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
-from bert_jax.storage import files
+from bert_jax.storage import files, trouble
 from bert_jax.training.formats import decimal, is_number
 
 FILE = "status.json"
@@ -149,7 +149,8 @@ class StatusFile:
             if self._changed.wait(HEARTBEAT_SECONDS):
                 self._changed.clear()
             if not self._ended.is_set():
-                self._write()
+                with trouble.at_once():  # what is late would overwrite the last word
+                    self._write()
             self._ended.wait(self._every)
 
     def _count(self) -> None:
