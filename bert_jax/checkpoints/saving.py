@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import sys
@@ -56,6 +57,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: str, config: CheckpointConfig):
+        _drop_late_writes()
         self._steps, self._config = steps_folder(workdir), config
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
@@ -125,9 +127,9 @@ class Checkpoints:
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"
                 ) from error
-            advice = "free some space" if files.is_full(error) else "mend that"
+            advice = files.REMEDIES.get(files.number_of(error) or 0, "mend that")
             raise UserError(
-                f"cannot save into {self._steps} ({first_line(error)}); steps saved before are whole: {advice}, then "
+                f"cannot save into {self._steps} ({files.reason(error)}); steps saved before are whole: {advice}, then "
                 "run the same command to go on from the newest"
             ) from error
 
@@ -135,6 +137,19 @@ class Checkpoints:
         self._manager.close()
         if self._store:
             self._store.close()
+
+
+@functools.cache
+def _drop_late_writes() -> None:
+    """Have the writes of a save that has failed end in silence. Nobody waits for them any more, and TensorStore would
+    print a traceback for each."""
+    hook = sys.unraisablehook
+
+    def hear(told: Any) -> None:
+        if not (told.exc_type is RuntimeError and str(told.exc_value) == "Event loop is closed"):
+            hook(told)
+
+    sys.unraisablehook = hear
 
 
 def _meet(*, key: str, timeout_ms: int) -> None:

@@ -77,10 +77,15 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         traceback.print_exception(error)
     if isinstance(error, UserError):
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
-    if isinstance(error, OSError) and error.filename is not None:  # not there, not readable, a folder for a file
+    # Not there, not readable, a folder for a file; or no room, for which nothing but a machine is to blame.
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in files.REMEDIES):
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
-        return f"error: {error.filename}: {reason}; name another path, or change its permissions", code
+        advice = "name another path, or change its permissions"
+        if error.errno in files.DISK_TROUBLE:
+            advice = files.write_advice(error)
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"error: {where}{reason}; {advice}", code
     return None
 
 

@@ -101,9 +101,10 @@ class PlanCache:
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
         except OSError as error:
+            advice = files.REMEDIES.get(error.errno or 0, "mend that")
             raise UserError(
-                f"cannot write the chunk plan {self._path(epoch)}: {error.strerror or error}; "
-                "free some space or set BERT_JAX_CACHE to a folder that can be written"
+                f"cannot write the chunk plan {self._path(epoch)}: {error.strerror or error}; {advice}, or set "
+                "BERT_JAX_CACHE to a folder that can be written"
             ) from error
         if plan is None:
             raise UserError(f"cannot read back the chunk plan {self._path(epoch)}; remove {self._folder}")

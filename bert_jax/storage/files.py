@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 
 from etils import epath
 
-from bert_jax.errors import PassingError, UserError
+from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.storage.remote import RemotePath
 from bert_jax.storage.trouble import is_passing
 
@@ -31,7 +31,13 @@ UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a kill
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 _CHUNK = 1 << 20  # bytes read at once
-DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
+REMEDIES = {  # what the user can do about an error of writing to a place
+    **dict.fromkeys(FULL, "free some space"),
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit on open files (ulimit -n)"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "have it writable"),
+}
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -410,18 +416,30 @@ def is_there(file: IO[Any], path: Path) -> bool:
 
 def is_full(error: Exception) -> bool:
     """Whether it is space that a write lacked."""
-    return getattr(error, "errno", None) in FULL or "no space left" in str(error).lower()
+    return number_of(error) in FULL
+
+
+def number_of(error: BaseException) -> int | None:
+    """The ``errno`` of an error, also of one that says it in words alone, as those of C++ libraries do."""
+    if (number := getattr(error, "errno", None)) is not None:
+        return int(number)
+    text = str(error).lower()
+    return next((number for number in REMEDIES if os.strerror(number).lower() in text), None)
+
+
+def reason(error: BaseException) -> str:
+    """What an error of writing says, in a line; it has the words of its ``errno``, however long the line was."""
+    line, number = first_line(error), number_of(error)
+    return os.strerror(number) if number and os.strerror(number) not in line else line
 
 
 def write_advice(error: Exception) -> str:
     """What to do about an error of writing: to free space helps only where there is none."""
-    code = getattr(error, "errno", None)
-    if is_full(error):
-        return "free some space or choose another place"
-    if code == errno.EFBIG:
-        return "raise the limit on the size of a file or choose another place"
+    code = number_of(error)
     if code in TAKEN:
         return "something else has that name: move it away or choose another place"
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "choose a place that you may write to"
-    return "choose another place"
+    if code in (errno.EMFILE, errno.ENFILE):
+        return REMEDIES[code]  # whatever the place
+    return f"{REMEDIES[code]} or choose another place" if code in REMEDIES else "choose another place"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_jax.errors import UserError
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.storage import files
 from bert_jax.training.loggers.base import LoggerProtocol, Record, RunFacts
@@ -25,8 +26,10 @@ class RunLog:
 
     A line is written in one piece, so a kill leaves at most one torn line, at the end, which the next start drops. An
     object store cannot append: there the file lies in the local cache folder and is uploaded whole (``flush``, and
-    every 30 s). Only process 0 of a job keeps a log. Training never stops for a log: whatever fails is told to
-    ``warn`` once, but for a store that does not answer at a ``flush``.
+    every 30 s). Only process 0 of a job keeps a log.
+
+    Training never stops for a logger or an upload: whatever fails is told to ``warn`` once, but for a store that does
+    not answer at a ``flush``. A line that the disk does not take waits for the next one, at most until a ``flush``.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class RunLog:
             self._mirror.pull(FILE)
         self._path = self._folder / FILE
         self._loggers = list(loggers)
-        self._disk_full = False
+        self._waiting = b""  # lines that the disk did not take
         self._open()
 
     def start(self, run: RunFacts) -> None:
@@ -55,7 +58,10 @@ class RunLog:
         """Append one record. Values are numbers, None, or text (such as the phase); NaN and infinity become null."""
         values = {name: _plain(value) for name, value in metrics.items()}
         record = {"step": int(step), "split": split, "time": round(time.time(), 3), **values}
-        self._append(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        told = bool(self._waiting)
+        self._waiting += json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        if (error := self._append()) and not told:
+            self._warn(f"cannot write {self._path}: {error}; training goes on to the next save")
         self._tell(lambda logger: logger.log(record["step"], split, record["time"], values))
         if self._mirror:
             self._mirror.push_soon()
@@ -66,6 +72,7 @@ class RunLog:
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
         before, after = (_last_time(part) for part in (lines, kept))
         self._file.close()
+        self._waiting = b""
         files.write_bytes(self._path, b"".join(kept))
         self._open()
         records = self.records()
@@ -81,10 +88,17 @@ class RunLog:
         return [record for record in self.records() if record["split"] == "eval"]
 
     def flush(self) -> None:
-        """Upload now what is not there yet. Call it before a save, so that no checkpoint is ahead of the log.
+        """Write and upload now what is not there yet. Call it before a save, so that no checkpoint is ahead of the log.
 
-        Raises ``PassingError`` where a store does not answer.
+        Raises:
+          UserError: the disk does not take it; ``PassingError`` where a store does not answer.
         """
+        if error := self._append():
+            remedy = files.REMEDIES.get(error.errno or 0, "mend that")
+            raise UserError(
+                f"cannot write {self._path}: {error.strerror or error}; steps saved before are whole: {remedy}, then "
+                "run the same command to go on from the newest"
+            ) from error
         if self._mirror:
             self._mirror.push()
 
@@ -92,6 +106,8 @@ class RunLog:
         """Close the loggers and the file, then upload. Safe to call again."""
         self._tell(lambda logger: logger.close())
         self._loggers.clear()
+        if not self._file.closed:
+            self._append()
         self._file.close()
         if self._mirror:
             self._mirror.close()
@@ -102,17 +118,18 @@ class RunLog:
         self._size = content.rfind(b"\n") + 1
         self._file.truncate(self._size)
 
-    def _append(self, line: bytes) -> None:
+    def _append(self) -> OSError | None:
+        """Write the lines that wait, all or none; return what forbids it."""
+        left = self._waiting
         try:
-            if self._file.write(line) != len(line):
-                raise OSError("the line was cut short")
-            self._size += len(line)
-            self._disk_full = False
+            while left:  # a disk that is about to be full takes a part
+                left = left[self._file.write(left) :]
+            self._size += len(self._waiting)
+            self._waiting = b""
         except OSError as error:
-            if not self._disk_full:
-                self._warn(f"cannot write {self._path}: {error}; training goes on without this line")
-            self._disk_full = True
             self._file.truncate(self._size)
+            return error
+        return None
 
     def _tell(self, call: Callable[[LoggerProtocol], None]) -> None:
         for logger in list(self._loggers):

@@ -198,13 +198,17 @@ def test_the_advice_fits_the_cause(tmp_path):
         (errno.EFBIG, "raise the limit"),
         (errno.EACCES, "that you may write to"),
         (errno.EROFS, "that you may write to"),
+        (errno.EMFILE, "limit on open files"),
         (errno.EBUSY, "choose another place"),
     ],
 )
 def test_advice_by_error(code, advice):
-    found = files.write_advice(OSError(code, os.strerror(code)))
-    assert advice in found
-    assert ("space" in found) == (code in files.FULL)
+    in_words = RuntimeError(f"INTERNAL: {'x' * 300}: OS error {code}: {os.strerror(code)} [at a.cc:1]")
+    for error in (OSError(code, os.strerror(code)), in_words)[: 2 if code in files.REMEDIES else 1]:
+        found = files.write_advice(error)
+        assert advice in found
+        assert ("space" in found) == (code in files.FULL)
+        assert os.strerror(code) in files.reason(error)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])

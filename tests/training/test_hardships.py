@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
+from tests import hardships
 from tests.training import gang
 from tests.training.gang import Gang
 
@@ -114,27 +113,8 @@ def test_a_process_that_is_stuck_ends_all(recipe: Path, tmp_path: Path, stuck: i
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", folder], capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"needs the right to mount a small disk: {mount.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """For root too."""
-    lock, free = (["chattr", "+i"], ["chattr", "-i"]) if os.geteuid() == 0 else (["chmod", "a-w"], ["chmod", "u+w"])
-    locked = subprocess.run([*lock, folder], capture_output=True, text=True)
-    if locked.returncode:
-        pytest.skip(f"needs a file system that can lock a folder: {locked.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run([*free, folder], check=True)
+    with hardships.small_disk(tmp_path / "disk", 40 * hardships.MIB):
+        yield tmp_path / "disk"
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -160,7 +140,7 @@ def test_a_workdir_that_turns_read_only(recipe: Path, whole: dict[int, Path], tm
     run = tmp_path / "run"
     job = Gang(recipe, run, count)
     job.reach(7)
-    with read_only(run / "checkpoints"):
+    with hardships.locked(run / "checkpoints"):
         ended = job.end()
     assert [code for code, _ in ended] == [BAD_INPUT] * count, ended
     assert "cannot save into" in ended[0][1]

@@ -1,6 +1,7 @@
 """metrics.jsonl is exact after a cut, and every logger is a view of it that can never stop a run."""
 
 import json
+import resource
 import sys
 import types
 from pathlib import Path
@@ -99,6 +100,26 @@ def test_a_torn_line_is_dropped_also_without_a_cut(tmp_path, open_log):
     log.write(2, "eval", {})
     assert [r["step"] for r in log.records()] == [1, 2]
     assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_lines_that_the_disk_does_not_take_wait_for_room_and_no_save_is_ahead_of_them(tmp_path, open_log, capsys):
+    log, before = open_log(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    fill(log, [1])
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
+    try:
+        fill(log, [2, 3])
+        with pytest.raises(UserError, match=f"cannot write {log._path}: File too large; .*raise the limit .*ulimit -f"):
+            log.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err.count("training goes on to the next save") == 1
+    assert (tmp_path / "metrics.jsonl").stat().st_size == size
+    fill(log, [5])
+    log.flush()
+    assert [(r["step"], r["split"]) for r in log.records()] == [
+        *((1, "train"), (2, "train"), (2, "eval"), (3, "train"), (5, "train"))
+    ]
 
 
 def test_cut_back_tells_how_much_time_was_lost(tmp_path, open_log):
