@@ -49,6 +49,7 @@ from bert_jax.training.selection import SelectionConfig
 
 Note = Callable[[str], None]
 FREE_DATA_FIELDS = ("overlap",)
+MOST_EPOCHS = 1_000_000  # a number of steps stays a number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +68,11 @@ class TrainConfig:
     buckets: Literal["none", "lengths"] = "lengths"  # lengths: rows of a batch are of about one length
 
     def __post_init__(self) -> None:
-        above = ("learning_rate", "num_epochs")
-        configuration.check_fields(self, "config.train", "more than 0 is needed", *above, sound=lambda v: v > 0)
+        configuration.check_fields(
+            self, "config.train", "more than 0 is needed", "learning_rate", sound=lambda v: v > 0
+        )
+        epochs = f"more than 0 and at most {MOST_EPOCHS:,} is allowed"
+        configuration.check_fields(self, "config.train", epochs, "num_epochs", sound=lambda v: 0 < v <= MOST_EPOCHS)
         room = "at least 8 is needed: the special tokens of a pair are three"
         configuration.check_fields(self, "config.train", room, "max_length", sound=lambda v: v >= 8)
         whole = ("batch_size", "evaluations_per_epoch", "logs_per_evaluation")

@@ -55,14 +55,21 @@ class Inputs:
     private: bool = False
     builds: bool = True  # else what was made of other text, or for another recipe, is an error
 
+    @property
+    def lowercase(self) -> bool:
+        return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
+
     def check(self) -> None:
         """Whatever can be found wrong before a text is read. Raises ``UserError``."""
+        tokenizer = self.initial.tokenizer if self.initial else None
         if self.vocab.path:
-            tokenizers.load(self.vocab.path, self.vocab.lowercase)
+            tokenizer = tokenizers.load(self.vocab.path, self.lowercase)
         parts = {f"config.corpus.parts.{name}": self.corpus.part(name) for name in self.corpus.part_configs()}
         for where, corpus in (parts or {"config.corpus": self.corpus}).items():
             if corpus.path:
-                Corpus(corpus.path)
+                there = Corpus(corpus.path)
+                if tokenizer and not self.bound:  # else the vocabulary is that of the workdir
+                    there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if not (corpus.path or self.corpus.path or self.bound):
@@ -107,12 +114,11 @@ class Inputs:
         Raises:
           UserError: the run was trained with another vocabulary than the one that is named now, or its file is damaged.
         """
-        lowercase = self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
         if not self.bound:
-            self._make_vocabulary(lowercase, note)
+            self._make_vocabulary(self.lowercase, note)
         self._check_vocabulary()
-        tokenizer = tokenizers.load(self.workdir, lowercase)
-        if self.vocab.path and tokenizers.load(self.vocab.path, lowercase).sha256 != tokenizer.sha256:
+        tokenizer = tokenizers.load(self.workdir, self.lowercase)
+        if self.vocab.path and tokenizers.load(self.vocab.path, self.lowercase).sha256 != tokenizer.sha256:
             raise UserError(
                 f"{self.workdir} was trained with another vocabulary than {self.vocab.path}; leave the path out, or"
                 " give another --workdir"
