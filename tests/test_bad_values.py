@@ -73,6 +73,14 @@ def test_a_refused_run_leaves_no_folder(tmp_path, capsys):
     assert (tmp_path / "runs" / "new").exists()  # it was there before
 
 
+def test_epochs_beyond_number(tmp_path, capsys):
+    recipe = toy_tasks.recipe("classification")
+    recipe["train"]["num_epochs"] = 1e308
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    assert toy_tasks.finetune(tmp_path) == 2
+    assert "config.train.num_epochs is 1e+308; more than 0 and at most 1,000,000 is allowed" in capsys.readouterr().err
+
+
 def test_a_split_to_predict_is_found_wrong_before_training(tmp_path, capsys):
     whole = [{"text": f"a text {i}", "positive": f"the text {i}"} for i in range(8)]
     for name in ("train", "dev"):

@@ -39,6 +39,19 @@ def test_a_damaged_vocabulary_is_made_again_while_no_step_is_saved(inputs: Input
     assert file.read_bytes() == whole
 
 
+def test_a_vocabulary_that_the_corpus_was_not_made_with_is_found_before_anything_is_made(inputs: Inputs) -> None:
+    inputs.open_corpus(inputs.open_vocabulary(lambda _: None), lambda _: None)
+    place = Path(inputs.workdir)
+    vocab = dataclasses.replace(inputs.vocab, path=str(place / "vocab.txt"))
+    corpus = dataclasses.replace(inputs.corpus, path=str(place / "corpus"))
+    new = dataclasses.replace(inputs, workdir=str(place / "new"), vocab=vocab, corpus=corpus)
+    new.check()
+    cased = dataclasses.replace(new, vocab=dataclasses.replace(vocab, lowercase=not vocab.lowercase))
+    with pytest.raises(UserError, match="was made with another vocabulary"):
+        cased.check()
+    dataclasses.replace(cased, bound=True).check()  # the one of its workdir decides
+
+
 def test_later_it_is_an_error_that_names_the_file(inputs: Inputs) -> None:
     file = damaged(inputs)
     bound = dataclasses.replace(inputs, bound=True)

@@ -107,6 +107,18 @@ class Checkpoints:
             if self._store:
                 self._store.wait()
 
+    @contextlib.contextmanager
+    def ending_well(self) -> Iterator[None]:
+        """Let a save that has begun end before an error of something else ends the process; of several processes, who
+        may be lost, none waits for the others."""
+        try:
+            yield
+        except Exception:
+            if not distributed.several():
+                with contextlib.suppress(Exception):
+                    self.wait()
+            raise
+
     def _check_space(self, needed: int) -> None:
         """Before a byte is written: of a disk that fills in a save, the libraries tell in hundreds of lines."""
         if files.is_remote(self._directory):

@@ -22,6 +22,7 @@ from bert_jax import catalogue, recipes
 from bert_jax.cluster import exit_codes, signals
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
+from bert_jax.storage import files
 from bert_jax.storage.trouble import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # which a shell expands only where a word begins, and in no quotes

@@ -184,7 +184,8 @@ def _train(
         trainer = _Trainer(
             task, experiment, mesh, tx, workdir, observer, facts, probe, made, termination, state, frozen
         )
-        return trainer.train()
+        with trainer.checkpoints.ending_well():
+            return trainer.train()
 
 
 class _Trainer:
@@ -210,9 +211,9 @@ class _Trainer:
         self._observer, self._probe, self._made, self._termination = observer, probe, made, termination
         self._state, self._frozen = state, frozen
         self._done = self._saved = self._first_step = int(state.step)
-        self._checkpoints = Checkpoints(workdir, experiment.checkpoints)
+        self.checkpoints = Checkpoints(workdir, experiment.checkpoints)
         most = self._training.max_skipped_in_a_row
-        self._health = Health(task, self._phases, workdir, observer, self._checkpoints, facts, state, most)
+        self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, most)
         schedule, micro_batches = experiment.make_schedule(), self._training.micro_batches
         train_step = make_train_step(task, tx, schedule, experiment.seed, micro_batches)
         self._steps = Steps(jit_train_step(train_step, state), observer)
@@ -284,12 +285,12 @@ class _Trainer:
         """The roll back that was made from the window that has just ended, if one is possible."""
         cadences = (self._training.log_every_steps, self._training.eval_every_steps)
         begun = max((self._done - 1) // every * every for every in cadences)
-        self._checkpoints.wait()
+        self.checkpoints.wait()
         back = roll_back.planned(self._workdir, self._phases, self._done, begun, self._made)
         if not isinstance(back, RollBack):
             self._observer.note(f"no roll back: {back}")
             return None
-        self._checkpoints.close()
+        self.checkpoints.close()
         roll_back.perform(self._workdir, back, self._made)
         return back
 
@@ -312,7 +313,7 @@ class _Trainer:
     def _save(self) -> None:
         with self._observer.saving(self._done):
             self._health.check(self._state)  # waits for the step; compiles the first time, which is no stall
-            self._checkpoints.save(self._state, self._health.facts)
+            self.checkpoints.save(self._state, self._health.facts)
         self._saved = self._done
 
     def _finish(self) -> None:
@@ -324,10 +325,10 @@ class _Trainer:
             self._observer.note(f"stopped: no better {metric} in the last evaluations")
         distributed.at(self._done, "finishing")
         with self._observer.during("saving"):
-            self._checkpoints.wait()
+            self.checkpoints.wait()
         if self._termination.reached():
             raise self._termination.ending(f"step {self._done:,} is saved")
-        self._checkpoints.close()
+        self.checkpoints.close()
         distributed.at(self._phases.num_steps, "finishing")
 
 
