@@ -1,11 +1,15 @@
 """How a run ends that cannot go on: one line that is true, and no advice to do the same again."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bert_jax.checkpoints import saving
+from bert_jax.checkpoints.integrity import write_lists
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cli.main import run
@@ -17,6 +21,7 @@ from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.run import read_run
 from bert_jax.training.schedules import ScheduleConfig
 from tests import toy
+from tests.training.line import BATCH, Line, Points, train
 
 
 def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +55,34 @@ def test_the_newest_sound_step_is_named() -> None:
     assert isinstance(error, RepeatingError)
     assert "step 1,000 is the newest verified checkpoint from before" in str(error)
     assert "--init=WORKDIR@1000" in str(error)
+
+
+class Ending(Points):
+    """Whose rows cannot be read from step 11 on, as on a disk that is full."""
+
+    def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        if (indices >= 11 * BATCH).any():
+            raise UserError("cannot read on")
+        return super().rows(epochs, indices)
+
+
+class InOrder(Line):
+    row_order = "stream"
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_save_that_has_begun_ends_before_an_error_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(folder: Any) -> None:
+        time.sleep(1)
+        write_lists(folder)
+
+    monkeypatch.setattr(saving, "write_lists", write)
+    with pytest.raises(UserError, match="cannot read on"):
+        train(tmp_path / "run", Ending(), InOrder, num_steps=20, save_every=11)
+    assert saved_steps(str(tmp_path / "run")) == [11]
+    assert not list((tmp_path / "run" / "checkpoints").glob("*tmp*"))
 
 
 BAD_VALUES = {
