@@ -1,57 +1,55 @@
-"""Where the arrays of a saved step lie: the index that Orbax keeps in ``state/`` (OCDBT, a tree in tensorstore)."""
+"""What lies in the folder ``state/`` of a saved step, and where: Orbax keeps an index (OCDBT of tensorstore)."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from concurrent.futures import Executor
+from hashlib import sha256
 from pathlib import Path
 
 import tensorstore as ts
 
 
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """A stretch of a file that the index names.
+def digests(state: Path, pool: Executor) -> dict[str, str]:
+    """Return the sha256 of every piece of an array: ``params.encoder.kernel/0.0`` -> digest, "" if it cannot be read.
 
-    Attributes:
-      key: of a piece of an array, such as ``params.encoder.kernel/0.0``; None: the stretch is a part of the index.
-      file: relative to ``state/``.
+    Raises:
+      ValueError: the index in the local folder ``state`` is damaged.
     """
+    store = ts.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
 
-    key: str | None
-    file: str
-    start: int  # bytes
-    length: int
+    def digest(key: bytes) -> str:
+        try:
+            return sha256(store.read(key).result().value).hexdigest()
+        except ValueError:
+            return ""
 
-    @property
-    def end(self) -> int:
-        return self.start + self.length
-
-    @property
-    def array(self) -> str:
-        return (self.key or "").rpartition("/")[0]
+    keys = sorted(store.list().result())
+    return {key.decode(): found for key, found in zip(keys, pool.map(digest, keys), strict=True)}
 
 
-def stored(state: Path) -> Iterator[Stored]:
-    """Yield every stretch that the index in the local folder ``state`` names. Small arrays lie in the index itself.
+def lengths(state: Path) -> dict[str, int]:
+    """Return the bytes that each file in the local folder ``state`` must have at least, as the index says. Every call
+    leaks some memory in tensorstore (0.1.86): this is for damaged steps, not for every save.
 
     Raises:
       ValueError: the index is damaged, or not there. Of a part that is not there as a whole nothing is read.
     """
+    needed: dict[str, int] = {}
     base = ts.KvStore.open({"driver": "file", "path": f"{state}/"}).result()
-    versions = ts.ocdbt.dump(base).result()["versions"]
-    waiting = [versions[-1]["root"]["location"]]
+    waiting = [ts.ocdbt.dump(base).result()["versions"][-1]["root"]["location"]]
     while waiting:
         location = waiting.pop()
-        node = _stretch(None, location)
-        yield node
-        if size(state / node.file) < node.end:
+        file, end = _file_and_end(location)
+        needed[file] = max(end, needed.get(file, 0))
+        if size(state / file) < end:
             continue
         for entry in ts.ocdbt.dump(base, location).result()["entries"]:
             if "location" in entry:  # an inner node of the tree
                 waiting.append(entry["location"])
-            elif "indirect_value" in entry:
-                yield _stretch(entry["key"].decode(), entry["indirect_value"])
+            elif "indirect_value" in entry:  # small arrays lie in the index itself
+                file, end = _file_and_end(entry["indirect_value"])
+                needed[file] = max(end, needed.get(file, 0))
+    return needed
 
 
 def size(path: Path) -> int:
@@ -59,7 +57,7 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def _stretch(key: str | None, location: str) -> Stored:
-    """``value:ocdbt.process_0/:d/4b9a:256220:3857`` -> 3,857 bytes of ``ocdbt.process_0/d/4b9a`` from 256,220."""
+def _file_and_end(location: str) -> tuple[str, int]:
+    """``value:ocdbt.process_0/:d/4b9a:256220:3857`` -> ``ocdbt.process_0/d/4b9a`` and 260,077, where a stretch ends."""
     _, folder, name, start, length = location.split(":")
-    return Stored(key, folder + name, int(start), int(length))
+    return folder + name, int(start) + int(length)

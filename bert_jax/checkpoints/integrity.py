@@ -17,7 +17,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax.checkpoints.index import Stored, size, stored
+from bert_jax.checkpoints import index
 from bert_jax.checkpoints.leaves import listed
 from bert_jax.storage import files
 from bert_jax.storage.sums import SUMS, damages
@@ -34,15 +34,13 @@ class DamagedStepError(ValueError):
 def write_lists(folder: str | os.PathLike[str]) -> None:
     """Write ``ARRAYS`` (on a local disk) and ``SHA256SUMS`` into the folder of a step that is about to be whole."""
     step = files.as_path(folder)
-    names, pieces = _of_items(step), list[Stored]()
-    if not files.is_remote(step):
-        with contextlib.suppress(ValueError):  # an index of another form: then no array will be named
-            pieces = _pieces(step)
+    names, arrays = _of_items(step), dict[str, str]()
     with ThreadPoolExecutor(THREADS) as pool:
-        files_done = pool.map(lambda name: files.sha256(step / name), names)
-        pieces_done = pool.map(lambda at: files.sha256(step / STATE / at.file, at.start, at.length), pieces)
-        digests = dict(zip(names, files_done, strict=True))
-        arrays = {str(at.key): digest for at, digest in zip(pieces, pieces_done, strict=True)}
+        found = pool.map(lambda name: files.sha256(step / name), names)
+        digests = dict(zip(names, found, strict=True))
+        if not files.is_remote(step):
+            with contextlib.suppress(ValueError):  # an index of another form: then no array will be named
+                arrays = index.digests(Path(step) / STATE, pool)
     if arrays:
         (step / ARRAYS).write_text(files.listing(arrays))
         digests[ARRAYS] = files.sha256(step / ARRAYS)
@@ -81,29 +79,16 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
 
 
 def damaged_arrays(step: epath.Path, name: str) -> list[str]:
-    """The arrays in the file ``name`` of a step that are not as they were saved, as far as the rest of it tells."""
+    """The arrays of a step whose file ``name`` is damaged that are not as they were saved, if the rest of it tells."""
     if files.is_remote(step) or not name.startswith(f"{STATE}/"):
         return []
     try:
-        digests = files.listed((step / ARRAYS).read_text())
-        pieces = [at for at in _pieces(step) if f"{STATE}/{at.file}" == name]
+        wanted = files.listed((step / ARRAYS).read_text())
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = index.digests(Path(step) / STATE, pool)
     except (OSError, ValueError):  # of an older version, or the index itself is damaged
         return []
-    path = step / name
-    found = {at.array for at in pieces if not _same(path, at.start, at.length, digests.get(str(at.key)))}
-    return sorted(found)
-
-
-def _pieces(step: epath.Path) -> list[Stored]:
-    """Where the arrays of a step lie, but for the smallest, which are in the index."""
-    return [at for at in stored(Path(step) / STATE) if at.key is not None]
-
-
-def _same(path: epath.Path, start: int, length: int, digest: str | None) -> bool:
-    try:
-        return files.sha256(path, start, length) == digest
-    except OSError:
-        return False
+    return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted.get(key, digest)})
 
 
 def _told(arrays: list[str]) -> str:
@@ -132,11 +117,10 @@ def _cut_short(step: Path) -> Iterator[str]:
             yield f"{name} is not JSON"
     needed: dict[str, int] = {}
     try:
-        for at in stored(step / STATE):
-            needed[at.file] = max(at.end, needed.get(at.file, 0))
+        needed = index.lengths(step / STATE)
     except ValueError as error:  # what tensorstore raises for an index that is damaged or not there
         yield f"the index of the arrays in {STATE}/ is damaged: {str(error).partition('[')[0].strip()[:120]}"
     for name, length in sorted(needed.items()):
-        found = size(step / STATE / name)
+        found = index.size(step / STATE / name)
         if found < length:
             yield f"{STATE}/{name} has {found:,} of {length:,} bytes" if found >= 0 else f"no {STATE}/{name}"
