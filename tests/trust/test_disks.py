@@ -58,9 +58,11 @@ class Place:
         return max((record["step"] for record in gang.records(self.workdir)), default=0)
 
     def left(self) -> set[str]:
-        """All files, but for those of steps and of TensorBoard, which name them anew at each start."""
+        """All files, but for those of steps and of TensorBoard, which name them anew at each start; and for plans in
+        the cache, where they go while no other folder can be written."""
         files = [path.relative_to(self.disk) for path in self.disk.rglob("*") if not path.is_dir()]
-        named = {str(path) for path in files if path.parts[1] not in ("checkpoints", "events")}
+        others = [path for path in files if path.parts[1] not in ("checkpoints", "events")]
+        named = {str(path) for path in others if path.parts[:2] != ("cache", "plans") or path.suffix == ".tmp"}
         return {re.sub(r"epoch-\d+", "epoch", name) for name in named}  # the plans of the last epochs
 
 
