@@ -19,9 +19,9 @@ import numpy as np
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.inputs import Inputs
-from bert_jax.model_choice import choose_model
-from bert_jax.pretraining import Settings, checked, open_inputs
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.model_choice import choose_model
+from bert_jax.runs.pretraining import Settings, checked, open_inputs
 from tests import toy
 from tests.training import gang
 

@@ -14,28 +14,18 @@ PACKAGE = Path(bert_jax.__file__).resolve().parent
 # From the bottom up: a file imports its own layer and those below. At the bottom too: task, a contract that imports the
 # nouns alone, and catalogue, which imports by name.
 LAYERS = [
-    {
-        "__init__",
-        "records",
-        "errors",
-        "configuration",
-        "program",
-        "task",
-        "catalogue",
-    },
+    {"__init__", "records", "errors", "configuration", "program", "task", "catalogue"},
     {"storage", "cluster"},
-    {"recipes"},
     {"text", "models"},
     {"corpora"},
     {"examples"},
     {"rows"},
     {"objectives", "tasks"},
-    {"checkpoints"},
+    {"checkpoints", "reporting"},
     {"training"},
     {"planning", "interchange", "inspection"},
-    {"inputs", "model_choice", "probe"},
-    {"pretraining", "prediction", "features", "retrieval", "attention_maps", "details"},
-    {"finetuning", "neighbours", "recipe_plan", "preflight"},
+    {"features"},
+    {"runs"},
     {"experiments"},
     {"cli", "__main__"},
 ]

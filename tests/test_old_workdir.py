@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
-from bert_jax.training.run import read_run
+from bert_jax.reporting.run_record import read_run
 
 ARCHIVE = Path(__file__).parent / "fixtures" / "workdir_51fafe7.tar.xz"
 

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.prediction import Predictor, read_examples, write_output
+    from bert_jax.runs.prediction import Predictor, read_examples, write_output
 
     if arguments.output:
         files.check_writable(arguments.output)

@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.features.fill_mask import as_record, as_table, fill_mask
     from bert_jax.interchange.workdir import load_trained
-    from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 
     model = load_trained(arguments.workdir, arguments.step)
     for filled in fill_mask(model.filling_params(), model.config, model.tokenizer, arguments.texts):

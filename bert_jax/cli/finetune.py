@@ -6,8 +6,8 @@ import argparse
 import shlex
 import sys
 
-from bert_jax import recipes
 from bert_jax.cli.main import add_config, add_processes, in_processes
+from bert_jax.runs import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.training.malloc import keep_freed_memory
 
     keep_freed_memory()  # before jax is imported
-    from bert_jax.finetuning import Request, finetune
+    from bert_jax.runs.finetuning import Request, finetune
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
     request = Request(arguments.workdir, arguments.data, command, arguments.init, recipes.typed(arguments.overrides))

@@ -18,10 +18,11 @@ from absl import logging
 from absl.flags import argparse_flags
 
 import bert_jax
-from bert_jax import catalogue, recipes
+from bert_jax import catalogue
 from bert_jax.cluster import exit_codes, signals
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
+from bert_jax.runs import recipes
 from bert_jax.storage import files
 from bert_jax.storage.trouble import is_passing
 

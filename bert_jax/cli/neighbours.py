@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.extract import Extractor, load_encoder
     from bert_jax.features.inputs import check
-    from bert_jax.neighbours import as_record, as_table, check_layer, find_neighbours, summary
+    from bert_jax.features.neighbours import as_record, as_table, check_layer, find_neighbours, summary
 
     check_layer(arguments.layer)
     corpus = source(arguments)

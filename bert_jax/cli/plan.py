@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.recipe_plan import Request, plan
+    from bert_jax.runs.recipe_plan import Request, plan
 
     names = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
     request = Request(**{name: getattr(arguments, name) for name in names})

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--submission={arguments.submission} writes a file; give its folder with --output=DIR")
     if arguments.output:
         files.check_writable(arguments.output, folder=bool(arguments.submission))
-    from bert_jax.prediction import Predictor, check_submission, read_examples, texts_as_examples, write_output
+    from bert_jax.runs.prediction import Predictor, check_submission, read_examples, texts_as_examples, write_output
 
     predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
     if arguments.submission:

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.cluster import distributed
-    from bert_jax.preflight import preflight, table
+    from bert_jax.runs.preflight import preflight, table
 
     found = []
 

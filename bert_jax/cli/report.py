@@ -10,6 +10,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.training.report import write_report
+    from bert_jax.reporting.report import write_report
 
     print(write_report(arguments.workdir))

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
     from bert_jax.examples.collection import read_collection, read_squad
-    from bert_jax.prediction import write_predictions
-    from bert_jax.retrieval import Request, as_records, retrieve
+    from bert_jax.features.retrieval import Request, as_records, retrieve
+    from bert_jax.runs.prediction import write_predictions
 
     given = arguments
     request = Request(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)

@@ -12,6 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.training import status
+    from bert_jax.reporting import status
 
     print(json.dumps(status.read(arguments.workdir)) if arguments.json else status.describe(arguments.workdir))

@@ -8,22 +8,23 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax import configuration, finetuning, recipes
+from bert_jax import configuration
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
 from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
-from bert_jax.inputs import CORPUS, Inputs
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.objectives import mlm
-from bert_jax.pretraining import Request, Settings, checked, pretrain
+from bert_jax.reporting import page
+from bert_jax.reporting.run_record import only_writer
+from bert_jax.runs import finetuning, recipes
+from bert_jax.runs.inputs import CORPUS, Inputs
+from bert_jax.runs.pretraining import Request, Settings, checked, pretrain
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training import page
 from bert_jax.training.evaluation import Evaluation
-from bert_jax.training.run import only_writer
 
 INPUTS = "inputs"  # vocabulary and corpus of all runs
 BILSTM = "+bilstm"  # of a variant: fine-tuned under a BiLSTM of two layers (section 5.1 of the paper)

@@ -9,14 +9,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax import recipes
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
 from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
-from bert_jax.finetuning import Request, checked, finetune
+from bert_jax.reporting.measures import lower_is_better
+from bert_jax.reporting.run_record import only_writer
+from bert_jax.runs import recipes
+from bert_jax.runs.finetuning import Request, checked, finetune
 from bert_jax.storage import files
-from bert_jax.training.run import only_writer
-from bert_jax.training.selection import lower_is_better
 
 INIT = "init"  # the one key that is no key of the config: what a run starts from
 

@@ -13,10 +13,10 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check
 from bert_jax.inspection.inspect import Inspection
+from bert_jax.reporting.charts import Chart, Series, svg
+from bert_jax.reporting.formats import count
+from bert_jax.reporting.page import page, section, table
 from bert_jax.storage import files
-from bert_jax.training.charts import Chart, Series, svg
-from bert_jax.training.formats import count
-from bert_jax.training.page import page, section, table
 
 FILE = "report.html"
 COLOURS = {"ok": "good", "warn": "warn", "bad": "bad", "skip": "neutral"}

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from bert_jax.interchange.architectures import PIPELINES, Head
 from bert_jax.interchange.pooling import Pooling
-from bert_jax.training.formats import is_number
-from bert_jax.training.measures import BASELINES
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.measures import BASELINES
 
 # What an export of every class was loaded with (make test-parity).
 TRIED = {

@@ -22,10 +22,10 @@ from bert_jax.interchange.original import is_original
 from bert_jax.interchange.workdir import load_trained, read_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
+from bert_jax.reporting.run_record import Kind, kind_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.run import Kind, kind_of, read_run
 from bert_jax.training.state import TrainState, abstract, overlay
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces

@@ -24,14 +24,14 @@ from bert_jax.interchange.transfer import Report
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.loggers.base import metrics_of
+from bert_jax.reporting.run_log import read_records
+from bert_jax.reporting.run_record import write_run
 from bert_jax.storage import files
 from bert_jax.storage.replacing import Directory
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.formats import is_number
-from bert_jax.training.loggers.base import metrics_of
-from bert_jax.training.run import write_run
-from bert_jax.training.run_log import read_records
 
 
 @dataclasses.dataclass(frozen=True)

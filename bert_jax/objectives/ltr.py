@@ -18,11 +18,11 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
+from bert_jax.models.losses import cross_entropy
 from bert_jax.objectives import sentence_pairs
-from bert_jax.objectives.losses import cross_entropy
 from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE, PairObjective, PairsConfig, token_metrics
 from bert_jax.records import Batch, BatchSpec
-from bert_jax.rows import baselines
+from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Losses, Variables
@@ -81,23 +81,23 @@ class Objective(PairObjective):
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         """Cross-entropies in nats a token, of the evaluation's own rows."""
-        found = baselines.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
+        found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
         tokens = self._training_stream(kind)
-        model = baselines.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
+        model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
         return {
-            "unigram_cross_entropy": baselines.unigram_cross_entropy(tokens, found.label, self.vocab_size),
+            "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, found.label, self.vocab_size),
             "trigram_cross_entropy": model.cross_entropy(found),
         }
 
     def _training_stream(self, kind: str) -> np.ndarray:
         """Tokens of an epoch's rows, as many as baselines count."""
         source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
-        indices = np.arange(min(source.rows_per_epoch, max(1, baselines.MAX_TOKENS // length)))
+        indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
         if buckets := getattr(source, "buckets", ()):  # those of one bucket are asked for at a time
             indices = indices[-buckets[-1].rows_per_epoch :]
         parts = [indices[i : i + _ROWS_AT_ONCE] for i in range(0, len(indices), _ROWS_AT_ONCE)]
         rows = (source.rows(np.zeros_like(part), part) for part in parts)
-        return np.concatenate([baselines.stream_of_rows(part, self.special_ids[1]) for part in rows])
+        return np.concatenate([ngram_models.stream_of_rows(part, self.special_ids[1]) for part in rows])
 
 
 def next_token_weights(batch: Batch) -> jax.Array:

@@ -20,7 +20,7 @@ from bert_jax.models.bert import BertForMaskedLm, BertForPreTraining
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
 from bert_jax.records import Batch, BatchSpec, Sum
-from bert_jax.rows import baselines, random
+from bert_jax.rows import ngram_models, random
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.plan import SPECIAL_TOKENS_PER_ROW
@@ -221,14 +221,14 @@ class PairObjective:
 
     def training_tokens(self) -> np.ndarray:
         """int64 tokens of the training text, as many as baselines count."""
-        return baselines.read_tokens([corpus.split("train") for corpus in self._corpora.parts.values()])
+        return ngram_models.read_tokens([corpus.split("train") for corpus in self._corpora.parts.values()])
 
     def cloze_baselines(self, rows: dict[str, np.ndarray]) -> dict[str, float]:
         """Cross-entropies in nats a masked token of ``rows``."""
-        tokens, cloze = self.training_tokens(), baselines.cloze_of_rows(rows, self.special_ids)
+        tokens, cloze = self.training_tokens(), ngram_models.cloze_of_rows(rows, self.special_ids)
         return {
-            "unigram_cross_entropy": baselines.unigram_cross_entropy(tokens, cloze.label, self.vocab_size),
-            "trigram_cloze_cross_entropy": baselines.TrigramCloze(tokens, self.vocab_size).cross_entropy(cloze),
+            "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, cloze.label, self.vocab_size),
+            "trigram_cloze_cross_entropy": ngram_models.TrigramCloze(tokens, self.vocab_size).cross_entropy(cloze),
         }
 
 

@@ -15,8 +15,8 @@ from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.downstream import BertForSequenceClassification
+from bert_jax.models.losses import cross_entropy
 from bert_jax.models.primitives import Module
-from bert_jax.objectives.losses import cross_entropy
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask

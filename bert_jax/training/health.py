@@ -19,13 +19,13 @@ from bert_jax.checkpoints.restoring import newest_verified, saved_steps
 from bert_jax.checkpoints.saving import Checkpoints
 from bert_jax.cluster import distributed
 from bert_jax.errors import RepeatingError
+from bert_jax.reporting import run_record
+from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Batches
 from bert_jax.rows.phases import Phases
 from bert_jax.rows.share import WHOLE
 from bert_jax.storage import files
 from bert_jax.task import Task
-from bert_jax.training import run as runs
-from bert_jax.training.observer import Observer
 from bert_jax.training.state import LAST, Skipped, TrainState
 
 FILE = "not_finite.json"
@@ -91,7 +91,7 @@ class Health:
     def _with_steps(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         if not distributed.is_first():
             return facts
-        return {**facts, "run": runs.record(self._workdir, skipped_steps=self._steps)}
+        return {**facts, "run": run_record.record(self._workdir, skipped_steps=self._steps)}
 
     def _end(self, row: Sequence[int]) -> RepeatingError:
         """The error that ends a run, once ``FILE`` tells which rows it could not learn from."""

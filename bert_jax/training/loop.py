@@ -19,16 +19,16 @@ from bert_jax.cluster.termination import Termination
 from bert_jax.cluster.watchdog import Watchdog
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted
+from bert_jax.reporting import run_record
+from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
 from bert_jax.training import hardware, roll_back
 from bert_jax.training import mesh as meshes
-from bert_jax.training import run as runs
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.health import Health
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.observer import Observer
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.roll_back import RollBack
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
@@ -140,7 +140,7 @@ def train_and_evaluate(
         ended = _train(task, without, workdir, observer, facts, start, given_frozen, probe, made)
         if not isinstance(ended, RollBack):
             return ended
-        made, facts = (*made, ended), {**facts, "run": runs.read_run(workdir)}
+        made, facts = (*made, ended), {**facts, "run": run_record.read_run(workdir)}
 
 
 def _train(
@@ -176,7 +176,7 @@ def _train(
     if made and made[-1].to == first_step:
         observer.alarm(first_step, roll_back.told(made[-1]))
     if resumed and first_step < phases.num_steps and distributed.is_first():
-        facts = {**facts, "run": runs.record_restart(workdir, first_step)}
+        facts = {**facts, "run": run_record.record_restart(workdir, first_step)}
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 

@@ -13,8 +13,8 @@ from typing import Any
 from bert_jax.checkpoints.restoring import newest_verified, saved_steps
 from bert_jax.checkpoints.saving import drop_after
 from bert_jax.cluster import distributed
+from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phases
-from bert_jax.training import run as runs
 
 MOST = 10  # of a run; a loss that still leaps has another reason than its rows
 KEY = "rolled_back"  # in run.json
@@ -57,7 +57,7 @@ def perform(workdir: str, back: RollBack, made: tuple[RollBack, ...]) -> None:
     and finds the spike again."""
     drop_after(workdir, back.to)
     if distributed.is_first():
-        runs.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*made, back)]})
+        run_record.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*made, back)]})
     distributed.wait(f"rolled back {len(made) + 1}")
 
 

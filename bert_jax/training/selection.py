@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.reporting.measures import lower_is_better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,3 @@ class Selection:
     def exhausted(self) -> bool:
         """No better score for ``patience`` evaluations."""
         return self._config.patience is not None and self._since_best >= self._config.patience
-
-
-def lower_is_better(metric: str) -> bool:
-    """Of a metric, by its name."""
-    return metric.split("/")[0].endswith(("loss", "perplexity", "error"))

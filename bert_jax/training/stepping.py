@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from bert_jax.cluster import distributed
 from bert_jax.records import Sum
+from bert_jax.reporting.observer import Observer
 from bert_jax.task import Task
-from bert_jax.training.observer import Observer
 from bert_jax.training.state import TrainState
 
 

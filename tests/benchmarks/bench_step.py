@@ -18,7 +18,7 @@ def train_step(config: Any, rows: int = 32) -> tuple[Callable[..., Any], Any, An
     import numpy as np
 
     from bert_jax.models.bert import BertForPreTraining, fresh_params
-    from bert_jax.objectives.losses import cross_entropy
+    from bert_jax.models.losses import cross_entropy
     from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 
     rng = np.random.default_rng(0)

@@ -10,10 +10,10 @@ import pytest
 import tokenizers
 
 from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import fill_mask
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import load_initial, with_vocabulary
 from bert_jax.interchange.workdir import import_into_workdir, load_trained
-from bert_jax.objectives.fill_mask import fill_mask
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import as_record, as_table, fill_mask
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.fill_mask import as_record, as_table, fill_mask
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.objectives.losses import cross_entropy
+from bert_jax.models.losses import cross_entropy
 
 SHAPE, V = (3, 5), 11
 

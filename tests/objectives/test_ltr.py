@@ -10,8 +10,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.objectives import ltr, mlm_nsp
 from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE
-from bert_jax.rows.baselines import HIDDEN, next_tokens_of_rows, stream_of_rows
 from bert_jax.rows.masking import MaskingConfig
+from bert_jax.rows.ngram_models import HIDDEN, next_tokens_of_rows, stream_of_rows
 from tests.objectives.texts import LENGTH, Text, fresh, make_text, objective, rows_of
 
 

@@ -126,7 +126,7 @@ def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, WordPiece]) -> N
 
 def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, WordPiece]) -> None:
     """The neighbours of a masked position are of its own pair, since [CLS] and [SEP] stand between two."""
-    from bert_jax.rows.baselines import HIDDEN, cloze_of_rows
+    from bert_jax.rows.ngram_models import HIDDEN, cloze_of_rows
 
     task = objective(text, "float32")
     rows, tokenizer = packed_rows(task), text[1]

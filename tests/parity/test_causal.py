@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 from bert_jax.interchange import names
 from bert_jax.models.bert import BertForMaskedLm, fresh_params
 from bert_jax.models.config import ModelConfig
-from bert_jax.objectives.losses import cross_entropy
+from bert_jax.models.losses import cross_entropy
 from bert_jax.objectives.ltr import next_token_weights
 from tests.models.golden import batch_of
 

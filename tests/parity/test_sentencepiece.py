@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+from bert_jax.features.fill_mask import fill_mask
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.objectives.fill_mask import fill_mask
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
 from tests.models.helpers import random_params, tiny

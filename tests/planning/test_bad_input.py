@@ -7,7 +7,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.planning import topologies
-from bert_jax.recipe_plan import Request, plan
+from bert_jax.runs.recipe_plan import Request, plan
 from tests.planning import tiny
 
 

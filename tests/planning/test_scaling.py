@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from bert_jax import recipes
 from bert_jax.planning import scaling
 from bert_jax.planning.chips import CHIPS, GPUS
-from bert_jax.recipe_plan import PretrainingRecipe
+from bert_jax.runs import recipes
+from bert_jax.runs.recipe_plan import PretrainingRecipe
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
+from bert_jax.reporting import run_record
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.classification import Config, Task
-from bert_jax.training import run as runs
 from tests.tasks import toy_tasks
 
 EXAMPLES = [
@@ -168,6 +168,6 @@ def test_recipes_and_runs_of_pretraining_are_told_apart(
     assert "this recipe is one for pretraining" in capsys.readouterr().err
     assert run(["pretrain", "--config=bbc_news", f"--workdir={tmp_path}"]) == 2
     assert "this recipe is one for fine-tuning" in capsys.readouterr().err
-    runs.write_run(str(tmp_path), {"identity": {"objective": {}}})
+    run_record.write_run(str(tmp_path), {"identity": {"objective": {}}})
     with pytest.raises(UserError, match="holds a run of pretraining, this is one of fine-tuning"):
-        runs.described(str(tmp_path), {}, {"task": {}}, "")
+        run_record.described(str(tmp_path), {}, {"task": {}}, "")

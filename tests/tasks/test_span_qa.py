@@ -9,8 +9,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.finetuning import Request, finetune
 from bert_jax.rows.encoded import ExampleRows
+from bert_jax.runs.finetuning import Request, finetune
 from bert_jax.tasks.answers import locate
 from bert_jax.tasks.base import KIND
 from bert_jax.tasks.metrics.spans import normalize

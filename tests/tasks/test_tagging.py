@@ -10,8 +10,8 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cluster.exit_codes import INTERRUPTED
 from bert_jax.errors import UserError
+from bert_jax.reporting.observer import Observer
 from bert_jax.tasks.tagging import windows
-from bert_jax.training.observer import Observer
 from tests.tasks import toy_tasks
 
 SENTENCE = {"id": "s", "words": ["the", "smith", "was", "\u200b", "jones"], "tags": ["O", "B-PER", "O", "O", "I-PER"]}

@@ -15,13 +15,13 @@ import numpy as np
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.records import Batch, Feature, Sum
+from bert_jax.reporting import run_record
+from bert_jax.reporting.observer import observe
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Losses, RowSource, Variables
-from bert_jax.training import run as runs
 from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.observer import observe
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig
 
@@ -112,7 +112,7 @@ def experiment(
 def train(workdir: Path, points: Points = Points(), task: type[Line] = Line, **changes: Any) -> dict[str, float]:
     """Start or go on with a run, as the commands do; the last evaluation."""
     of, folder = experiment(**changes), str(workdir)
-    run = runs.described(folder, {}, {"seed": 0}, "bert-jax pretrain", bound=bool(saved_steps(folder)))
+    run = run_record.described(folder, {}, {"seed": 0}, "bert-jax pretrain", bound=bool(saved_steps(folder)))
     observer = observe(folder, run, of.phases.num_steps, of.training.loggers)
     with observer.to_the_end():
         return train_and_evaluate(task(points), of, folder, observer, {"corpus_fingerprint": "points", "run": run})

@@ -13,13 +13,13 @@ import pytest
 
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.errors import RepeatingError
+from bert_jax.reporting import status
+from bert_jax.reporting.run_log import read_records
+from bert_jax.reporting.run_record import read_run
 from bert_jax.training import mesh as meshes
-from bert_jax.training import status
 from bert_jax.training.health import FILE, in_a_row, newest, stretches
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.run import read_run
-from bert_jax.training.run_log import read_records
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.state import LAST, Skipped, TrainState, initialise

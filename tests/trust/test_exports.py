@@ -15,14 +15,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tests.test_features import CONFIG, TOKENIZER
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
-from bert_jax.training import status
+from bert_jax.reporting import status
 from tests import toy
 from tests.interchange.heads import HEADS, params_of
-from tests.test_features import CONFIG, TOKENIZER
 from tests.trust.damage import DAMAGES, damage_one, generator, scaled
 
 CHANGES = {kind: DAMAGES[kind] for kind in ("flip_bit", "swap_bytes", "zero_page")}  # that lengths do not tell

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from bert_jax import pretraining
 from bert_jax.cli.main import run
 from bert_jax.configuration import build
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives import mlm_nsp
+from bert_jax.runs import pretraining
 from tests import toy
 from tests.tasks import toy_tasks
 from tests.trust import damage, fuzzing

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bert_jax.cluster.exit_codes import DONE, PEER_LOST
-from bert_jax.training import status
+from bert_jax.reporting import status
 from tests.tasks import toy_tasks
 from tests.training import gang
 from tests.training.gang import Gang

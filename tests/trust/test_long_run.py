@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster.exit_codes import CRASHED
-from bert_jax.training.run_log import FILE
+from bert_jax.reporting.run_log import FILE
 from tests import toy
 from tests.training import gang
 from tests.trust.damage import generator, scaled

@@ -21,8 +21,8 @@ from bert_jax.checkpoints.integrity import ARRAYS, check_step
 from bert_jax.checkpoints.restoring import saved_steps, steps_folder
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, DONE
+from bert_jax.reporting.run_log import read_records
 from bert_jax.storage import files, lease, trouble
-from bert_jax.training.run_log import read_records
 from tests import toy
 from tests.storage.faulty import PASSING, REFUSALS, URL, FaultyStore
 from tests.training.gang import TIMED

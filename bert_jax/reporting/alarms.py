@@ -1,0 +1,97 @@
+"""Losses that are finite and yet say that a run has gone wrong.
+
+Everything follows from the records of the run, so one that goes on from a checkpoint finds what an unbroken one does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.loggers.base import Record
+from bert_jax.reporting.measures import BASELINES
+
+WINDOWS, ENOUGH = 32, 16  # windows that a loss is compared with; with fewer nothing is said
+DEVIATIONS = 10.0  # robust standard deviations over the median of those windows, the trend left out
+SHARE = 1 / 3  # of all that was learned so far, which a spike takes back at least
+NOISE = 0.05  # of the median: as much again is no spike
+CHANCE = 500  # steps after the warm-up, and half of the run: then a model is over its baseline
+JUDGED = ("mlm_loss", "lm_loss")  # held-out losses that have a baseline to beat
+
+
+class Alarms:
+    """Follows the records of a run. An alarm is told when it begins, and again once it has ended and begins anew."""
+
+    def __init__(self, seen: Iterable[Record], baselines: Mapping[str, Any], warmup_steps: int, num_steps: int):
+        """
+        Args:
+          seen: records of before a resume.
+          baselines: ``baselines.json``.
+        """
+        self._baselines, self._warmup, self._num_steps = baselines, warmup_steps, num_steps
+        self._losses: deque[float] = deque(maxlen=WINDOWS)
+        self._phase: Any = None
+        self._first: float | None = None  # loss of the first window
+        self._untrained: float | None = None  # the first held-out loss
+        self._best = float("inf")
+        self._spiking = self._failing = False
+        for record in seen:
+            if record["split"] == "train":
+                self.train(record)
+            elif record["split"] == "eval":
+                self.evaluation(record["step"], record)
+
+    def train(self, metrics: Mapping[str, Any]) -> str | None:
+        """What is wrong with the mean loss of a window, if anything; ``metrics`` may have its ``phase``."""
+        loss: float | None = metrics.get("loss")
+        if metrics.get("phase") != self._phase:  # rows of another length, another batch
+            self._phase = metrics.get("phase")
+            self._losses.clear()
+        if loss is None or not is_number(loss):
+            return None
+        self._first = loss if self._first is None else self._first
+        limit = self._limit()
+        before, self._spiking = self._spiking, loss > limit
+        if not self._spiking:
+            self._losses.append(loss)
+            return None
+        return None if before else f"the loss is {loss:,.3f}, after {statistics.median(self._losses):,.3f}: a spike"
+
+    def _limit(self) -> float:
+        if self._first is None or len(self._losses) < ENOUGH:
+            return float("inf")
+        median = statistics.median(self._losses)
+        deviation = 1.4826 / 2**0.5 * statistics.median(abs(a - b) for a, b in itertools.pairwise(self._losses))
+        return median + max(DEVIATIONS * deviation, SHARE * (self._first - median), NOISE * abs(median))
+
+    def evaluation(self, step: int, metrics: Mapping[str, Any]) -> str | None:
+        """What is wrong with the loss of the held-out rows at ``step``, if anything."""
+        name = next((name for name in JUDGED if name in metrics), None)
+        if name is None:
+            return None
+        text = self._judged(name.replace("_", " "), metrics[name], step, self._baseline(name))
+        before, self._failing = self._failing, text is not None
+        return None if before else text
+
+    def _baseline(self, name: str) -> tuple[str, float] | None:
+        known = [(what, self._baselines[key]) for key, what in BASELINES[name] if is_number(self._baselines.get(key))]
+        return known[0] if known else None
+
+    def _judged(self, name: str, loss: Any, step: int, baseline: tuple[str, float] | None) -> str | None:
+        if not is_number(loss):
+            return f"the held-out {name} is not finite"
+        self._untrained = loss if self._untrained is None else self._untrained
+        best, self._best = self._best, min(loss, self._best)
+        if baseline is None or step <= self._warmup or loss <= baseline[1]:
+            return None
+        over = f"the held-out {name} is {loss:,.3f}, over the {baseline[0]}'s {baseline[1]:,.3f}"
+        if loss > self._untrained:
+            return f"{over} and the untrained model's {self._untrained:,.3f}: it has diverged"
+        if best <= baseline[1]:
+            return f"{over}; it was {best:,.3f}"
+        late = step - self._warmup >= CHANCE and step >= self._num_steps / 2
+        return f"{over}: nothing is learned" if late else None

@@ -1,0 +1,271 @@
+"""Line charts as inline SVG: no script, no library. Colours come from the page's CSS variables."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from bert_jax.reporting.formats import count
+
+Points = Sequence[tuple[float, float | None]]
+
+WIDTH, HEIGHT = 560.0, 270.0
+LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 20.0, 32.0
+RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # of the plot
+MAX_POINTS = 1000  # of a drawn curve
+HOVER_BANDS = 72  # places along x that tell their values
+SMOOTH_FROM = 60  # points: shorter curves are drawn as they are
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One curve. A y of None (or not finite) breaks the line. ``style`` is a CSS class: ``train`` or ``eval``."""
+
+    name: str
+    points: Points
+    style: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """Several curves over one x axis, with horizontal references (name, y) and vertical marks (name, x)."""
+
+    title: str
+    series: tuple[Series, ...]
+    references: tuple[tuple[str, float], ...] = ()
+    marks: tuple[tuple[str, float], ...] = ()
+    log_y: bool = False
+    digits: int = 3
+    noisy: bool = True  # long curves get a moving average
+    log_x: bool = False
+    x_name: str = "step"
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten apart) within [low, high], at most ``most`` intervals."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within [low, high]; 2 and 5 times them too where fewer than three are, evenly spaced round numbers
+    where fewer than two of those are."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1,), (1, 2, 5)):
+        found = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
+        if len(found) >= 3:
+            break
+    return found[:: math.ceil(len(found) / 7)] if len(found) > 1 else ticks(low, high)
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """The ticks' numbers, short and alike: ``20k``, ``0.25``, ``5e-5``."""
+    if 0 < max(map(abs, values)) < 0.01:
+        return [_scientific(value) for value in values]
+    return [_short(value) for value in values]
+
+
+def _scientific(value: float) -> str:
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}" if value else "0"
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.6g}{unit}"
+    return f"{value:.6g}"
+
+
+def thin(points: Points, most: int = MAX_POINTS) -> list[tuple[float, float | None]]:
+    """At most ``most`` points: of each run of neighbours the lowest and the highest, so that no spike is lost."""
+    if len(points) <= most:
+        return list(points)
+    buckets = (most - 2) // 2
+    inner = points[1:-1]
+    edges = [round(i * len(inner) / buckets) for i in range(buckets + 1)]
+    kept = [points[0]]
+    for start, stop in zip(edges, edges[1:], strict=False):
+        known = [i for i in range(start, stop) if _known(inner[i][1])] or [start]
+        extremes = {min(known, key=lambda i: inner[i][1] or 0.0), max(known, key=lambda i: inner[i][1] or 0.0)}
+        kept += [inner[i] for i in sorted(extremes)]
+    return [*kept, points[-1]]
+
+
+def smoothed(points: Points) -> list[tuple[float, float | None]]:
+    """Centred moving average over a thirtieth of the curve; over what there is of that near its ends."""
+    values = [(x, y) for x, y in points if y is not None and _known(y)]
+    sums = [0.0, *itertools.accumulate(y for _, y in values)]
+    reach = len(values) // 60
+    spans = [(max(0, i - reach), min(len(values), i + reach + 1)) for i in range(len(values))]
+    means = [(sums[stop] - sums[start]) / (stop - start) for start, stop in spans]
+    return [(x, mean) for (x, _), mean in zip(values, means, strict=True)]
+
+
+def _known(y: float | None) -> bool:
+    return y is not None and math.isfinite(y)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frame:
+    """From data to the drawing's units."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    log_y: bool
+    log_x: bool = False
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        if self.log_x:
+            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
+        return LEFT + (value - low) / (high - low or 1.0) * (RIGHT_EDGE - LEFT)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        if self.log_y:
+            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
+        return BASE - (value - low) / (high - low or 1.0) * (BASE - TOP)
+
+
+def svg(chart: Chart) -> str:
+    """The chart as one ``<svg>``; an empty string if there is nothing to draw."""
+    values = [y for s in chart.series for _, y in s.points if y is not None and _known(y)]
+    if not values:
+        return ""
+    log_y = chart.log_y and min(values) > 0
+    frame = _frame(chart, values, log_y)
+    curves = [_curve(series, frame, chart.noisy) for series in chart.series]
+    parts = [*_grid(frame), *_marks(chart, frame), *curves, *_references(chart, frame), *_hover(chart, frame)]
+    described = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
+    lines = "\n".join(parts)
+    return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{described}">\n{lines}\n</svg>'
+
+
+def _frame(chart: Chart, values: list[float], log_y: bool) -> _Frame:
+    xs = [x for series in chart.series for x, _ in series.points]
+    values = values + [y for _, y in chart.references]
+    low, high = min(values), max(values)
+    log_x = chart.log_x and min(xs) > 0 and max(xs) > min(xs)
+    if log_y:
+        return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True, log_x)
+    room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    floor = 0.0 if low >= 0 and low - room < 0 else low - room
+    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + room), False, log_x)
+
+
+def _grid(frame: _Frame) -> list[str]:
+    parts = []
+    values = (log_ticks if frame.log_y else ticks)(*frame.y_range)
+    for y, label in zip(map(frame.y, values), tick_labels(values), strict=True):
+        parts.append(f'<line class="grid" {_across(y)}/>')
+        parts.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    values = (log_ticks if frame.log_x else ticks)(*frame.x_range)
+    for x, label in zip(map(frame.x, values), tick_labels(values), strict=True):
+        at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
+    return [*parts, f'<line class="axis" {_across(BASE)}/>']
+
+
+def _across(y: float) -> str:
+    return f'x1="{LEFT:g}" x2="{RIGHT_EDGE:g}" y1="{y:.1f}" y2="{y:.1f}"'
+
+
+def _down(x: float, top: float = TOP) -> str:
+    return f'x1="{x:.1f}" x2="{x:.1f}" y1="{top:g}" y2="{BASE:g}"'
+
+
+def _path(points: Points, frame: _Frame, style: str) -> str:
+    commands, pen_down = [], False
+    for x, y in points:
+        if y is not None and _known(y):
+            commands.append(f"{'L' if pen_down else 'M'}{frame.x(x):.1f} {frame.y(y):.1f}")
+        pen_down = _known(y)
+    return f'<path class="curve {style}" d="{"".join(commands)}"/>'
+
+
+def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
+    points = thin(series.points)
+    if noisy and len(points) > SMOOTH_FROM:
+        return _path(points, frame, f"{series.style} raw") + _path(thin(smoothed(series.points)), frame, series.style)
+    dots = [(frame.x(x), frame.y(y)) for x, y in points if y is not None and _known(y)] if len(points) <= 40 else []
+    circles = (f'<circle class="dot {series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in dots)
+    return _path(points, frame, series.style) + "".join(circles)
+
+
+def _references(chart: Chart, frame: _Frame) -> list[str]:
+    parts, last = [], -math.inf
+    for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
+        y = frame.y(value)
+        last = y - 5 if y - 5 - last >= 14 else y + 14  # a label too close to the one above goes under its line
+        parts.append(f'<line class="reference" {_across(y)}/>')
+        label = escape(f"{name} {value:.{chart.digits}f}")
+        parts.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
+    return parts
+
+
+def _marks(chart: Chart, frame: _Frame) -> list[str]:
+    parts, free_from = [], -math.inf
+    low, high = frame.x_range
+    for name, value in sorted((mark for mark in chart.marks if low <= mark[1] <= high), key=lambda mark: mark[1]):
+        x, width, label = frame.x(value), 6.2 * len(name), ""
+        fits = x + 4 + width <= RIGHT_EDGE
+        start = x + 4 if fits else x - 4 - width
+        if start >= free_from:  # else it would be written over the label before it
+            at = f'x="{x + 4 if fits else x - 4:.1f}" y="{TOP - 8:g}" text-anchor="{"start" if fits else "end"}"'
+            label, free_from = f"<text {at}>{escape(name)}</text>", start + width + 6
+        title = f"<title>{escape(name)} at step {value:,.0f}</title>"
+        parts.append(f'<g class="mark">{title}<line {_down(x, TOP - 6)}/>{label}</g>')
+    return parts
+
+
+def _hover(chart: Chart, frame: _Frame) -> list[str]:
+    """Invisible bands across the chart; the one under the pointer shows a line, dots and, as its title, the values."""
+    xs = sorted({x for series in chart.series for x, y in series.points if _known(y)})
+    xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
+    edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
+    nearest = [(series, _nearest(series.points)) for series in chart.series]
+    parts = []
+    for x, left, right in zip(xs, edges, edges[1:], strict=False):
+        lines, dots = [f"{chart.x_name} {x:,.0f}"], []
+        for series, find in nearest:
+            point = find(x)
+            if point is not None:
+                lines.append(f"{series.name} {_value(point[1], chart.digits)}")
+                at = f'cx="{frame.x(point[0]):.1f}" cy="{frame.y(point[1]):.1f}"'
+                dots.append(f'<circle class="dot {series.style}" {at} r="3.5"/>')
+        title = escape("\n".join(lines))
+        rect = f'<rect x="{left:.1f}" y="{TOP:g}" width="{right - left:.1f}" height="{BASE - TOP:g}"/>'
+        rule = f"<line {_down(frame.x(x))}/>"
+        parts.append(f'<g class="hover"><title>{title}</title>{rect}{rule}{"".join(dots)}</g>')
+    return parts
+
+
+def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:
+    """The known point at or last before x (the first one, for an x before it)."""
+    known = [(x, y) for x, y in points if y is not None and _known(y)]
+    xs = [x for x, _ in known]
+    return lambda x: known[max(0, bisect.bisect_right(xs, x) - 1)] if known else None
+
+
+def _value(value: float, digits: int) -> str:
+    if abs(value) >= 10000:
+        return count(value)
+    return f"{value:.2e}" if value and abs(value) < 10.0**-digits else f"{value:,.{digits}f}"
+
+
+def _summary(series: Series, chart: Chart) -> str:
+    known = [(x, y) for x, y in series.points if y is not None and _known(y)]
+    if not known:
+        return f"{series.name} without a value"
+    first, last = (f"{_value(y, chart.digits)} at {chart.x_name} {x:,.0f}" for x, y in (known[0], known[-1]))
+    return f"{series.name} from {first} to {last}"

@@ -1,0 +1,57 @@
+"""TensorBoard events in ``workdir/events``: ``train`` and ``eval`` side by side, so both draw in one chart."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax.reporting.loggers.base import Record, RunFacts, metrics_of, numbers
+from bert_jax.storage import files
+
+FOLDER = "events"
+
+
+class Logger:
+    """Events are a view of ``metrics.jsonl``: after a cut they are written again from the records, wall times kept.
+
+    Uses the plain event writer below ``SummaryWriter``, whose queue to another thread cannot be waited for.
+    """
+
+    def __init__(self) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
+        self._make_writer = EventsWriter
+        self._writers: dict[str, Any] = {}
+        self._folder = Path(FOLDER)
+
+    def start(self, run: RunFacts) -> None:
+        self._folder = Path(files.as_path(run.workdir)) / FOLDER
+
+    def log(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
+        self._write(step, split, time, metrics)
+        self._writers[split].flush()
+
+    def cut_back(self, records: Sequence[Record]) -> None:
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for record in records:
+            self._write(record["step"], record["split"], record["time"], metrics_of(record))
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _write(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        if split not in self._writers:
+            (self._folder / split).mkdir(parents=True, exist_ok=True)
+            self._writers[split] = self._make_writer(str(self._folder / split / "events"))
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers(metrics).items()]
+        self._writers[split].write_event(Event(wall_time=time, step=step, summary=Summary(value=values)))

@@ -1,0 +1,44 @@
+"""Weights & Biases (extra ``wandb``). Project, entity and mode come from its own variables, as WANDB_PROJECT."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.reporting.loggers.base import Record, RunFacts, numbers, require
+
+
+class Logger:
+    """One run of Weights & Biases, resumed under the same id.
+
+    The service cannot forget a step, and refuses a second value of one. A resumed run repeats the same figures, so
+    what it refuses after a cut stands there already.
+    """
+
+    def __init__(self) -> None:
+        require("wandb")
+        self._run: Any = None
+
+    def start(self, run: RunFacts) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "bert_jax"),
+            id=run.run_id,
+            name=run.name,
+            dir=run.workdir,
+            config=dict(run.config),
+            resume="allow",
+        )
+
+    def log(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
+        values = {f"{split}/{name}": value for name, value in numbers(metrics).items()}
+        self._run.log({**values, "time": time}, step=step)
+
+    def cut_back(self, records: Sequence[Record]) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()

@@ -1,0 +1,90 @@
+"""What the figures of a run are called, how they are written, and what they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.reporting.formats import MISSING, figure, is_number
+
+# Metric -> title, decimals. A metric that is not named here is drawn too, under its own name.
+TITLES = {
+    "mlm_loss": ("Masked-LM loss, nats", 3),
+    "mlm_accuracy": ("Masked-LM accuracy", 3),
+    "lm_loss": ("Next-token loss, nats", 3),
+    "lm_accuracy": ("Next-token accuracy", 3),
+    "nsp_loss": ("Next-sentence loss, nats", 3),
+    "nsp_accuracy": ("Next-sentence accuracy", 3),
+    "loss": ("Loss", 3),
+    "accuracy": ("Accuracy", 3),
+    "f1": ("F1", 3),
+    "precision": ("Precision", 3),
+    "recall": ("Recall", 3),
+    "f1_macro": ("F1, mean over labels", 3),
+    "f1_micro": ("F1, over all examples", 3),
+    "f1_weighted": ("F1, labels weighted by their number", 3),
+    "matthews_correlation": ("Matthews correlation", 3),
+    "pearson": ("Pearson correlation", 3),
+    "spearmanr": ("Spearman correlation", 3),
+    "exact_match": ("Exact match, %", 2),
+    "exact": ("Exact match, %", 2),
+    "HasAns_exact": ("Exact match where there is an answer, %", 2),
+    "HasAns_f1": ("F1 where there is an answer, %", 2),
+    "NoAns_exact": ("Exact match where there is none, %", 2),
+    "NoAns_f1": ("F1 where there is none, %", 2),
+    "learning_rate": ("Learning rate", 6),
+    "gradient_norm": ("Gradient norm", 3),
+    "tokens_per_second": ("Tokens a second", 0),
+    "input_wait_seconds": ("Waiting for input, seconds", 3),
+    "mfu": ("Model FLOPs utilisation", 3),
+    "perplexity": ("Perplexity", 1),
+}
+HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy")
+LOG_SCALE = ("gradient_norm",)
+EXACT = ("learning_rate",)  # not measured: no moving average
+NOT_DRAWN = (
+    "perplexity",
+    "phase",
+    "total",  # numbers of questions, and thresholds
+    "HasAns_total",
+    "NoAns_total",
+    "best_exact_thresh",
+    "best_f1_thresh",
+    "skipped_steps",  # alarms name them
+)
+# Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
+BASELINES = {
+    "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
+    "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
+    "nsp_accuracy": (("nsp_majority_rate", "majority rate"),),
+    "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
+    "loss": (("mean_label_loss", "mean label"),),
+}
+
+
+def title(metric: str) -> str:
+    """``f1/dev_matched`` is the F1 of one of several held-out splits."""
+    name, _, split = metric.partition("/")
+    text = TITLES.get(name, (name.replace("_", " "), 3))[0]
+    return f"{text}: {split}" if split else text
+
+
+def digits(metric: str) -> int:
+    """Decimals that a metric is written with."""
+    return TITLES.get(metric.partition("/")[0], ("", 3))[1]
+
+
+def cell(value: Any, metric: str) -> str:
+    """A value of a metric in a table."""
+    return figure(value, digits(metric)) if is_number(value) else MISSING if value is None else str(value)
+
+
+def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
+    """What is reached without learning, or ""."""
+    known = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
+    return ", ".join(f"{name} {figure(value)}" for name, value in known)
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether less is better of a metric, by its name."""
+    return metric.split("/")[0].endswith(("loss", "perplexity", "error"))

@@ -1,0 +1,190 @@
+"""What the loop says while it runs: to the metrics, the progress line and the status file, in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from bert_jax import catalogue
+from bert_jax.cluster import distributed, signals
+from bert_jax.errors import Interrupted, Preempted, RepeatingError
+from bert_jax.reporting.alarms import Alarms
+from bert_jax.reporting.formats import decimal
+from bert_jax.reporting.loggers.base import Record, RunFacts
+from bert_jax.reporting.progress import Progress
+from bert_jax.reporting.run_log import FILE, RunLog, read_records
+from bert_jax.reporting.run_record import write_run
+from bert_jax.reporting.status import StatusFile, load
+from bert_jax.storage import files
+
+
+class Observer:
+    """The run log with its loggers, the progress line and the status of one run.
+
+    ``training_seconds`` is a clock that stands still during everything that is not a training step.
+    """
+
+    def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
+        """Raises ``UserError`` for an unknown logger or one whose package is missing."""
+        parts = [catalogue.find("training.loggers", name, having="Logger").Logger() for name in loggers]
+        self._workdir, self._num_steps = workdir, num_train_steps
+        self.status = StatusFile(workdir)
+        self.status.update(num_train_steps=num_train_steps)
+        self.progress = Progress(num_train_steps)
+        self.log = RunLog(workdir, parts)
+        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(workdir), dict(run["config"])))
+        self.note = self.progress.note
+        self._private = bool(run["config"].get("private"))
+        self._step, self._other_seconds = 0, 0.0
+
+    @property
+    def training_seconds(self) -> float:
+        return time.perf_counter() - self._other_seconds
+
+    @contextlib.contextmanager
+    def during(self, state: str) -> Iterator[None]:
+        """While something else than steps goes on: ``compiling``, ``evaluating``, ``saving``."""
+        start = time.perf_counter()
+        distributed.at(self._step, state)
+        with self.shown(state):
+            yield
+        distributed.at(self._step, "training")
+        self._other_seconds += time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def shown(self, state: str) -> Iterator[None]:
+        """While something goes on after the last step: ``exporting``, ``reporting``."""
+        with self.progress.outside(state), self.status.during(state):
+            yield
+
+    def evaluations(self, until: int) -> list[Record]:
+        """Those logged up to the step ``until``."""
+        return [record for record in self.log.evaluations() if record["step"] <= until]
+
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
+        """Training starts at ``step``: whatever was written after it is taken back.
+
+        Args:
+          work: the cost of all steps before a given one, in any unit, for the time that is left.
+        """
+        self._step = step
+        self.status.lost(self.log.cut_back(step if resumed else -1))
+        self.status.cut_back(step if resumed else -1)
+        baselines = load(files.as_path(self._workdir) / "baselines.json") or {}
+        self._alarms = Alarms(self.log.records(), baselines, warmup_steps, self._num_steps)
+        if resumed:
+            self.note(f"resumed at step {step:,}")
+        self.progress.start(step, work)
+        self.status.update(state="training", step=step)
+
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
+        """Tell of the steps up to ``step``; whether their loss is a spike."""
+        self._step = step
+        told = {**metrics, **({"phase": phase} if phase else {})}
+        self.log.write(step, "train", told)
+        self.progress.update(step, metrics, phase)
+        self.status.waited(metrics["input_wait_seconds"])
+        self.status.update(step=step, eta_seconds=self.progress.eta_seconds)
+        if spike := self._alarms.train(told):
+            self.alarm(step, spike)
+        return spike is not None
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.log.write(step, "eval", metrics)
+        shown = ", ".join(f"{name.replace('_', ' ')} {decimal(value)}" for name, value in metrics.items())
+        self.note(f"step {step:,} held-out: {shown}")
+        if text := self._alarms.evaluation(step, metrics):
+            self.alarm(step, text)
+
+    def alarm(self, step: int, text: str) -> None:
+        """Something that a person should look at, and no reason to stop."""
+        self.note(f"alarm at step {step:,}: {text}")
+        self.status.alarm(step, text)
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """Around a save: no checkpoint is ever ahead of the log."""
+        with self.during("saving"):
+            self.log.flush()
+            yield
+        self.status.saved(step)
+
+    @contextlib.contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """The status says how the block ended, also when it failed or was interrupted: a run is finished when its last
+        step, its export and its report are."""
+        try:
+            with signals.before_the_end(lambda: self.status.end("interrupted")):
+                yield
+        except (KeyboardInterrupt, Interrupted):
+            self._end("interrupted")
+            raise
+        except Preempted:
+            self._end("preempted")
+            raise
+        except BaseException as error:
+            self._end("failed", error)
+            raise
+        self._end("finished")
+
+    def _end(self, state: str, error: BaseException | None = None) -> None:
+        self.progress.finish()
+        self.log.close()
+        kind = type(error).__name__
+        # In a private run the kind alone: the message may name files of the corpus.
+        text = (kind if self._private else f"{kind}: {error}".splitlines()[0]) if error else None
+        self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
+
+
+class Bystander(Observer):
+    """On every process of a job but the first: says nothing and writes nothing."""
+
+    def __init__(self, workdir: str):
+        self._workdir = workdir
+        self._step, self._other_seconds = 0, 0.0
+        self.note = self._say_nothing
+
+    def _say_nothing(self, text: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def shown(self, state: str) -> Iterator[None]:
+        yield
+
+    def evaluations(self, until: int) -> list[Record]:
+        path = files.as_path(self._workdir) / FILE
+        records = read_records(path) if path.exists() else []
+        return [record for record in records if record["split"] == "eval" and record["step"] <= until]
+
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
+        self._step = step
+
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
+        self._step = step
+        return False
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def alarm(self, step: int, text: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        with self.during("saving"):
+            yield
+
+    @contextlib.contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        yield
+
+
+def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
+    """What tells of a run: on the first process of a job, ``run.json`` included; on the others a bystander."""
+    if not distributed.is_first():
+        return Bystander(workdir)
+    write_run(workdir, run)
+    return Observer(workdir, run, num_train_steps, loggers)

@@ -1,0 +1,209 @@
+"""The live line: where a run stands, at a glance. On a terminal it is rewritten in place; elsewhere plain lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+from bert_jax.program import duration
+from bert_jax.reporting.formats import count, is_number, phase_label
+
+REDRAW_SECONDS = 0.1
+BAR_CELLS = 16
+# Metric, label, decimals: what the line shows, as far as the metric is there.
+SHOWN = (
+    ("mlm_loss", "mlm", 3),
+    ("mlm_accuracy", "acc", 3),
+    ("lm_loss", "lm", 3),
+    ("lm_accuracy", "acc", 3),
+    ("nsp_loss", "nsp", 3),
+    ("nsp_accuracy", "acc", 3),
+)
+SHOWN_OF_TASKS = (("loss", "loss", 3), ("accuracy", "acc", 3))  # where there is no masked-LM loss
+
+
+class Rate:
+    """Seconds a unit of work: the median of the last intervals, so a compile or an evaluation in one does not count."""
+
+    def __init__(self) -> None:
+        self._intervals: deque[float] = deque(maxlen=25)
+        self._last: tuple[float, float] | None = None
+
+    def add(self, done: float, now: float) -> None:
+        """So much work was ``done`` at ``now``."""
+        if self._last and done > self._last[0]:
+            self._intervals.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
+        self._last = (done, now)
+
+    def leave_out(self, seconds: float) -> None:
+        """These seconds of the present interval were not spent on work."""
+        if self._last:
+            self._last = (self._last[0], self._last[1] + seconds)
+
+    def forget(self) -> None:
+        """Work goes at another speed from here on."""
+        self._intervals.clear()
+
+    @property
+    def seconds_per_unit(self) -> float | None:
+        return statistics.median(self._intervals) if self._intervals else None
+
+
+class Progress:
+    """Shows a run of ``total_steps`` on ``stream``. Nothing here raises: a closed pipe only ends the show."""
+
+    def __init__(
+        self,
+        total_steps: int,
+        stream: TextIO | None = None,
+        start_step: int = 0,
+        every_seconds: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._total, self._stream, self._step = total_steps, stream or sys.stderr, start_step
+        self._work: Callable[[int], float] = float
+        self._every, self._clock = every_seconds, clock
+        self._live = _is_terminal(self._stream)
+        self._unicode = _can_show(self._stream, "━─–")
+        self._rate = Rate()
+        self._phase: str | None = None
+        self._metrics: Mapping[str, Any] = {}
+        self._drawn_at: float | None = None  # None: nothing was drawn yet
+        self._pending = False  # the newest figures are not on the screen
+        self._closed = False
+
+    def start(self, step: int, work: Callable[[int], float] = float) -> None:
+        """The first step to come is ``step`` (a resumed run does not start at 0).
+
+        Args:
+          work: the cost of all steps before a given one, in any unit; one each, if nothing else is said.
+        """
+        self._step, self._work = step, work
+
+    def update(self, step: int, metrics: Mapping[str, Any], phase: str | None = None) -> None:
+        """``step`` steps are done; ``metrics`` are the newest figures (missing ones and None are not shown)."""
+        now = self._clock()
+        if phase != self._phase:
+            self._rate.forget()
+        self._rate.add(self._work(step), now)
+        self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
+        period = REDRAW_SECONDS if self._live else self._every
+        if self._drawn_at is None or now - self._drawn_at >= period:
+            self._draw()
+
+    def note(self, text: str) -> None:
+        """Print lines that stay, above the live line."""
+        if self._live:
+            self._write(f"\r\x1b[K{text}\n")
+            if self._drawn_at is not None:
+                self._draw()
+        else:
+            self._write(text + "\n")
+
+    @contextlib.contextmanager
+    def outside(self, activity: str) -> Iterator[None]:
+        """While something else than steps goes on (``compiling``): shown on a terminal, left out of the rate."""
+        start = self._clock()
+        if self._live:
+            self._write(f"\r\x1b[K{self._fit([f'{activity} ...'])}")
+        try:
+            yield
+        finally:
+            self._rate.leave_out(self._clock() - start)
+            if self._live:
+                self._write("\r\x1b[K") if self._drawn_at is None else self._draw()
+
+    def finish(self) -> None:
+        """Leave the last figures standing."""
+        if self._pending:
+            self._draw()
+        if self._live and self._drawn_at is not None:
+            self._write("\n")
+        self._drawn_at = None
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds of steps still to go; None before two updates."""
+        pace = self._rate.seconds_per_unit
+        return None if pace is None else pace * max(0.0, self._work(self._total) - self._work(self._step))
+
+    def line(self, width: int | None = None) -> str:
+        """The line, in at most ``width`` columns: what matters least goes first."""
+        done = min(1.0, self._step / self._total) if self._total else 1.0
+        parts = {
+            "word": "step",
+            "step": f"{self._step:,}/{self._total:,}",
+            "percent": f"{done:4.0%}",
+            "phase": phase_label(self._phase) if self._phase else "",
+            "mlm": self._figures(SHOWN[:2] if "mlm_loss" in self._metrics else SHOWN_OF_TASKS),
+            "nsp": self._figures(SHOWN[2:]),
+            "speed": self._speed(),
+            "eta": f"ETA {duration(self.eta_seconds).replace(' ', '')}" if self.eta_seconds is not None else "",
+        }
+        for drop in (None, "phase", "percent", "word", "speed", "nsp", "mlm", "eta"):
+            parts.pop(drop or "", None)
+            text = "  ".join(part for part in parts.values() if part)
+            if width is None or len(text) <= width:
+                break
+        if width is not None and "phase" in parts and len(text) + BAR_CELLS + 1 <= width:
+            return f"{self._bar(done)} {text}"
+        return text if width is None else text[:width]
+
+    def _figures(self, shown: tuple[tuple[str, str, int], ...]) -> str:
+        return " ".join(
+            f"{label} {self._metrics[name]:.{digits}f}"
+            for name, label, digits in shown
+            if is_number(self._metrics.get(name))
+        )
+
+    def _speed(self) -> str:
+        speed = self._metrics.get("tokens_per_second")
+        return f"{count(speed)} tok/s" if is_number(speed) else ""
+
+    def _bar(self, done: float) -> str:
+        full = int(done * BAR_CELLS)
+        return ("━" * full + "─" * (BAR_CELLS - full)) if self._unicode else ("#" * full + "." * (BAR_CELLS - full))
+
+    def _fit(self, parts: list[str]) -> str:
+        return "  ".join(parts)[: self._width()]
+
+    def _width(self) -> int:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+            return max(20, (columns or 80) - 1)
+        return 79
+
+    def _draw(self) -> None:
+        self._drawn_at, self._pending = self._clock(), False
+        self._write(f"\r\x1b[K{self.line(self._width())}" if self._live else self.line() + "\n")
+
+    def _write(self, text: str) -> None:
+        if self._closed:
+            return
+        try:
+            encoding = getattr(self._stream, "encoding", None) or "utf-8"
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
+            self._stream.flush()
+        except (OSError, ValueError, LookupError):
+            self._closed = True
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+def _can_show(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,368 @@
+"""``report.html``: a run on one page that opens anywhere, also with no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.program import MISSING, duration
+from bert_jax.reporting import run_log, status
+from bert_jax.reporting.charts import Chart, Series, svg
+from bert_jax.reporting.formats import count, figure, is_number, phase_label
+from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
+from bert_jax.reporting.measures import (
+    BASELINES,
+    EXACT,
+    HEADLINE,
+    LOG_SCALE,
+    NOT_DRAWN,
+    TITLES,
+    cell,
+    digits,
+    lower_is_better,
+    title,
+    to_beat,
+)
+from bert_jax.reporting.page import folded, page, section, table
+from bert_jax.reporting.report_errors import errors
+from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
+from bert_jax.storage import files
+
+FILE = "report.html"
+DETAILS = "details.json"  # what a fine-tuned run adds: its errors, and what it looks at
+SPLITS = {"train": "train", "eval": "held-out"}
+MAX_ROWS = 120  # of each split in the table of numbers
+
+
+def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
+    """Write ``workdir/report.html`` from metrics.jsonl and, where they are there, run.json, status.json,
+    baselines.json, examples.json and details.json; return its path.
+
+    Args:
+      state: of the run that writes it as its last act; None: as status.json says.
+
+    Raises:
+      UserError: no record of a run in ``workdir``, or the disk is full.
+    """
+    folder = files.as_path(workdir)
+    if not (folder / run_log.FILE).exists():
+        raise UserError(f"{workdir} has no {run_log.FILE}: nothing was trained there; give the --workdir of a run")
+    records = run_log.read_records(folder / run_log.FILE)
+    if not records:
+        raise UserError(f"{folder / run_log.FILE} holds no record yet; wait for the first evaluation")
+    run = _read(folder / "run.json", {})
+    if state is None:
+        state = _status(workdir)
+    baselines = _read(folder / "baselines.json", {})
+    examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
+    details = sound(_read(folder / DETAILS, {}))
+    tuned = of_fine_tuning(run)
+    best = details.get("best_step")
+    shown = next((r for r in records if r["split"] == "eval" and r["step"] == best), None) or _last(records, "eval")
+    parts = [_header(run, state, records, os.fspath(workdir)), _tiles(records, shown, state, baselines, details)]
+    if tuned:
+        total = state.get("num_train_steps")
+        parts += [
+            section("Scores", scores(details, baselines)),
+            section("Epoch by epoch", epochs(records, run, total, best)),
+        ]
+    if not (tuned and details["splits"]):
+        parts.append(section("Held-out results", _evaluations(records, baselines)))
+    parts += [
+        errors(details),
+        section("What it looks at", attention_pictures(details)),
+        section("Curves", _charts(records, run, baselines)),
+        section("Filling in the blanks", _examples(examples)),
+        section("Where the time went", _goodput(state.get("goodput") or {})),
+        section("What it was made from", _lineage(run, records)),
+        section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None)),
+    ]
+    body = "\n".join(part for part in parts if part)
+    path = folder / FILE
+    files.write_text(path, page(f"{_name(run, workdir)} · bert_jax", body))
+    return os.fspath(path)
+
+
+def _read(path: Any, absent: Any) -> Any:
+    """A JSON file of the same type as ``absent``, which stands for one that is missing or spoilt."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return absent
+    return content if isinstance(content, type(absent)) else absent
+
+
+def _name(run: Mapping[str, Any], workdir: str | os.PathLike[str]) -> str:
+    return str(run.get("name") or os.path.basename(os.fspath(workdir).rstrip("/")) or "run")
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def _status(workdir: str | os.PathLike[str]) -> Mapping[str, Any]:
+    try:
+        return status.read(workdir)
+    except UserError:
+        return {}
+
+
+# ---- The top: name, state, headline figures ----------------------------------------------------------------------
+
+
+def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Record], workdir: str) -> str:
+    word = str(state.get("state") or "")
+    colour = {"finished": "good", "failed": "bad", "stopped": "bad"}.get(word, "neutral")
+    badge = f'<span class="badge {colour}">{escape(word)}</span>' if word else ""
+    times = [record["time"] for record in records]
+    facts = [f"{_moment(min(times))} to {_moment(max(times))}", workdir]
+    restarts = run.get("restarts") or []
+    facts += [f"{len(restarts)} restart{'s' * (len(restarts) > 1)}"] if restarts else []
+    error = f'<p class="soft">{escape(str(state["last_error"]))}</p>' if state.get("last_error") else ""
+    alarms = "".join(
+        f'<p class="soft">alarm at step {alarm["step"]:,}: {escape(str(alarm["text"]))}</p>'
+        for alarm in state.get("alarms", [])
+    )
+    return (
+        f'<header>\n<div class="line"><h1>{escape(_name(run, workdir))}</h1>{badge}</div>\n'
+        f'<p class="soft">{escape(" · ".join(facts))}</p>{error}{alarms}\n</header>'
+    )
+
+
+def _tiles(
+    records: list[Record],
+    shown: Record | None,
+    state: Mapping[str, Any],
+    baselines: Mapping[str, Any],
+    details: Mapping[str, Any],
+) -> str:
+    last = shown or records[-1]
+    kind = "held-out " if last["split"] == "eval" else "train "
+    known = [name for name, value in metrics_of(last).items() if is_number(value)]
+    headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
+    headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
+    tiles = [(kind + n.replace("_", " "), figure(last[n]), *_against(n, last[n], baselines)) for n in headline]
+    step, total = records[-1]["step"], state.get("num_train_steps")
+    tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
+    spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
+    speeds = sorted(r["tokens_per_second"] for r in records if is_number(r.get("tokens_per_second")))
+    speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
+    tiles.append(("time", duration(spent), speed, ""))
+    cells = (
+        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP").replace("f1", "F1"))}</dt>'
+        f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
+        for name, value, note, colour in tiles
+    )
+    return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + "\n</dl>"
+
+
+def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
+    """How far the value is from its first baseline, and whether that is good."""
+    for key, name in BASELINES.get(metric, ()):
+        if is_number(baselines.get(key)):
+            gap = value - baselines[key]
+            colour = "good" if (gap < 0) == metric.endswith("loss") else "bad"
+            return f"{abs(gap):.3f} {'under' if gap < 0 else 'over'} {name} {baselines[key]:.3f}", colour
+    return "", ""
+
+
+def _last(records: Iterable[Record], split: str) -> Record | None:
+    return next((record for record in reversed(list(records)) if record["split"] == split), None)
+
+
+# ---- Curves ------------------------------------------------------------------------------------------------------
+
+
+def _metric_names(records: Iterable[Record]) -> list[str]:
+    """Metrics with at least one number, those of the table first and in its order."""
+    found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
+    return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
+
+
+def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+    marks = tuple(_marks(records, run))
+    charts = []
+    for metric in _metric_names(records):
+        series = tuple(
+            Series(name, points, split)
+            for split, name in SPLITS.items()
+            if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
+        )
+        lines = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
+        log_y, noisy = metric in LOG_SCALE, metric not in EXACT
+        drawing = svg(Chart(title(metric), series, tuple(lines), marks, log_y, digits(metric), noisy))
+        keys = "".join(f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in series)
+        scale = " (log scale)" if metric in LOG_SCALE else ""
+        caption = f'<h3>{escape(title(metric) + scale)}</h3><span class="legend">{keys}</span>'
+        charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{drawing}</figure>')
+    note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
+    note = escape(note + _row_lengths(run))
+    drawings = "\n".join(charts)
+    return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
+
+
+def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+    """Restarts, and the first step of every phase after the first."""
+    for restart in run.get("restarts") or []:
+        step = restart.get("step") if isinstance(restart, Mapping) else restart
+        if step is not None and is_number(step):
+            yield "restart", step
+    if phases := _phases(run):
+        yield from ((phase_label(name), first) for name, first, _ in phases[1:])
+        return
+    before = None
+    for record in records:
+        phase = record.get("phase", before)
+        if before is not None and phase != before:
+            yield phase_label(str(phase)), record["step"]
+        before = phase
+
+
+def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """(name, first step, row length) of each phase, in order; empty where ``run.json`` does not say."""
+    phases, first = [], 0
+    config = _mapping(_mapping(run.get("config")).get("phases"))
+    for name, values in sorted(config.items()):
+        steps, length = (_mapping(values).get(key) for key in ("num_steps", "max_length"))
+        if not (isinstance(steps, int) and isinstance(length, int)):
+            return []
+        phases.append((str(name), first, length))
+        first += steps
+    return phases
+
+
+def _row_lengths(run: Mapping[str, Any]) -> str:
+    """Where the rows of the two curves differ in length: a loss compares with that of like rows alone."""
+    phases = _phases(run)
+    if len({length for _, _, length in phases}) < 2:
+        return ""
+    evaluated = _mapping(_mapping(run.get("config")).get("training")).get("eval_phase") or phases[-1][0]
+    heldout = next((length for name, _, length in phases if name == evaluated), phases[-1][2])
+    train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, length in phases)
+    return (
+        f"Held-out rows have {heldout:,} tokens throughout, train rows {train}: where the lengths differ, the distance "
+        "between the two curves is no overfitting, and the train curve leaps where a phase begins."
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _numbers(records: list[Record]) -> str:
+    names = _metric_names(records)
+    rows, left_out = [], 0
+    for split, label in SPLITS.items():
+        of_split = [record for record in records if record["split"] == split]
+        kept = of_split[:: -(-len(of_split) // MAX_ROWS) or 1]
+        left_out += len(of_split) - len(kept)
+        rows += [(r["step"], label, [cell(r.get(name), name) for name in names]) for r in kept]
+    rows.sort(key=lambda row: row[0])
+    lines = ([f"{step:,}", label, *cells] for step, label, cells in rows)
+    body = table(["step", "rows", *names], lines, numbers_from=2)
+    more = f'<p class="small soft">{left_out:,} more lines are in metrics.jsonl.</p>' if left_out else ""
+    return folded("The numbers behind the curves", f'<div class="small">{body}</div>{more}')
+
+
+# ---- Tables ------------------------------------------------------------------------------------------------------
+
+
+def _evaluations(records: list[Record], baselines: Mapping[str, Any]) -> str:
+    evaluations = [record for record in records if record["split"] == "eval"]
+    rows = []
+    for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
+        known = [record for record in evaluations if is_number(record.get(metric))]
+        best = (min if lower_is_better(metric) else max)(known, key=lambda record: record[metric])
+        first, last = known[0], known[-1]
+        at_best = f"{cell(best[metric], metric)} at step {best['step']:,}"
+        values = [
+            cell(first[metric], metric),
+            cell(last[metric], metric),
+            at_best,
+            to_beat(metric, baselines) or MISSING,
+        ]
+        rows.append([title(metric), *values])
+    return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
+
+
+def _goodput(goodput: Mapping[str, Any]) -> str:
+    parts = sorted(((k, v) for k, v in goodput.items() if is_number(v) and v > 0), key=lambda part: -part[1])
+    total = sum(seconds for _, seconds in parts)
+    bars, keys = [], []
+    for (name, seconds), colour in zip(parts, "abcdefghijk", strict=False):
+        share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
+        bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
+        keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')
+    described = escape(status.goodput_line(dict(parts)))
+    bar = f'<div class="split" role="img" aria-label="{described}">{"".join(bars)}</div>'
+    return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul></div>' if parts else ""
+
+
+def _is_filled(example: Any) -> bool:
+    """Whether it is as ``fill_mask.as_record`` writes it, and nobody else has."""
+    match example:
+        case {"text": str(), "predictions": list(masks)}:
+            pairs = [pair for mask in masks for pair in (mask if isinstance(mask, list) else [None])]
+            return all(isinstance(p, list) and len(p) == 2 and is_number(p[1]) for p in pairs)
+    return False
+
+
+def _examples(examples: list[Any]) -> str:
+    cards = []
+    for example in examples:
+        text = escape(example["text"]).replace("[MASK]", "<mark>[MASK]</mark>")
+        guesses = (
+            f'<div class="guess"><b>{escape(str(word))}</b><i style="width:{100 * min(max(float(p), 0), 1):.1f}%"></i>'
+            f"<span>{float(p):.1%}</span></div>"
+            for candidates in example["predictions"]  # one list for each mask
+            for word, p in candidates
+        )
+        cards.append(f'<div class="card"><p>{text}</p>{"".join(guesses)}</div>')
+    return f'<div class="examples">{"".join(cards)}</div>' if cards else ""
+
+
+def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
+    facts = {k: v for k, v in run.items() if k not in ("config", "restarts", "name") and v not in (None, "", [], {})}
+    if is_number(facts.get("started")):
+        facts["started"] = _moment(facts["started"])
+    restarts = [_restart(restart) for restart in run.get("restarts") or []]
+    rows = [[name.replace("_", " "), _text(value)] for name, value in flatten(facts).items()]
+    rows += [["restarts", "; ".join(restarts)]] if restarts else []
+    lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
+    config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
+    return lineage + (folded("Configuration", table([], config, numbers_from=9)) if config else "")
+
+
+def _restart(restart: Any) -> str:
+    if not isinstance(restart, Mapping):
+        return f"at step {restart}"
+    where = f"at step {restart['step']}" if is_number(restart.get("step")) else ""
+    when = f"on {_moment(restart['time'])}" if is_number(restart.get("time")) else ""
+    return f"{where} {when}".strip() or MISSING
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any], details: Mapping[str, Any] | None) -> str:
+    """``details``: None of a pretraining run."""
+    where = f"--workdir={shlex.quote(workdir)}"
+    listed = [
+        ("Fill in a blank", f"bert-jax fill-mask {where} 'The function returns the [MASK] of the array.'"),
+        ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
+        ("See how the run stands", f"bert-jax status {where}"),
+        ("Write this page again", f"bert-jax report {where}"),
+    ]
+    if details is not None:
+        listed = commands(workdir, details)
+    if run.get("command") and state.get("state") != "finished" and state.get("resumable", True):
+        listed.insert(0, ("Go on where it stopped", str(run["command"])))
+    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escape(what)}</pre></div>" for why, what in listed)
+    return f'<div class="card commands">{"".join(lines)}</div>'

@@ -1,0 +1,181 @@
+"""The part of a report that a fine-tuned model adds: scores, epochs, attention. Read from files, whatever the task."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from bert_jax.reporting.formats import MISSING, is_number
+from bert_jax.reporting.loggers.base import Record, metrics_of
+from bert_jax.reporting.measures import cell, title, to_beat
+from bert_jax.reporting.page import folded, table
+from bert_jax.reporting.pictures import attention
+
+Details = Mapping[str, Any]
+IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both sets of rows, side by side
+MAX_OTHERS = 4  # held-out figures of a row; all of them are under the curves
+
+
+def of_fine_tuning(run: Mapping[str, Any]) -> bool:
+    """Whether ``run.json`` is of a run on labelled examples."""
+    return isinstance(run.get("config"), Mapping) and "task" in run["config"]
+
+
+def sound(details: Mapping[str, Any]) -> Details:
+    """What is of the expected kind in a file that may be of another version, or written by hand."""
+    splits, pictures = details.get("splits"), details.get("attention")
+    named = splits.items() if isinstance(splits, Mapping) else ()
+    listed = pictures if isinstance(pictures, list) else []
+    return {
+        **details,
+        "splits": {name: found for name, found in named if isinstance(found, Mapping)},
+        "attention": [one for one in listed if isinstance(one, Mapping)],
+    }
+
+
+# ---- Scores and epochs -----------------------------------------------------------------------------------------------
+
+
+def scores(details: Details, baselines: Mapping[str, Any]) -> str:
+    """The table of what the chosen step reaches on each split, beside what is reached without reading."""
+    splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
+    if not splits:
+        return ""
+    main = details.get("metric")
+    names = dict.fromkeys(name for found in splits.values() for name in found["metrics"])
+    ordered = sorted(names, key=lambda name: name != main)
+    rows = [
+        [
+            title(name),
+            *(cell(found["metrics"].get(name), name) for found in splits.values()),
+            to_beat(name, baselines) or MISSING,
+        ]
+        for name in ordered
+    ]
+    heads = [f"{name} ({found['num_examples']:,})" for name, found in splits.items()]
+    step = f"Step {details['best_step']:,}" if is_number(details.get("best_step")) else "The chosen step"
+    note = f"{step}, chosen by the held-out {_in_a_line(str(main))}; its predictions are in predictions_*.jsonl."
+    return (
+        f'<p class="small soft">{escape(note)}</p><div class="card">{table(["measure", *heads, "to beat"], rows)}</div>'
+    )
+
+
+def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_step: Any) -> str:
+    """A row an evaluation: train figures since the one before, and those of the held-out rows, side by side."""
+    evaluations = [record for record in records if record["split"] == "eval"]
+    if not evaluations:
+        return ""
+    measured = dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v) and "/" not in k)
+    paired = [name for name in IN_TRAIN_TOO if name in measured]
+    others = [name for name in measured if name not in paired][:MAX_OTHERS]
+    per_epoch = _steps_per_epoch(run, total)
+    rows, before = [], 0
+    for record in evaluations:
+        step = record["step"]
+        label = _epoch(step / per_epoch) if per_epoch else f"step {step:,}"
+        cells = [f"{step:,}"]
+        for name in paired:
+            cells += [cell(train_mean(records, name, before, step), name), cell(record.get(name), name)]
+        cells += [cell(record.get(name), name) for name in others]
+        rows.append([label + (" · chosen" if step == best_step else ""), *cells])
+        before = step
+    heads = [f"{side} {name}" for name in paired for side in ("train", "held-out")]
+    heads += [f"held-out {_in_a_line(name)}" for name in others]
+    note = (
+        "Train figures are means over the steps since the row before, with dropout, while the model was learning. Step "
+        "0 is the model before it, and is never chosen."
+    )
+    body = table(["epoch" if per_epoch else "evaluation", "step", *heads], rows)
+    return f'<div class="card">{body}<p class="small soft">{note}</p></div>'
+
+
+def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> float | None:
+    """Mean of a train metric over the steps (after, until]; each record is a mean over the steps since the last."""
+    total, weight, before = 0.0, 0, 0
+    for record in records:
+        if record["split"] != "train":
+            continue
+        steps, before = record["step"] - before, record["step"]
+        if after < record["step"] <= until and is_number(record.get(name)) and steps > 0:
+            total, weight = total + steps * record[name], weight + steps
+    return total / weight if weight else None
+
+
+def _epoch(value: float) -> str:
+    """Evaluations come after whole steps: one that is a step off the end of an epoch counts as its end."""
+    whole = round(value)
+    return str(whole) if abs(value - whole) < 0.03 else f"{value:.2f}"
+
+
+def _in_a_line(metric: str) -> str:
+    text = metric.replace("_", " ")
+    return text.replace("f1", "F1")
+
+
+def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
+    train = (run.get("config") or {}).get("train") or {}
+    num_epochs = train.get("num_epochs", 3.0) if isinstance(train, Mapping) else None
+    return total / num_epochs if is_number(total) and is_number(num_epochs) and total and num_epochs else None
+
+
+# ---- Attention and commands ------------------------------------------------------------------------------------------
+
+
+def attention_pictures(details: Details) -> str:
+    """All heads of the last layer for a few examples; all but the first are folded."""
+    pictures = details["attention"]
+    parts = []
+    for i, one in enumerate(pictures):
+        largest = max((weight for head in one["weights"] for row in head for weight in row), default=0.0)
+        heads = "\n".join(
+            f"<figure><figcaption>head {head}</figcaption>{attention(one['tokens'], weights, largest)}</figure>"
+            for head, weights in enumerate(one["weights"], start=1)
+        )
+        body = f'<div class="heads">\n{heads}\n</div>'
+        told = _picture_title(one)
+        if i:
+            parts.append(folded(told, body))
+        else:
+            parts.append(f'<div class="card"><h3>{escape(told)}</h3>{body}</div>')
+    if not parts:
+        return ""
+    note = (
+        f"Layer {pictures[0]['layer']}, the last. A row is a token that looks, a column one that is looked at. The "
+        "fullest square is the largest weight of its example. Of a long text those tokens are shown that [CLS] looks "
+        "at most. Point at a square for its pair and weight. What is looked at is not always what decides."
+    )
+    return f'<p class="small soft">{escape(note)}</p>\n' + "\n".join(parts)
+
+
+def _picture_title(one: Mapping[str, Any]) -> str:
+    parts = [str(one["id"])]
+    if one.get("right") is not None:
+        parts.append("right" if one["right"] else "wrong")
+    if one.get("prediction") not in (None, ""):
+        parts.append(f"predicted {_short(one['prediction'])}")
+    if one.get("label") not in (None, "") and one.get("right") is not True:
+        parts.append(f"true {_short(one['label'])}")
+    if one["num_tokens"] > len(one["tokens"]):
+        parts.append(f"{len(one['tokens'])} of {one['num_tokens']} tokens")
+    return " · ".join(parts)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def commands(workdir: str, details: Details) -> list[tuple[str, str]]:
+    """What one does next with a fine-tuned model: (why, command)."""
+    where = f"--workdir={shlex.quote(workdir)}"
+    tell = [("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl")]
+    if details.get("reads") == ["text"]:
+        tell.insert(0, ("Predict a text", f"bert-jax predict {where} 'A text of your own.'"))
+    return [
+        *tell,
+        ("Score examples whose answers are known", f"bert-jax evaluate {where} --input=FILE"),
+        ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
+        ("See how the run stands", f"bert-jax status {where}"),
+        ("Write this page again", f"bert-jax report {where}"),
+    ]

@@ -1,0 +1,315 @@
+"""``status.json``: what a run is doing, for ``bert-jax status`` and whatever watches it from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.errors import UserError, first_line
+from bert_jax.program import duration
+from bert_jax.program import warn as warn_on_stderr
+from bert_jax.reporting.formats import decimal, is_number
+from bert_jax.storage import files, trouble
+
+FILE = "status.json"
+RUNNING = (
+    "starting",
+    "restoring",
+    "compiling",
+    "training",
+    "evaluating",
+    "probing",
+    "saving",
+    "exporting",
+    "reporting",
+)
+ENDED = ("finished", "failed", "interrupted", "preempted")
+# State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
+ACCOUNTS = {
+    "starting": "start",
+    "restoring": "restore",
+    "compiling": "compile",
+    "training": "train",
+    "evaluating": "evaluation",
+    "probing": "probe",
+    "saving": "save",
+    "exporting": "export",
+    "reporting": "report",
+}
+NUMBERS = (
+    "step",
+    "num_train_steps",
+    "eta_seconds",
+    "last_step_time",
+    "last_save_step",
+    "last_save_time",
+    "heartbeat",
+    "pid",
+)
+HEARTBEAT_SECONDS = 15.0
+MAX_SCORES = 4  # of a split, in a line
+MAX_ALARMS = 50  # the newest, in the file
+SHOWN_ALARMS = 5  # the newest, by ``describe``
+SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
+
+
+class StatusFile:
+    """Keeps ``workdir/status.json`` current, from a thread of its own, so that training never waits for a disk.
+
+    Only process 0 of a job has one. What changes is written within ``every_seconds``, the heartbeat every 15 s.
+
+    ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, restore, compile,
+    train, input_wait, evaluation, probe, save, export, report, and lost (done again after a kill). Nothing here raises
+    on a full or broken disk.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
+        self._path = files.as_path(workdir) / FILE
+        self._every = HEARTBEAT_SECONDS if files.is_remote(workdir) else every_seconds
+        earlier = _plain(load(self._path) or {})
+        self._fields: dict[str, Any] = {
+            "state": "starting",
+            "step": earlier.get("step"),
+            "num_train_steps": earlier.get("num_train_steps"),
+            "eta_seconds": None,
+            "last_step_time": None,
+            "last_save_step": earlier.get("last_save_step"),
+            "last_save_time": earlier.get("last_save_time"),
+            "last_error": None,
+            "resumable": True,
+            "alarms": earlier["alarms"],
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": time.time(),
+        }
+        self._goodput: dict[str, float] = dict(earlier["goodput"])
+        self._counted_until, self._warned = time.monotonic(), False
+        self._lock, self._changed, self._ended = threading.RLock(), threading.Event(), threading.Event()
+        self._write()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        self._thread.start()
+
+    def update(self, **fields: Any) -> None:
+        """Set fields: ``state``, ``step``, ``num_train_steps``, ``eta_seconds``, ..."""
+        with self._lock:
+            self._count()
+            if "step" in fields:
+                fields["last_step_time"] = time.time()
+            self._fields.update(fields)
+        self._changed.set()
+
+    @contextlib.contextmanager
+    def during(self, state: str) -> Iterator[None]:
+        """Be in ``state`` (``compiling``, ``evaluating``, ``saving``) for a while, then in the one before."""
+        before = self._fields["state"]
+        self.update(state=state)
+        try:
+            yield
+        finally:
+            self.update(state=before)
+
+    def waited(self, seconds: float) -> None:
+        """So much of the time counted as training was spent waiting for input."""
+        self._move("train", "input_wait", seconds)
+
+    def lost(self, seconds: float) -> None:
+        """So much of the time counted as training, before a restart, has to be done again."""
+        self._move("train", "lost", seconds)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of ``step`` is on disk."""
+        self.update(last_save_step=step, last_save_time=time.time())
+
+    def alarm(self, step: int, text: str) -> None:
+        """A person should look at what was found at ``step``."""
+        self.update(alarms=[*self._fields["alarms"], {"step": step, "text": text}][-MAX_ALARMS:])
+
+    def cut_back(self, step: int) -> None:
+        """Only what was found up to ``step`` stands."""
+        self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
+
+    def end(self, state: str, error: str | None = None, resumable: bool = True) -> None:
+        """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``; and whether the same command can
+        go on from there."""
+        self._ended.set()
+        self._changed.set()
+        self._thread.join(timeout=30)
+        eta = 0.0 if state == "finished" else None
+        self.update(state=state, last_error=error, resumable=resumable, eta_seconds=eta)
+        self._write()
+
+    def _beat(self) -> None:
+        while not self._ended.is_set():
+            if self._changed.wait(HEARTBEAT_SECONDS):
+                self._changed.clear()
+            if not self._ended.is_set():
+                with trouble.at_once():  # what is late would overwrite the last word
+                    self._write()
+            self._ended.wait(self._every)
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if account := ACCOUNTS.get(self._fields["state"]):
+            self._goodput[account] = self._goodput.get(account, 0.0) + now - self._counted_until
+        self._counted_until = now
+
+    def _move(self, source: str, target: str, seconds: float) -> None:
+        with self._lock:
+            self._count()
+            seconds = min(seconds, self._goodput.get(source, 0.0))
+            self._goodput[source] = self._goodput.get(source, 0.0) - seconds
+            self._goodput[target] = self._goodput.get(target, 0.0) + seconds
+
+    def content(self) -> dict[str, Any]:
+        """What the file says from now on."""
+        with self._lock:
+            self._count()
+            goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
+            return {**self._fields, "heartbeat": time.time(), "goodput": goodput}
+
+    def _write(self) -> None:
+        content = self.content()
+        try:
+            files.write_text(self._path, json.dumps(content, indent=2) + "\n")
+        except Exception as error:  # a store's client raises what it likes, and training goes on
+            if not self._warned:
+                warn_on_stderr(f"cannot write {self._path}: {error}; training goes on")
+            self._warned = True
+
+
+def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
+    """The status of a run, with ``state`` "stopped" where it claims to run but its process gives no sign of life.
+
+    Adds ``command``, which runs or resumes it, if the workdir's run.json names it.
+
+    Raises:
+      UserError: ``workdir`` holds no run, or its status does not say how it stands.
+    """
+    try:
+        content = _parsed((files.as_path(workdir) / FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        content = None
+    except UserError:
+        raise
+    except Exception as error:  # a store's client raises what it likes
+        raise UserError(
+            f"{workdir}/{FILE} cannot be read ({first_line(error)}); check the rights, and the way there"
+        ) from error
+    if content is None:
+        raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
+    status = _plain(content)
+    if status["state"] not in (*RUNNING, *ENDED):
+        raise UserError(f"{workdir}/{FILE} is spoilt: it names no state; a run that goes on there writes it anew")
+    run = load(files.as_path(workdir) / "run.json") or {}
+    if status["state"] in RUNNING and not _alive(status):
+        status["state"] = "stopped"
+    return {**status, "command": run.get("command")}
+
+
+def describe(workdir: str | os.PathLike[str]) -> str:
+    """The status as lines for a person."""
+    status, now = read(workdir), time.time()
+    lines = [*_lines(status, now), *_scores(load(files.as_path(workdir) / "results.json") or {})]
+    return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
+
+
+def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the chosen step of a fine-tuned model reaches on each split, the figure that chose it first."""
+    if not is_number(results.get("best_step")):
+        return
+    yield "chosen", f"step {results['best_step']:,}"
+    splits = results.get("metrics")
+    for name, metrics in splits.items() if isinstance(splits, dict) else ():
+        known = [(k, v) for k, v in metrics.items() if is_number(v)] if isinstance(metrics, dict) else []
+        known.sort(key=lambda item: item[0] != results.get("metric"))
+        yield name, ", ".join(f"{k.replace('_', ' ')} {decimal(v)}" for k, v in known[:MAX_SCORES])
+
+
+def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
+    state = status["state"]
+    stopped = state == "stopped"
+    where = f" (process {status['pid']} on {status['host']})" if state in RUNNING else ""
+    alarms = status["alarms"]
+    alarmed = ", with alarms" if alarms else ""
+    yield "state", ("stopped without a word (killed?)" if stopped else state) + where + alarmed
+    if stopped and status["heartbeat"]:
+        yield "seen", f"{duration(now - status['heartbeat'])} ago"
+    step, total = status.get("step"), status.get("num_train_steps")
+    if is_number(step):
+        yield "step", f"{step:,}" + (f" of {total:,} ({step / total:.1%})" if total else "")
+    for alarm in alarms[-SHOWN_ALARMS:]:
+        yield "alarm", f"at step {alarm['step']:,}: {alarm['text']}"
+    if state in RUNNING and is_number(status.get("eta_seconds")):
+        yield "ETA", duration(status["eta_seconds"])
+    quiet = now - (status.get("last_step_time") or now)
+    if state == "training" and quiet > SILENCE_SECONDS:
+        yield "quiet", f"no step reported for {duration(quiet)}"
+    saved, when = status["last_save_step"], status["last_save_time"]
+    ago = f", {duration(now - when)} ago" if when else ""
+    yield "saved", "nothing yet" if saved is None else f"step {saved:,}{ago}"
+    yield "time", goodput_line(status.get("goodput") or {})
+    yield "error", status.get("last_error") or ("none" if state in ENDED else "")
+    if state != "finished" and state not in RUNNING:
+        command = status["command"] or "run the command that started it again"
+        yield "resume", command if status["resumable"] else "not with the same command: it would end the same way"
+
+
+def goodput_line(goodput: Mapping[str, float]) -> str:
+    """``12 m 05 s: train 80 %, compile 12 %, ...``, the largest first."""
+    total = sum(goodput.values())
+    parts = sorted(goodput.items(), key=lambda item: -item[1])
+    shares = [f"{name.replace('_', ' ')} {seconds / total:.0%}" for name, seconds in parts if seconds > 0.005 * total]
+    return f"{duration(total)}: {', '.join(shares)}" if total else ""
+
+
+def _alive(status: Mapping[str, Any]) -> bool:
+    if status["heartbeat"] is None or time.time() - status["heartbeat"] > SILENCE_SECONDS:
+        return False
+    if status["host"] != socket.gethostname():
+        return True
+    if status["pid"] is None:
+        return False
+    try:
+        os.kill(int(status["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # there, and somebody else's
+        return True
+    return True
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with every field that is read here: None for a number that is missing or is none, as in a file that was
+    spoilt or written by hand."""
+    numbers = {name: value if is_number(value := content.get(name)) else None for name in NUMBERS}
+    goodput = content.get("goodput")
+    shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}
+    others = {"state": None, "host": None, "last_error": None, "resumable": True}
+    return {**others, **content, **numbers, "goodput": shares, "alarms": _alarms(content.get("alarms"))}
+
+
+def _alarms(content: Any) -> list[dict[str, Any]]:
+    found = content if isinstance(content, list) else []
+    return [alarm for alarm in found if isinstance(alarm, dict) and is_number(alarm.get("step")) and alarm.get("text")]
+
+
+def load(path: Any) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing or holds none."""
+    try:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,140 @@
+"""``details.json``: what the page of a fine-tuned run shows beside its curves: errors and attention, with texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.features.attention_maps import attention_maps
+from bert_jax.records import Example
+from bert_jax.reporting.report import DETAILS
+from bert_jax.runs.prediction import Predictor
+from bert_jax.storage import files
+from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, sureness
+
+Records = Sequence[Mapping[str, Any]]
+MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # of an attention picture; where there are many heads to draw
+MANY_HEADS = 8
+NUM_WRONG, NUM_PICTURES = 2, 3
+CANDIDATES = 40  # of each sort, among which the short ones are taken
+
+
+def write_details(
+    workdir: str,
+    predictor: Predictor,
+    splits: Mapping[str, Sequence[Example]],
+    predictions: Mapping[str, Records],
+    results: Mapping[str, Any],
+) -> None:
+    """Write ``workdir/details.json``.
+
+    Args:
+      predictions: by split, one record an example, in the same order.
+      results: ``best_step`` and, by split, ``metrics``.
+    """
+    facts, config = predictor.trained.facts, predictor.config
+    entities = None
+    if getattr(config, "metrics", None) == "entities":
+        entities = {"mode": config.mode, "scheme": config.scheme}
+    shown = {
+        name: {
+            "num_examples": len(splits[name]),
+            "metrics": results["metrics"].get(name, {}),
+            **findings(facts["labels"], splits[name], records, entities),
+        }
+        for name, records in predictions.items()
+    }
+    first = next((name for name in predictions if name.startswith("dev")), None)
+    content = {
+        "task": facts["task"]["name"],
+        "metric": results.get("metric"),
+        "best_step": results["best_step"],
+        "reads": list(predictor.task.roles.required),
+        "labels": list(facts["labels"]),
+        "splits": shown,
+        "attention": pictures(predictor, splits[first], predictions[first]) if first else [],
+    }
+    files.write_text(files.as_path(workdir) / DETAILS, json.dumps(content, ensure_ascii=False))
+
+
+def pictures(predictor: Predictor, examples: Sequence[Example], records: Records) -> list[dict[str, Any]]:
+    """Attention of the last layer for some wrong and some right examples.
+
+    Returns:
+      For each ``id``, ``right`` (None where that is no question), ``prediction``, ``label``, ``tokens`` (of many those
+      that [CLS] looks at most, in their order), ``num_tokens`` (all of them), ``layer`` (from 1) and ``weights``
+      [H][L][L] among the shown tokens.
+    """
+    trained = predictor.trained
+    if "encoder" not in trained.params:
+        return []
+    chosen = _candidates(examples, records)
+    if not chosen:
+        return []
+    task = predictor.make_task([examples[i] for i in chosen], "shown")
+    rows, by_row = task.rows["shown"], task.rows["shown"].arrays["example_ids"]
+    sequences = []
+    for place, i in enumerate(chosen):
+        row = int(np.argmax(by_row == place)) * (rows.num_choices or 1)
+        row += records[i]["prediction"] if kind_of(records[i]) == "choices" else 0
+        sequences.append(slice(int(rows.offsets[row]), int(rows.offsets[row + 1])))
+    kept = _short_ones(chosen, sequences, [is_wrong(examples[i], records[i]) for i in chosen])
+    ids, types = (
+        [rows.sequences[name][sequences[place]] for place in kept] for name in ("input_ids", "token_type_ids")
+    )
+    found = attention_maps(trained, ids, types, layers=(-1,))
+    return [
+        _picture(predictor, records[chosen[place]], is_wrong(examples[chosen[place]], records[chosen[place]]), *one)
+        for place, *one in zip(kept, ids, found, strict=True)
+    ]
+
+
+def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
+    """Numbers of the surest wrong and of the surest right ones; where none is wrong or right, of the first."""
+    verdicts = [is_wrong(example, record) for example, record in zip(examples, records, strict=True)]
+    if all(verdict is None for verdict in verdicts):
+        return list(range(min(len(records), CANDIDATES)))
+    numbers = sorted(
+        (i for i, verdict in enumerate(verdicts) if verdict is not None),
+        key=lambda i: -sureness(examples[i], records[i]),
+    )
+    wrong, right = ([i for i in numbers if verdicts[i] is side] for side in (True, False))
+    return [*wrong[:CANDIDATES], *right[:CANDIDATES]]
+
+
+def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequence[bool | None]) -> list[int]:
+    """Places in ``chosen``: two wrong ones if there are, then right ones; those that fit the picture before others."""
+
+    def fitting(verdict: Any) -> list[int]:
+        places = [place for place in range(len(chosen)) if bool(wrong[place]) is verdict]
+        return sorted(places, key=lambda place: sequences[place].stop - sequences[place].start > MAX_TOKENS)
+
+    bad = fitting(True)[:NUM_WRONG]
+    return bad + fitting(False)[: NUM_PICTURES - len(bad)]
+
+
+def _picture(
+    predictor: Predictor, record: Mapping[str, Any], wrong: bool | None, ids: np.ndarray, maps: np.ndarray
+) -> dict[str, Any]:
+    told = {
+        name: value if isinstance(value, int | float) else clipped(value, 80)
+        for name in ("prediction", "label")
+        if isinstance(value := record.get(name), str | int | float)
+    }
+    looked_at = maps[0, :, 0].mean(axis=0)  # [L]
+    looked_at[0] = np.inf  # [CLS] itself is always shown
+    most = MAX_TOKENS if maps.shape[1] <= MANY_HEADS else MAX_TOKENS_OF_MANY
+    shown = np.sort(np.argsort(-looked_at, kind="stable")[:most])
+    weights = maps[0][:, shown][:, :, shown].astype(np.float64)
+    return {
+        "id": record["id"],
+        "right": None if wrong is None else not wrong,
+        **told,
+        "tokens": [predictor.trained.tokenizer.vocab[i] for i in ids[shown]],
+        "num_tokens": len(ids),
+        "layer": predictor.trained.config.num_layers,
+        "weights": np.round(weights, 4).tolist(),
+    }

@@ -1,0 +1,362 @@
+"""Fine-tuning: labelled examples in; a model, its predictions and a report out. The same call resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+import jax
+
+from bert_jax import catalogue, configuration
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.cluster import distributed
+from bert_jax.configuration import changed, old_defaults
+from bert_jax.corpora.prepare import VocabularyConfig
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import Roles
+from bert_jax.examples.load import DataConfig, load
+from bert_jax.interchange.architectures import of_facts
+from bert_jax.interchange.initial import continued_seed, find_initial, frozen_parts, start_from
+from bert_jax.models.config import ModelConfig
+from bert_jax.program import program
+from bert_jax.records import Example
+from bert_jax.reporting import run_record
+from bert_jax.reporting.loggers.base import check_loggers
+from bert_jax.reporting.observer import Observer, observe
+from bert_jax.rows.encoded import ExampleRows, steps_per_epoch
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.runs.details import write_details
+from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
+from bert_jax.runs.model_choice import choose_model, what_gives_way
+from bert_jax.runs.prediction import Predictor, write_predictions
+from bert_jax.runs.pretraining import export_newest, report_at_the_end
+from bert_jax.storage import files
+from bert_jax.tasks.base import KIND, ExampleTask, Setting
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
+from bert_jax.training.memory import check_fits
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.selection import SelectionConfig
+
+Note = Callable[[str], None]
+FREE_DATA_FIELDS = ("overlap",)
+MOST_EPOCHS = 1_000_000  # a number of steps stays a number
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """``config.train``. Devlin et al. 2019, appendix A.3: batches of 16 or 32, rates of 5e-5, 3e-5 or 2e-5, 2 to 4
+    epochs, and the warm-up of google-research/bert."""
+
+    learning_rate: float = 2e-5  # at the end of the warm-up
+    num_epochs: float = 3.0
+    batch_size: int = 32
+    max_length: int = 128
+    warmup_fraction: float = 0.1  # of the steps
+    schedule: Literal["linear_from_zero", "linear", "cosine"] = "linear_from_zero"
+    evaluations_per_epoch: int = 1
+    logs_per_evaluation: int = 10
+    buckets: Literal["none", "lengths"] = "lengths"  # lengths: rows of a batch are of about one length
+
+    def __post_init__(self) -> None:
+        configuration.check_fields(
+            self, "config.train", "more than 0 is needed", "learning_rate", sound=lambda v: v > 0
+        )
+        epochs = f"more than 0 and at most {MOST_EPOCHS:,} is allowed"
+        configuration.check_fields(self, "config.train", epochs, "num_epochs", sound=lambda v: 0 < v <= MOST_EPOCHS)
+        room = "at least 8 is needed: the special tokens of a pair are three"
+        configuration.check_fields(self, "config.train", room, "max_length", sound=lambda v: v >= 8)
+        whole = ("batch_size", "evaluations_per_epoch", "logs_per_evaluation")
+        configuration.check_fields(self, "config.train", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
+        share = "from 0 to below 1 is allowed"
+        configuration.check_fields(self, "config.train", share, "warmup_fraction", sound=lambda v: 0 <= v < 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningOptimizerConfig(OptimizerConfig):
+    """``config.optimizer``. Adam's bias is corrected: without that, fine-tuning on small data often fails, and differs
+    more from seed to seed (Zhang et al. 2021, arXiv 2006.05987, section 4)."""
+
+    bias_correction: Literal["none", "standard"] = changed("standard", before="none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A fine-tuning recipe, typed: every key of the config is a field of this class or of the classes it names."""
+
+    task: Mapping[str, Any]  # name, and what that task takes
+    data: DataConfig
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # size, where it starts from zero; dropout
+    train: TrainConfig = TrainConfig()
+    seed: int = 0
+    vocab: VocabularyConfig = VocabularyConfig()  # where it starts from zero
+    weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: architecture and vocabulary of --init alone
+    frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
+    bilstm_layers: int = 0  # of a BiLSTM between encoder and head, as in the paper's ablation
+    optimizer: FinetuningOptimizerConfig = FinetuningOptimizerConfig()
+    selection: SelectionConfig = SelectionConfig()  # metric "": the task's own
+    mesh: MeshConfig = MeshConfig()
+    loader: LoaderConfig = LoaderConfig()
+    micro_batches: int = 1
+    loggers: tuple[str, ...] = ("tensorboard",)
+    export: bool = True  # write a Hugging Face directory at the end; a model with a BiLSTM has no class there
+
+    def __post_init__(self) -> None:
+        configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same run. The rest is free."""
+        tree: dict[str, Any] = dataclasses.asdict(self)
+        for free in ("mesh", "loader", "micro_batches", "loggers", "export"):
+            del tree[free]
+        tree["data"] = {name: value for name, value in tree["data"].items() if name not in FREE_DATA_FIELDS}
+        del tree["vocab"]["path"]
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line adds to a recipe."""
+
+    workdir: str
+    data: str  # the folder that config.data.splits are relative to
+    command: str = ""
+    init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]; None: from zero
+    typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
+
+
+def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+    """Run a recipe to its end in ``request.workdir``, from wherever it stands.
+
+    Returns:
+      The metrics of the best evaluation; {} on all processes of a job but the first.
+
+    Raises:
+      UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
+    """
+    settings, room, task_config = checked(
+        run_record.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
+    )
+    absent = {"model": old_defaults(ModelConfig), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
+
+    workdir = request.workdir
+    with run_record.only_writer(workdir):
+        saved = distributed.first_says("the saved steps", saved_steps(workdir))
+        initial = find_initial(request.init, workdir, resumes=bool(saved))
+        if initial is None and settings.weights == "pretrained" and settings.frozen:
+            raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
+        notes = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
+        splits = load(settings.data, request.data, room.Task.roles, notes.append)
+        check_splits(splits)
+        train = next(examples for name, examples in splits.items() if name.startswith("train"))
+        labels = room.Task.labels(task_config, all_to_train_on(settings.data, request.data, room.Task.roles, train))
+        identity = settings.identity() | {"init": request.init}
+        meant = old_defaults(Settings) | absent
+        run = run_record.described(workdir, config, identity, request.command, bound=bool(saved), absent=meant)
+        given = initial if settings.weights == "pretrained" else None
+        seed, parent = continued_seed(settings.seed, given, "fine-tuning")
+        settings = dataclasses.replace(settings, seed=seed)
+        tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, room.Task.roles)
+        model = choose_model(settings.model, tokenizer.size, initial)
+        trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
+        task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
+        task.check(splits)
+        for name in () if saved else [name for name in splits if name.startswith("test")]:  # read again at the end
+            room.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
+        experiment = make_experiment(settings, task)
+        experiment.check()
+        check_fits(
+            model.num_parameters, {"config.train.batch_size": (settings.train.batch_size, task.batch_specs[KIND])}
+        )
+        check_metric(settings.selection.metric, task, experiment)
+        jax.eval_shape(task.init, jax.random.key(0))  # finds what the model cannot be built of
+        distributed.wait("the vocabulary", tokenizer.sha256)
+        distributed.wait("the examples", fingerprint(splits))
+        if not saved and distributed.is_first():
+            keep_vocabulary(tokenizer, workdir)
+        observer = observe(workdir, run, experiment.phases.num_steps, settings.loggers)
+        with observer.to_the_end():
+            for line in [*notes, *task.notes, *describe(task, splits, experiment)]:
+                observer.note(line)
+            facts = {
+                "model": dataclasses.asdict(model),
+                "lowercase": tokenizer.lowercase,
+                "vocabulary_sha256": tokenizer.sha256,
+                "corpus_fingerprint": fingerprint(splits),
+                "task": {"name": settings.task["name"], **dataclasses.asdict(task_config)},
+                "labels": list(labels),
+                "max_length": settings.train.max_length,
+                "bilstm_layers": settings.bilstm_layers,
+                "data": dataclasses.asdict(settings.data),
+                **parent,
+            }
+            if distributed.is_first():
+                run = run_record.settle(workdir, run, facts, absent)
+                files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
+            head = of_facts(facts) if room.Task.exported else None
+            start = None
+            if given and not saved:
+                start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
+            frozen = frozen_parts(settings.frozen, given, workdir, facts, bool(saved))
+            train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
+            if not distributed.is_first():
+                return {}
+            return finish(settings, request, splits, observer, experiment.selection.metric)
+
+
+def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
+    """(settings, file of the task, its config) of a recipe. Raises ``UserError`` for a key or a value that is none."""
+    if "objective" in config:
+        raise UserError(
+            "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or choose "
+            "one of configs/finetune"
+        )
+    settings = configuration.build(Settings, config, "config")
+    check_loggers(settings.loggers)
+    room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
+    own = {name: value for name, value in settings.task.items() if name != "name"}
+    if room.Task.whole_batches and settings.micro_batches > 1:
+        raise UserError(
+            f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
+            "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
+        )
+    return settings, room, configuration.build(room.Config, own, "config.task", also=("name",))
+
+
+def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
+    """The examples to train on, of which config.data.train_fraction may have taken a part without the rarest labels."""
+    if config.train_fraction == 1.0:
+        return chosen
+    splits = load(dataclasses.replace(config, train_fraction=1.0), folder, roles, lambda _: None)
+    return next(examples for name, examples in splits.items() if name.startswith("train"))
+
+
+def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
+    """Raises ``UserError`` unless there is one split to train on and one to evaluate on."""
+    train = [name for name in splits if name.startswith("train")]
+    if len(train) != 1 or not any(name.startswith("dev") for name in splits):
+        raise UserError(
+            f"the splits are {', '.join(splits) or 'none'}; needed are one train split, and one dev split or "
+            "config.data.dev_fraction"
+        )
+
+
+def setting(
+    settings: Settings,
+    splits: Mapping[str, tuple[Example, ...]],
+    tokenizer: Tokenizer,
+    model: ModelConfig,
+    labels: tuple[str, ...],
+) -> Setting:
+    """What the task is given."""
+    train = settings.train
+    model.check_lengths({"train": train.max_length})
+    return Setting(
+        splits,
+        tokenizer,
+        model,
+        labels,
+        train.max_length,
+        train.batch_size,
+        settings.seed,
+        train.buckets,
+        settings.frozen,
+        settings.bilstm_layers,
+    )
+
+
+def make_experiment(settings: Settings, task: ExampleTask) -> Experiment:
+    """Steps, cadence and choice of the run, from epochs."""
+    train = settings.train
+    source = task.source("train", KIND, 0)
+    assert isinstance(source, ExampleRows)
+    num_steps = max(1, round(train.num_epochs * steps_per_epoch(source, train.batch_size)))
+    every = max(1, -(-num_steps // max(1, round(train.num_epochs * train.evaluations_per_epoch))))
+    phase = Phase(num_steps, train.batch_size, task.lengths[KIND], KIND)
+    schedule = ScheduleConfig(train.schedule, train.learning_rate, round(train.warmup_fraction * num_steps))
+    metric = settings.selection.metric or task.main_metric
+    return Experiment(
+        seed=settings.seed,
+        phases=Phases((phase,)),
+        optimizer=settings.optimizer,
+        schedule=schedule,
+        mesh=settings.mesh,
+        training=TrainingConfig(
+            log_every_steps=max(1, every // train.logs_per_evaluation),
+            eval_every_steps=every,
+            eval_rows=2**31,
+            micro_batches=settings.micro_batches,
+            loggers=settings.loggers,
+        ),
+        checkpoints=CheckpointConfig(every_steps=every, keep=1),
+        loader=settings.loader,
+        selection=dataclasses.replace(settings.selection, metric=metric),
+        batch_key="config.train.batch_size",
+    )
+
+
+def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None:
+    """Raise ``UserError`` unless an evaluation reports ``metric``, or it is ""; no model is run."""
+    if not metric:
+        return
+    evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
+    if metric not in (known := evaluation.metric_names()):
+        raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
+
+
+def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
+    """Hash of all examples, in their order."""
+    digest = hashlib.sha256()
+    for name, examples in splits.items():
+        digest.update(f"{name} {len(examples)}\n".encode())
+        for example in examples:
+            digest.update(json.dumps(example, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
+    """What is about to be trained, and what became of the examples."""
+    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
+    labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
+    phase = experiment.phases.phases[0]
+    lengths = ", ".join(str(n) for n in task.lengths.values())
+    return [
+        f"examples: {sizes}{labels}",
+        f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {lengths}; an evaluation every "
+        f"{experiment.training.eval_every_steps:,}",
+    ]
+
+
+def finish(
+    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer, metric: str
+) -> dict[str, float]:
+    """Predictions of the best checkpoint, which ``metric`` has chosen, report and export."""
+    workdir = files.as_path(request.workdir)
+    with observer.shown("reporting"):
+        predictor = Predictor.load(request.workdir)
+        results: dict[str, Any] = {"best_step": predictor.step, "metric": metric, "metrics": {}}
+        predictions: dict[str, Any] = {}
+        for name, examples in splits.items():
+            if not name.startswith("train"):
+                results["metrics"][name], predictions[name] = predictor.predict(examples, name)
+                write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
+        files.write_text(workdir / "results.json", json.dumps(results, indent=1))
+        write_details(request.workdir, predictor, splits, predictions, results)
+    plain = predictor.task.exported and not settings.bilstm_layers
+    exports = settings.export and plain and predictor.trained.config.attention == "bidirectional"
+    model = export_newest(request.workdir, observer) if exports else None
+    where = f"report {report_at_the_end(request.workdir, observer)}" + (f", model {model}" if model else "")
+    observer.note(
+        f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"
+        f"next: {program()} predict --workdir={request.workdir} --input=FILE"
+    )
+    return results["metrics"][next(name for name in splits if name.startswith("dev"))]  # type: ignore[no-any-return]

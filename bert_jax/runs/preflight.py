@@ -1,0 +1,240 @@
+"""Before a pod job is started: do its hosts fit together, and is all there that it needs? Minutes, not hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import configuration
+from bert_jax.cluster import distributed
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.pretraining import Settings
+from bert_jax.storage import files
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.training import mesh as meshes
+
+NUM_READS = 1_000
+ALL_REDUCE_BYTES = 64 * 2**20
+SLOW_READ_SECONDS = 0.02  # of one block; a batch of 256 rows then takes seconds
+STATE_COPIES = 3  # parameters and two moments, float32
+KEPT = 2  # steps on the disk at a time, at least
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A line of the table. ``verdict``: "ok", "slow" or "bad"; "bad" forbids the start."""
+
+    name: str
+    found: str
+    verdict: str
+    advice: str = ""
+
+
+def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
+    """Check the job that this process is one of. Every process gets the same findings.
+
+    Raises:
+      UserError: a recipe that is none.
+    """
+    settings = configuration.build(Settings, config, "config")
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    own = {"config": digest, **_of_host(), **_of_inputs(settings, workdir), **_of_workdir(workdir)}
+    told = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
+    findings = [
+        _processes(told),
+        *(_alike(name, told) for name in ("code", "config", "Python", "jax", "devices a process")),
+    ]
+    findings += [_alike(name, told, needed=True) for name in ("vocabulary", "corpus")]
+    findings += [_shared(told), _layout(settings), _reads(told), _disk(told, settings), _all_reduce()]
+    return findings
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """For the terminal."""
+    width = max(len(finding.name) for finding in findings)
+    lines = []
+    for finding in findings:
+        advice = f"; {finding.advice}" if finding.advice else ""
+        lines.append(f"{finding.verdict:<5} {finding.name:<{width}}  {finding.found}{advice}")
+    bad = [finding.name for finding in findings if finding.verdict == "bad"]
+    lines.append(f"verdict: {'do not start: ' + ', '.join(bad) if bad else 'ready'}")
+    return "\n".join(lines)
+
+
+# ---- What a process tells of itself ----------------------------------------------------------------------------------
+
+
+def _of_host() -> dict[str, Any]:
+    devices = jax.local_devices()
+    return {
+        "host": socket.gethostname(),
+        "index": jax.process_index(),
+        "seen": jax.process_count(),
+        "code": distributed.code_hash(),
+        "Python": platform.python_version(),
+        "jax": jax.__version__,
+        "devices a process": f"{len(devices)} x {devices[0].device_kind}",
+    }
+
+
+def _of_inputs(settings: Settings, workdir: str) -> dict[str, Any]:
+    """Hashes of vocabulary and corpus, and seconds of a random read; None where something is missing."""
+    found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None}
+    path = settings.vocab.path or tokenizers.existing(workdir)
+    if path:
+        found["vocabulary"] = _or_none(lambda: tokenizers.load(path, settings.vocab.lowercase).sha256[:12])
+    inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
+    if all(files.committed(place) for place in inputs.places().values()):
+        found["corpus"] = _or_none(lambda: inputs.there().fingerprint[:12])
+        found["read seconds"] = _or_none(lambda: _read_seconds(inputs.there()))
+    return found
+
+
+def _or_none(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (UserError, OSError):
+        return None
+
+
+def _read_seconds(corpus: Mixture) -> float:
+    """Of one of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
+    rng = np.random.default_rng(0)
+    splits = [part.split("train") for part in corpus.parts.values()]
+    which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
+    reads = []
+    for split in (splits[number] for number in which):
+        length = min(128, split.num_tokens)
+        reads.append((split, rng.integers(0, split.num_tokens - length + 1, 1), np.array([length])))
+    start = time.perf_counter()
+    for split, first, length in reads:
+        split.read(first, length)
+    return (time.perf_counter() - start) / NUM_READS
+
+
+def _of_workdir(workdir: str) -> dict[str, Any]:
+    """Whether this process sees there what process 0 writes, and can write itself."""
+    folder = files.as_path(workdir)
+    token = distributed.exchange("preflight token", uuid.uuid4().hex)[0]
+    mine, theirs = (folder / f".preflight-{token}-{number}" for number in (jax.process_index(), 0))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mine.write_text(token)
+        writes = True
+    except (OSError, UserError):  # a store refuses, or does not answer
+        writes = False
+    distributed.wait("preflight files written")
+    sees = _or_none(lambda: theirs.exists() and theirs.read_text() == token) is True
+    distributed.wait("preflight files seen")
+    if writes:
+        mine.unlink()
+    free = None if files.is_remote(workdir) or not writes else shutil.disk_usage(folder).free
+    return {"workdir": str(workdir), "writes": writes, "sees": sees, "free": free}
+
+
+# ---- What process 0 makes of it --------------------------------------------------------------------------------------
+
+
+def _processes(told: Sequence[Mapping[str, Any]]) -> Finding:
+    indices, hosts = sorted(one["index"] for one in told), sorted({one["host"] for one in told})
+    found = f"{len(told)} on {len(hosts)} host{'s' * (len(hosts) != 1)}, {len(jax.devices())} devices"
+    if indices != list(range(len(told))) or any(one["seen"] != len(told) for one in told):
+        return Finding("processes", f"{found}, of indices {indices}", "bad", "start every process with its own number")
+    return Finding("processes", found, "ok")
+
+
+def _alike(name: str, told: Sequence[Mapping[str, Any]], needed: bool = False) -> Finding:
+    values = [one[name] for one in told]
+    without = [one["host"] for one in told if one[name] is None]
+    if needed and len(without) == len(told) == 1:
+        return Finding(name, "missing: the run makes it", "ok")
+    if needed and len(without) == len(told):
+        advice = f"make it once: bert-jax {'vocab' if name == 'vocabulary' else 'corpus'}, and name it in the config"
+        return Finding(name, "missing", "bad", advice)
+    if len(set(values)) == 1:
+        return Finding(name, str(values[0]), "ok")
+    others = [f"{one[name]} on {one['host']} (process {one['index']})" for one in told if one[name] != values[0]]
+    return Finding(name, f"{values[0]} on {told[0]['host']}, {', '.join(others[:3])}", "bad", "make them the same")
+
+
+def _shared(told: Sequence[Mapping[str, Any]]) -> Finding:
+    cannot = [f"process {one['index']} on {one['host']}" for one in told if not one["writes"]]
+    blind = [f"process {one['index']} on {one['host']}" for one in told if not one["sees"]]
+    if cannot:
+        return Finding(
+            "workdir", f"{told[0]['workdir']}: {', '.join(cannot[:3])} cannot write", "bad", "mend its rights"
+        )
+    if blind:
+        found = f"{told[0]['workdir']}: {', '.join(blind[:3])} sees not what process 0 writes"
+        return Finding("workdir", found, "bad", "choose a shared mount or gs://")
+    return Finding("workdir", f"{told[0]['workdir']}: written and seen by all", "ok")
+
+
+def _layout(settings: Settings) -> Finding:
+    try:
+        settings.experiment().check()
+    except UserError as error:
+        return Finding("mesh and batch", str(error), "bad")
+    shape = meshes.make_mesh(settings.mesh).shape
+    sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in settings.experiment().phases.phases)
+    return Finding("mesh and batch", f"{', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}", "ok")
+
+
+def _reads(told: Sequence[Mapping[str, Any]]) -> Finding:
+    times = {one["host"]: one["read seconds"] for one in told if one["read seconds"] is not None}
+    if not times:
+        return Finding("random reads", "not tried: no corpus", "ok")
+    host = max(times, key=lambda name: times[name])
+    found = f"{NUM_READS:,} of the corpus, {1e3 * times[host]:.2f} ms each on {host}, the slowest"
+    if times[host] > SLOW_READ_SECONDS:
+        return Finding("random reads", found, "slow", "copy the corpus to a local disk, or raise loader.num_workers")
+    return Finding("random reads", found, "ok")
+
+
+def _disk(told: Sequence[Mapping[str, Any]], settings: Settings) -> Finding:
+    free = [one["free"] for one in told if one["free"] is not None]
+    if not free:
+        return Finding("free disk", "not asked: no local folder that can be written", "ok")
+    needed = KEPT * STATE_COPIES * 4 * _num_params(settings)
+    found = f"{min(free) / 2**30:,.1f} GiB where the workdir lies; {needed / 2**30:,.1f} GiB for {KEPT} steps"
+    return Finding("free disk", found, "bad" if min(free) < needed else "ok")
+
+
+def _num_params(settings: Settings) -> int:
+    from bert_jax.models.bert import fresh_params
+    from bert_jax.runs.model_choice import choose_model
+
+    model: ModelConfig = choose_model(settings.model, settings.vocab.size, None)
+    shapes = jax.eval_shape(lambda: fresh_params(model))
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+
+
+def _all_reduce() -> Finding:
+    """A sum over all devices, the second time."""
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    rows = len(jax.devices())
+    share = meshes.share_of(mesh)
+    own = np.ones((len(share.parts), ALL_REDUCE_BYTES // 4), np.float32)
+    x = meshes.to_devices({"x": own}, mesh)["x"]
+    add = jax.jit(lambda value: jnp.sum(value, axis=0), out_shardings=meshes.replicated(mesh))
+    right = bool(np.all(np.asarray(add(x).addressable_data(0)) == rows))
+    start = time.perf_counter()
+    add(x).block_until_ready()
+    seconds = time.perf_counter() - start
+    found = f"{ALL_REDUCE_BYTES / 2**20:.0f} MiB over {rows} devices in {1e3 * seconds:,.1f} ms"
+    return Finding("all-reduce", found, "ok" if right else "bad", "" if right else "the sum is wrong")

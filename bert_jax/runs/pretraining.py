@@ -1,0 +1,352 @@
+"""One command, from nothing to a model: vocabulary, corpus, training, examples, report, export.
+
+Whatever is there already is kept; whatever is missing is made. The same call resumes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Literal
+
+import jax
+from etils import epath
+
+from bert_jax import catalogue, configuration
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.cluster import distributed
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
+from bert_jax.corpora.privacy import private_config, redacted
+from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
+from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
+from bert_jax.interchange.workdir import export_workdir, load_trained
+from bert_jax.models.config import ModelConfig
+from bert_jax.program import program
+from bert_jax.reporting import run_record
+from bert_jax.reporting.loggers.base import check_loggers
+from bert_jax.reporting.observer import Observer, observe
+from bert_jax.reporting.report import write_report
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.model_choice import choose_model, what_gives_way
+from bert_jax.runs.probe import ProbeConfig, prepare
+from bert_jax.storage import files
+from bert_jax.storage.replacing import replaced_directory
+from bert_jax.task import Task
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
+from bert_jax.training.memory import check_fits
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import ScheduleConfig
+
+Note = Callable[[str], None]
+
+# Fields of config.model that change how fast it runs, not what it learns.
+FREE_MODEL_FIELDS = ("remat",)
+# Fields of config.corpus that say where it is, who makes it, and what to say of it.
+FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A recipe, typed: every key of the config is a field of this class or of the classes it names."""
+
+    objective: Mapping[str, Any]  # name, and what that objective takes
+    model: Mapping[str, Any]  # size, and fields of ModelConfig that differ from it
+    phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
+    seed: int = 0
+    vocab: VocabularyConfig = VocabularyConfig()
+    corpus: CorpusConfig = CorpusConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    mesh: MeshConfig = MeshConfig()
+    training: TrainingConfig = TrainingConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    loader: LoaderConfig = LoaderConfig()
+    probe: ProbeConfig = ProbeConfig()
+    examples: tuple[str, ...] = ()  # texts with [MASK] that the finished model fills
+    private: bool = False  # say nothing of the text and where it came from (corpora.privacy)
+    export: bool = True  # write a Hugging Face directory at the end
+
+    def experiment(self) -> Experiment:
+        return Experiment(
+            self.seed,
+            Phases.of(self.phases),
+            self.optimizer,
+            self.schedule,
+            self.mesh,
+            self.training,
+            self.checkpoints,
+            self.loader,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
+        return {
+            "seed": self.seed,
+            "vocab": _without(dataclasses.asdict(self.vocab), "path"),
+            "corpus": _without(dataclasses.asdict(self.corpus), *FREE_CORPUS_FIELDS),
+            "objective": dict(self.objective),
+            "model": _without(dict(self.model), *FREE_MODEL_FIELDS),
+            "phases": {name: dict(values) for name, values in self.phases.items()},
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "schedule": dataclasses.asdict(self.schedule),
+        }
+
+    def fills(self, model: ModelConfig) -> bool:
+        """Whether the finished model fills the examples: what it fills in are words of its text, and a left-to-right
+        model fills no [MASK]."""
+        return bool(self.examples) and not self.private and model.attention == "bidirectional"
+
+    def find_objective(self) -> tuple[ModuleType, Any]:
+        """(file of the objective, its config). Raises ``UserError`` for a key or a value that is none."""
+        room = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
+        own = _without(dict(self.objective), "name")
+        return room, configuration.build(room.Config, own, "config.objective", also=("name",))
+
+    def absent(self) -> dict[str, Any]:
+        """What the keys of ``identity`` meant before they were recorded."""
+        absent = configuration.old_defaults(Settings) | {
+            "objective": configuration.old_defaults(self.find_objective()[0].Config),
+            "model": configuration.old_defaults(ModelConfig),
+            "phases": {name: configuration.old_defaults(Phase) for name in self.phases},
+        }
+        return private_config(absent) if self.private else absent
+
+    def absent_facts(self) -> dict[str, Any]:
+        """What the keys of the facts meant before they were recorded."""
+        objective = configuration.old_defaults(self.find_objective()[0].Config)
+        return {
+            "model": configuration.old_defaults(ModelConfig),
+            "objective": configuration.merged(objective, self.objective),
+        }
+
+
+def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line adds to a recipe."""
+
+    workdir: str
+    command: str = ""
+    init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
+    init_optimizer: Literal["fresh", "kept"] = "fresh"  # kept: the moments of the run to start from
+    vocab: str | None = None  # replaces config.vocab.path
+    extend: bool = False
+    private: bool = False  # as config.private
+    typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
+
+
+def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+    """Run a recipe to its end in ``request.workdir``, from wherever it stands.
+
+    Returns:
+      The last evaluation's metrics.
+
+    Raises:
+      UserError: anything in the recipe, the workdir, the texts or the machine that does not fit.
+    """
+    config = {**config, "private": request.private or config.get("private", False)}
+    if "task" in config:
+        raise UserError(
+            "this recipe is one for fine-tuning (it has config.task); run it with bert-jax finetune, or choose one of "
+            "configs/pretrain"
+        )
+    begun = run_record.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
+    settings = configuration.build(Settings, begun, "config")
+    if request.vocab:
+        settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
+
+    workdir = request.workdir
+    with run_record.only_writer(workdir):
+        saved = distributed.first_says("the saved steps", saved_steps(workdir))
+        initial = find_initial(request.init, workdir, resumes=bool(saved))
+        seed, parent = continued_seed(settings.seed, initial, "pretraining")
+        experiment = dataclasses.replace(settings.experiment(), seed=seed)
+        make_task = checked(settings, experiment, initial)
+        given_way = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
+        if initial and not saved and request.init_optimizer == "kept":
+            initial.check_moments()
+        prepared = prepare(settings.probe, experiment)
+        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
+        inputs.check()
+        run = run_record.described(
+            workdir, *recorded(config, settings, request), request.extend, bool(saved), settings.absent()
+        )
+        experiment.phases.check_not_past(max(saved, default=0))
+        observer = observe(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
+        with observer.to_the_end():
+            tokenizer, corpus = open_inputs(inputs, observer.note)
+            model = choose_model(settings.model, tokenizer.size, initial)
+            if settings.fills(model):
+                encode_masked(settings.examples, tokenizer, model.max_length, "config.examples")
+            probe = prepared.make(tokenizer, model) if prepared else None
+            task = make_task(corpus, tokenizer, model, seed, settings.seed)
+            facts = {
+                "model": dataclasses.asdict(model),
+                "lowercase": tokenizer.lowercase,
+                "vocabulary_sha256": tokenizer.sha256,
+                "corpus_fingerprint": corpus.fingerprint,
+                "head": {"architecture": task.architecture},
+                "objective": {"name": settings.objective["name"], **dataclasses.asdict(settings.find_objective()[1])},
+                **parent,
+            }
+            if distributed.is_first():
+                run = run_record.settle(workdir, run, facts, settings.absent_facts())
+                write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
+            for line in [*given_way, *(probe.notes if probe else ())]:
+                observer.note(line)
+            start = (
+                start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
+                if initial and not saved
+                else None
+            )
+            result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
+            if distributed.is_first():
+                finish(settings, request, observer)
+    return result
+
+
+def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
+    """Vocabulary and corpus. Of several processes the first one copies or finds them, then the others read the same;
+    none builds, for the others would wait for hours."""
+    if distributed.several():
+        inputs.check_made()
+        inputs = dataclasses.replace(inputs, builds=False)
+        if path := inputs.vocab.path:
+            distributed.wait("config.vocab.path", tokenizers.load(path, inputs.vocab.lowercase).sha256)
+    if not distributed.is_first():
+        distributed.wait("the inputs are there")
+        inputs = dataclasses.replace(inputs, bound=True)
+    tokenizer = inputs.open_vocabulary(note)
+    corpus = inputs.open_corpus(tokenizer, note)
+    if distributed.is_first():
+        distributed.wait("the inputs are there")
+    distributed.wait("the vocabulary", tokenizer.sha256)
+    distributed.wait("the corpus", corpus.fingerprint)
+    return tokenizer, corpus
+
+
+def checked(
+    settings: Settings,
+    experiment: Experiment,
+    initial: Initial | None = None,
+    devices: list[jax.Device] | None = None,
+) -> Callable[..., Any]:
+    """Whatever can be found wrong in a recipe before a text is read.
+
+    Args:
+      devices: what it is to run on; None: those there are.
+
+    Returns:
+      (corpus, tokenizer, model, seed, seed of the held-out rows) -> the recipe's objective.
+
+    Raises:
+      UserError: settings that do not exist, make no sense, or do not fit each other.
+    """
+    room, objective = settings.find_objective()
+    kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
+    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
+    experiment.check(devices)
+    check_loggers(settings.training.loggers)
+    specs = room.batch_specs(objective, kinds, masking)
+    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
+        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
+    model = choose_model(settings.model, settings.vocab.size, initial)
+    model.check_lengths(kinds)
+    room.Objective.check_model(model)
+    if settings.fills(model):
+        check_masked(settings.examples, "config.examples")
+    if devices is None:
+        batches = {
+            f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in experiment.phases.phases
+        }
+        evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
+        check_fits(model.num_parameters, batches | evaluated)
+    return lambda corpus, tokenizer, model, seed, heldout_seed=None: room.Objective(
+        objective, corpus, tokenizer, model, kinds, seed, masking, heldout_seed
+    )
+
+
+def recorded(
+    config: Mapping[str, Any], settings: Settings, request: Request
+) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+    """Config, identity and command as ``run.json``, checkpoints, report and export have them."""
+    identity = settings.identity() | {"init": request.init}
+    if not settings.private:
+        return config, identity, request.command
+    return private_config(config), private_config(identity) | {"init": redacted(request.init)}, ""
+
+
+def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
+    """``baselines.json``: what the held-out figures are to be compared with, reckoned once."""
+    path = files.as_path(workdir) / "baselines.json"
+    phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
+    reckoned_for = [fingerprint, phase.kind, rows]
+    try:
+        kept = json.loads(path.read_text())
+        figures = kept if kept.pop("reckoned_for") == reckoned_for else None
+    except (OSError, ValueError, KeyError, TypeError):
+        figures = None
+    if figures is None:
+        figures = task.baselines(phase.kind, rows)
+        files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
+    shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items()]
+    note(f"to beat on the held-out rows: {', '.join(shown)}")
+
+
+def finish(settings: Settings, request: Request, observer: Observer) -> None:
+    """Examples, export and report of a run that has ended, and what to do next."""
+    workdir = files.as_path(request.workdir)
+    both_sides = settings.model.get("attention") != "causal"
+    with observer.shown("reporting"):
+        fill_examples(settings, request.workdir, observer.note)
+    model = None
+    if settings.export and both_sides:  # transformers has no class of BERT for the other
+        model = export_newest(request.workdir, observer)
+    report = report_at_the_end(request.workdir, observer)
+    where = f"report {report}" + (f", model {model}" if model else "")
+    observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
+    if both_sides:
+        example = settings.examples[0] if settings.examples else "The [MASK] of the story."
+        observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
+
+
+def fill_examples(settings: Settings, workdir: str, note: Note) -> None:
+    """``examples.json``: what the newest model fills in for each ``[MASK]``."""
+    if not settings.examples or settings.private:
+        return
+    trained = load_trained(workdir)
+    if settings.fills(trained.config):
+        filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
+        files.write_text(files.as_path(workdir) / "examples.json", json.dumps([as_record(f) for f in filled]))
+        note("\n".join(as_table(f) for f in filled))
+
+
+def report_at_the_end(workdir: str, observer: Observer) -> str:
+    """Write the report as the last act of a run; its path."""
+    with observer.shown("reporting"):
+        return write_report(workdir, {**observer.status.content(), "state": "finished"})
+
+
+def export_newest(workdir: str, observer: Observer) -> epath.Path:
+    """``workdir/hugging_face``, written anew unless it holds the last step already; an old one stays until then."""
+    model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
+    newest = json.dumps({"step": max(saved_steps(workdir))})
+    if not (model / "config.json").exists() or not record.exists() or record.read_text() != newest:
+        with observer.shown("exporting"):
+            report = export_workdir(workdir, model, into=replaced_directory)
+        observer.note(report.line)
+        files.write_text(record, newest)
+    return model

@@ -1,0 +1,176 @@
+"""``bert-jax plan``: a recipe as ``bert_jax.planning`` takes it, its objective without text, and all that it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_jax import configuration
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.planning import page, scaling, topologies
+from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
+from bert_jax.planning.scaling import Advice
+from bert_jax.planning.search import Found, search
+from bert_jax.planning.smaller import Smaller, smallest
+from bert_jax.runs.model_choice import choose_model
+from bert_jax.runs.pretraining import Settings, checked
+from bert_jax.task import Task
+from bert_jax.training.loop import Experiment
+
+Note = Callable[[str], None]
+COMPILES = 3  # of a search
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line adds to a recipe: its flags.
+
+    Attributes:
+      topology: KIND:SHAPE.
+      search: whether layouts are searched; else the recipe is planned as it is.
+      compiles: how many layouts a search compiles, the best by arithmetic; None: 3. The recipe's own always.
+      scale: how many times larger the batches are that scaling advice is for; None: what suits the machine.
+
+    Raises:
+      UserError: names each flag whose value is not allowed.
+    """
+
+    topology: str
+    price_per_chip_hour: float | None = None
+    restarts_per_day: float = 1.0
+    search: bool = False
+    compiles: int | None = None
+    scale: int | None = None
+
+    def __post_init__(self) -> None:
+        price, restarts = self.price_per_chip_hour, self.restarts_per_day
+        wrong = [
+            f"--{name}={value}: a whole number from 1 up is allowed"
+            for name, value in (("compiles", self.compiles), ("scale", self.scale))
+            if value is not None and value < 1
+        ]
+        if self.compiles is not None and self.compiles >= 1 and not self.search:
+            wrong.append(f"--compiles={self.compiles}: allowed only with --search; add --search, or leave it out")
+        if price is not None and not (price > 0 and math.isfinite(price)):
+            wrong.append(f"--price-per-chip-hour={price:g}: a number above 0 is allowed; leave it out for no price")
+        if not (restarts >= 0 and math.isfinite(restarts)):
+            wrong.append(f"--restarts-per-day={restarts:g}: a number from 0 up is allowed")
+        if wrong:
+            raise UserError("; ".join(wrong))
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(self.price_per_chip_hour, self.restarts_per_day)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """What ``plan`` found. ``smaller``: what would fit where ``plan`` does not."""
+
+    plan: Plan
+    batches: Mapping[str, int]
+    advice: list[Advice]
+    factor: int
+    smaller: Smaller | None = None
+    found: Found | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.plan.fits
+
+    def as_lines(self) -> list[str]:
+        lines = page.search_lines(self.found, self.batches) if self.found else []
+        lines += page.as_lines(self.plan)
+        if not self.fits:
+            lines += page.smaller_lines(self.smaller, self.batches)
+        return [*lines, *page.advice_lines(self.advice, self.factor)]
+
+    def as_json(self) -> str:
+        record = page.as_record(self.plan)
+        record["scaling"] = page.advice_record(self.advice, self.factor)
+        if self.smaller:
+            record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
+        if self.found:
+            best = self.found.best
+            record["search"] = {
+                "layouts": self.found.tried,
+                "best": best.change.overrides(self.batches) if best else None,
+                "best_is_own": best.own if best else None,
+                "compiled": [page.candidate_record(c) for c in self.found.compiled],
+            }
+        return json.dumps(record)
+
+
+def plan(config: Mapping[str, Any], request: Request, note: Note) -> Planned:
+    """Plan a recipe.
+
+    Raises:
+      UserError: an unknown topology, a recipe or layout that does not fit together, or a compiler that is missing; all
+        before the first compile.
+    """
+    topology = topologies.parse(request.topology)
+    recipe = PretrainingRecipe.of(config)
+    machine = Machine.of(topology)
+    _, experiment = recipe.variant(Change(), machine.devices)
+    factor = request.scale or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
+    batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
+    advice = scaling.advise(experiment, factor)
+    if request.search:
+        found = search(recipe, machine, request.rates, request.compiles or COMPILES, note)
+        made = (found.best or found.own).plan
+        assert made is not None
+    else:
+        note(f"compiling the step of {', '.join(batches)} for {topology.name}")
+        found, made = None, make(recipe, machine, request.rates)
+    smaller = None if made.fits else smallest(recipe, machine, request.rates, made, note)
+    return Planned(made, batches, advice, factor, smaller, found)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingRecipe:
+    """A ``planning.plan.Recipe``. The vocabulary is taken to have ``config.vocab.size`` pieces."""
+
+    settings: Settings
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
+        """Raises ``UserError`` for a key or a value that is none, and for a recipe of fine-tuning."""
+        if "task" in config:
+            raise UserError(
+                "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "
+                "examples; plan reads those of configs/pretrain"
+            )
+        return cls(configuration.build(Settings, config, "config"))
+
+    def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
+        settings = self._changed(change)
+        experiment = settings.experiment()
+        make_task = checked(settings, experiment, None, devices)
+        return make_task(None, None, choose_model(settings.model, settings.vocab.size, None), settings.seed), experiment
+
+    def remat(self) -> str:
+        return self.shape().remat
+
+    def shape(self) -> ModelConfig:
+        return choose_model(self.settings.model, self.settings.vocab.size, None)
+
+    def _changed(self, change: Change) -> Settings:
+        settings = self.settings
+        if change.mesh is not None:
+            settings = dataclasses.replace(settings, mesh=change.mesh)
+        if change.micro_batches is not None:
+            training = dataclasses.replace(settings.training, micro_batches=change.micro_batches)
+            settings = dataclasses.replace(settings, training=training)
+        if change.remat is not None:
+            settings = dataclasses.replace(settings, model={**settings.model, "remat": change.remat})
+        if change.batch_divisor > 1:
+            phases = {
+                name: {**values, "batch_size": values["batch_size"] // change.batch_divisor}
+                for name, values in settings.phases.items()
+            }
+            settings = dataclasses.replace(settings, phases=phases)
+        return settings

@@ -1,0 +1,193 @@
+"""Search by meaning: vectors in order, the nearest found, BM25 as its formula says, and bad files."""
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.checkpoints.saving import save_params
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.examples.collection import Collection, read_collection, read_squad
+from bert_jax.features.retrieval import Request, TextEncoder, bm25, padded, retrieve, words
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.models.bert import fresh_params
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.sentence import BertForSentenceEmbedding
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.tasks.metrics.nearest import Nearest
+from bert_jax.tasks.metrics.retrieval import retrieval_metrics
+from bert_jax.text.wordpiece import WordPiece
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+DOCUMENTS = {f"d{i}": " ".join(LETTERS[i : i + 1 + i % 7]) for i in range(20)} | {"q1": "a b c"}
+QUERIES = {"q0": "a b", "q1": "a b c", "q2": "k l m n", "q3": "z"}
+RELEVANCES = {"q0": {"d0": 2, "d1": 1}, "q1": {"d2": 1}, "q2": {"d10": 1, "d11": 0}}
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that has learned nothing."""
+    folder = tmp_path_factory.mktemp("model") / "run"
+    folder.mkdir()
+    tokenizer = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
+    tokenizer.save(folder / tokenizer.file_name)
+    model = ModelConfig(tokenizer.size, 16, 1, 2, 32, 64, initializer_range=0.5)
+    facts = {"model": dataclasses.asdict(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
+    save_params(str(folder), jax.tree.map(np.asarray, fresh_params(model)), facts)
+    return str(folder)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """The collection above as BEIR writes it."""
+    paths = {name: tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv")}
+    documents = [{"_id": name, "title": "", "text": text} for name, text in DOCUMENTS.items()]
+    queries = [{"_id": name, "text": text} for name, text in QUERIES.items()]
+    for path, records in zip(paths.values(), (documents, queries), strict=False):
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    lines = [f"{q}\t{d}\t{score}" for q, grades in RELEVANCES.items() for d, score in grades.items()]
+    paths["qrels.tsv"].write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    return paths
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors_come_in_the_order_of_the_texts(workdir: str, pooling: Any) -> None:
+    trained = load_trained(workdir)
+    encode = TextEncoder(trained, pooling, 64, batch_size=8)
+    texts = ["a b c d e f g " * n for n in (3, 1, 9)] + list(DOCUMENTS.values())
+    found = encode(texts)
+    model = BertForSentenceEmbedding(trained.config, pooling)
+    apply = jax.jit(lambda ids, mask: model.apply({"params": trained.params}, ids, jnp.zeros_like(ids), mask))
+    for row in (0, 2, 5, len(texts) - 1):
+        encoded = trained.tokenizer.encode(texts[row], None, 64)
+        ids, mask = (jnp.asarray(x)[None] for x in (encoded.input_ids, encoded.attention_mask))
+        np.testing.assert_allclose(found[row], apply(ids, mask)["embeddings"][0], atol=2e-5, err_msg=f"text {row}")
+
+
+def test_few_lengths_are_compiled() -> None:
+    lengths = {padded(n, 512) for n in range(1, 513)}
+    assert lengths == {16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512}
+    assert all(padded(n, 512) >= n for n in range(1, 513))
+    assert padded(100, 100) == 100
+
+
+def test_nearest_block_by_block() -> None:
+    rng = np.random.default_rng(0)
+    queries, vectors = rng.normal(size=(5, 8)), rng.normal(size=(100, 8))
+    nearest = Nearest(queries, 7)
+    for start in (0, 3, 60):
+        nearest.add(vectors[start : {0: 3, 3: 60, 60: 100}[start]])
+    cosines = (queries @ vectors.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(vectors, axis=1)
+    np.testing.assert_array_equal(nearest.places, np.argsort(-cosines, axis=1)[:, :7])
+    np.testing.assert_allclose(nearest.scores, np.sort(cosines, axis=1)[:, ::-1][:, :7])
+
+
+def test_a_search(workdir: str, files: dict[str, Path]) -> None:
+    collection = read_collection(*files.values())
+    assert set(collection.queries) == set(RELEVANCES), "a query without relevances is not scored"
+    found = retrieve(collection, Request(workdir, top=4))
+    encode = TextEncoder(load_trained(workdir), "mean", 64, 64)
+    documents, queries = (encode(list(texts.values())) for texts in (collection.documents, collection.queries))
+    cosines = (queries @ documents.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(documents, axis=1)
+    for row, query in enumerate(collection.queries):
+        order = [list(DOCUMENTS)[i] for i in np.argsort(-cosines[row])]
+        assert list(found.rankings[query]) == [name for name in order if name != query][:4]
+    assert found.metrics["model"] == retrieval_metrics(RELEVANCES, found.rankings, (4,))
+    assert found.metrics["bm25"]["recall@4"] == 1
+
+
+def test_bm25_is_its_formula() -> None:
+    """Robertson and Zaragoza 2009, section 3.4, with Lucene's idf."""
+    collection = Collection(DOCUMENTS, QUERIES, RELEVANCES)
+    counts = {name: Counter(text.split()) for name, text in DOCUMENTS.items()}
+    mean = sum(c.total() for c in counts.values()) / len(counts)
+    frequency = Counter(word for c in counts.values() for word in c)
+    for query, ranking in bm25(collection, 5).items():
+        assert query not in ranking
+        for name, score in ranking.items():
+            wanted = 0.0
+            for word in QUERIES[query].split():
+                idf = math.log(1 + (len(counts) - frequency[word] + 0.5) / (frequency[word] + 0.5))
+                tf = counts[name][word]
+                wanted += idf * tf / (tf + 0.9 * (1 - 0.4 + 0.4 * counts[name].total() / mean))
+            assert score == pytest.approx(wanted, rel=1e-4)
+
+
+def test_words() -> None:
+    assert words("Don't stop, Übung_1!") == ["don", "t", "stop", "übung_1"]
+    assert words("北京 2008") == ["北", "京", "2008"]
+
+
+def test_the_command(workdir: str, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [f"--workdir={workdir}", f"--corpus={files['corpus.jsonl']}", f"--queries={files['queries.jsonl']}"]
+    output = tmp_path / "found.jsonl"
+    assert run(["retrieve", *flags, f"--qrels={files['qrels.tsv']}", f"--output={output}"]) == 0
+    printed = capsys.readouterr().out
+    assert "21 documents, 3 queries; step 0, mean pooling, at most 64 tokens" in printed
+    assert printed.splitlines()[1].split() == ["ndcg@10", "recall@10", "mrr@10"]
+    assert [line.split()[0] for line in printed.splitlines()[2:]] == ["model", "bm25"]
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(record["id"], len(record["documents"])) for record in found] == [("q0", 10), ("q1", 10), ("q2", 10)]
+    assert run(["retrieve", *flags, "--top=2"]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["id"] for record in printed] == list(QUERIES), "without relevances every query is searched"
+    for wrong in ([flags[0]], [*flags, "--squad=x.json"], flags[:2], [*flags, "--top=0"]):
+        assert run(["retrieve", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "said"),
+    [
+        ("corpus.jsonl", '{"_id": "d0", "text": "again"}', "the _id 'd0' of another"),
+        ("corpus.jsonl", '{"id": "d0", "text": "again"}', r"has no _id and text \(id, text\)"),
+        ("corpus.jsonl", "{", "is not JSON"),
+        ("queries.jsonl", '{"_id": "q9", "text": " "}', "1 queries without text, such as 'q9'"),
+        ("qrels.tsv", "q9\td0\t1", "the query 'q9', which is not there"),
+        ("qrels.tsv", "q0\td99\t1", "the document 'd99', which is not there"),
+        ("qrels.tsv", "q0\td0\tmuch", "the score 'much'"),
+        ("qrels.tsv", "q0\td0", "has 2 fields where 3 are needed"),
+    ],
+)
+def test_bad_files(file: str, line: str, said: str, files: dict[str, Path]) -> None:
+    with open(files[file], "a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(UserError, match=said):
+        read_collection(*files.values())
+
+
+def test_missing_columns_and_files(files: dict[str, Path]) -> None:
+    files["qrels.tsv"].write_text("query\tdocument\tscore\nq0\td0\t1\n")
+    with pytest.raises(UserError, match="has no column query-id, corpus-id; its first line names query, document"):
+        read_collection(*files.values())
+    files["qrels.tsv"].unlink()
+    with pytest.raises(UserError, match=r"no file .*qrels\.tsv"):
+        read_collection(*files.values())
+
+
+def test_squad(tmp_path: Path) -> None:
+    qas = [{"id": "1", "question": "Who?", "answers": []}, {"id": "2", "question": "?", "is_impossible": True}]
+    paragraphs = [{"context": "One.", "qas": qas}, {"context": "Two.", "qas": []}, {"context": "One.", "qas": qas[:1]}]
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]}))
+    collection = read_squad(path)
+    assert list(collection.documents.values()) == ["One."]
+    assert collection.queries == {"question-0": "Who?"}
+    assert collection.relevances == {"question-0": {"paragraph-0": 1}}
+
+
+def test_real_questions(shared_data: Callable[[str], Path]) -> None:
+    collection = read_squad(shared_data("squad_format_en") / "xquad.en.json")
+    assert (len(collection.documents), len(collection.queries)) == (240, 1187), "three questions are asked of two"
+    assert retrieval_metrics(collection.relevances, bm25(collection, 10), (10,))["ndcg@10"] > 0.9
+    chinese = read_squad(shared_data("squad_format_en") / "xquad.zh.json")
+    assert retrieval_metrics(chinese.relevances, bm25(chinese, 10), (10,))["ndcg@10"] > 0.8

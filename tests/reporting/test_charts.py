@@ -1,0 +1,131 @@
+"""Charts tell the truth: round ticks inside the range, no spike lost by thinning, text escaped."""
+
+import math
+import re
+
+import pytest
+
+from bert_jax.reporting.charts import MAX_POINTS, Chart, Series, log_ticks, smoothed, svg, thin, tick_labels, ticks
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 10, [0, 2, 4, 6, 8, 10]),
+        (0.31, 0.82, [0.4, 0.5, 0.6, 0.7, 0.8]),
+        (0, 1e-3, [0, 2e-4, 4e-4, 6e-4, 8e-4, 1e-3]),
+        (0, 1_000_000, [0, 200_000, 400_000, 600_000, 800_000, 1_000_000]),
+        (-1.2, 1.1, [-1.0, -0.5, 0.0, 0.5, 1.0]),
+        (3, 3, [3]),
+    ],
+)
+def test_ticks_are_round_and_within(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 37.0, 1e6])
+def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
+    for high in (1.0, 1.7, 2.3, 4.4, 6.1, 9.9):
+        found = ticks(0.13 * scale, high * scale)
+        assert 3 <= len(found) <= 7
+        assert 0.13 * scale <= found[0]
+        assert found[-1] <= high * scale * (1 + 1e-9)
+        gaps = [b - a for a, b in zip(found, found[1:], strict=False)]
+        assert gaps == pytest.approx([gaps[0]] * len(gaps))
+        mantissa = gaps[0] / 10 ** math.floor(math.log10(gaps[0]) + 1e-9)
+        assert min(abs(mantissa - m) for m in (1, 2, 2.5, 5)) < 1e-6
+
+
+def test_log_ticks():
+    assert log_ticks(0.05, 200) == pytest.approx([0.1, 1, 10, 100])
+    assert log_ticks(0.4, 12) == pytest.approx([0.5, 1, 2, 5, 10])
+    assert len(log_ticks(1e-9, 1e9)) <= 7
+
+
+@pytest.mark.parametrize("value", [3.77, 1.0, 0.0312, 4.4, 8.9e5])
+def test_log_ticks_of_a_narrow_range(value):
+    low, high = value / 1.15, value * 1.15  # no 1, 2 or 5 times a power of ten lies in most of these
+    found = log_ticks(low, high)
+    assert 2 <= len(found) <= 7
+    assert low <= found[0] < found[-1] <= high
+
+
+def test_tick_labels():
+    assert tick_labels([0, 1000, 2500, 20_000]) == ["0", "1k", "2.5k", "20k"]
+    assert tick_labels([0, 2.5e-4, 1e-3]) == ["0", "2.5e-4", "1e-3"]
+    assert tick_labels([0.25, 0.5]) == ["0.25", "0.5"]
+    assert tick_labels([0.0]) == ["0"]
+
+
+def test_thinning_keeps_ends_order_and_every_extreme():
+    points = [(float(i), math.sin(i / 900)) for i in range(100_000)]
+    points[31_415] = (31_415.0, 50.0)
+    points[77_777] = (77_777.0, -50.0)
+    points[50_000] = (50_000.0, None)
+    kept = thin(points)
+    assert len(kept) <= MAX_POINTS
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert {(31_415.0, 50.0), (77_777.0, -50.0)} <= set(kept)
+    assert [x for x, _ in kept] == sorted({x for x, _ in kept})
+    assert thin(points[:MAX_POINTS]) == points[:MAX_POINTS]
+
+
+def test_smoothing_keeps_a_constant_and_quiets_noise():
+    assert smoothed([(float(i), 3.0) for i in range(200)]) == [(float(i), 3.0) for i in range(200)]
+    noisy = smoothed([(float(i), float(i % 2)) for i in range(600)])
+    assert max(abs(y - 0.5) for _, y in noisy) < 0.1
+
+
+def chart(points, **options):
+    return svg(Chart("loss", (Series("train", points, "train"),), **options))
+
+
+def test_values_are_placed_where_the_axes_say():
+    drawing = chart([(0.0, 0.0), (10.0, 5.0), (20.0, 10.0)])
+    [path] = re.findall(r'<path class="curve train" d="([^"]+)"/>', drawing)
+    x0, y0, x1, y1, x2, y2 = map(float, re.findall(r"[\d.]+", path))
+    assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
+    assert y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
+    assert x0 < x2
+    assert y0 > y2  # up is more
+    grid = dict(re.findall(r'y="([\d.]+)" text-anchor="end">(\d+)</text>', drawing))
+    assert {label: float(y) - 4 for y, label in grid.items()}["10"] == pytest.approx(y2, abs=0.11)
+
+
+def test_an_unknown_value_breaks_the_curve():
+    points = [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, math.nan), (4.0, 1.0), (5.0, 2.0)]
+    assert re.search(r'd="M[^M]+M[^M]+"', chart(points))
+
+
+def test_references_marks_and_titles_are_there_and_escaped():
+    drawing = chart([(0.0, 1.0), (9.0, 2.0)], references=(("<b>", 6.02),), marks=(("<i>&", 4.0),))
+    assert "&lt;b&gt; 6.020" in drawing
+    assert "&lt;i&gt;&amp; at step 4" in drawing
+    assert "<title>step 9\ntrain 2.000</title>" in drawing
+    assert "<b>" not in drawing
+    assert "<i>" not in drawing
+
+
+@pytest.mark.parametrize("points", [[], [(0.0, None)], [(0.0, math.nan)]])
+def test_nothing_to_draw_is_nothing(points):
+    assert chart(points) == ""
+
+
+ODD = [[(5.0, 1.0)], [(0.0, 0.0), (1.0, 0.0)], [(0.0, -1.0), (1.0, 1e30)], [(0.0, 0.0), (1.0, 5.0)]]
+
+
+@pytest.mark.parametrize("points", ODD)
+@pytest.mark.parametrize("log_y", [False, True])
+def test_odd_data_still_draws_finite_numbers(points, log_y):
+    drawing = chart(points, log_y=log_y)
+    assert drawing.startswith("<svg")
+    assert "nan" not in drawing
+    assert "inf" not in drawing
+
+
+def test_a_logarithmic_x_axis_with_a_name():
+    drawing = svg(Chart("t", (Series("n", [(1, 5), (10, 7), (100, 6)], "train"),), log_x=True, x_name="rank"))
+    xs = [float(x) for x in re.findall(r'<circle class="dot train" cx="([\d.]+)" cy="[\d.]+" r="2.4"', drawing)]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11)
+    assert "rank 100" in drawing
+    assert "step" not in drawing

@@ -1,0 +1,183 @@
+"""The report needs no network, is whole HTML, and shows hostile text as text."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.reporting.report import write_report
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+HOSTILE = """<script>alert("x")</script><img src=x onerror=y>'&https://evil.example/"""
+
+
+class Reader(HTMLParser):
+    """Checks that tags nest, and keeps attributes and text."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def write_run(folder, steps=40, hostile=False, **files):
+    odd = HOSTILE if hostile else "plain"
+    records = [{"step": 0, "split": "eval", "time": 1000.0, "mlm_loss": 9.0, "nsp_accuracy": 0.5}]
+    for step in range(1, steps + 1):
+        metrics = {"mlm_loss": 9.0 - step / 10, "gradient_norm": 1.0 / step, "learning_rate": 1e-4, "phase": odd}
+        records.append({"step": step, "split": "train", "time": 1000.0 + step, **metrics, "tokens_per_second": None})
+        if step % 10 == 0:
+            evaluation = {"mlm_loss": 9.1 - step / 10, "nsp_accuracy": 0.5 + step / 100}
+            records.append({"step": step, "split": "eval", "time": 1000.0 + step, **evaluation})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def all_files(odd):
+    return {
+        "run": {"run_id": "r1", "name": odd, "command": f"bert-jax pretrain {odd}", "config": {"data": {odd: [odd]}},
+                "corpus_fingerprint": "abc123", "versions": {"jax": odd}, "restarts": [{"step": 20, "time": 1020.0}]},
+        "status": {"state": "failed", "last_error": odd, "num_train_steps": 50, "goodput": {"train": 30.0, odd: 10.0}},
+        "baselines": {"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 5.5, "nsp_majority_rate": 0.52},
+        "examples": [{"text": f"a [MASK] {odd}", "predictions": [[[odd, 0.5], ["b", 0.25]]]}],
+    }  # fmt: skip
+
+
+def test_a_report_of_all_files_shows_what_they_say(tmp_path):
+    write_run(tmp_path, **all_files("plain"))
+    path = write_report(tmp_path)
+    assert path == str(tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text()
+    text = " ".join(Reader(html).text)
+    for expected in ("5.100", "0.900 under unigram 6.000", "0.380 over majority rate 0.520", "abc123", "50.0%"):
+        assert expected in text
+    for name in ("3-gram cloze 5.500", "restart at step 20", "Masked-LM loss", "Gradient norm", "bert-jax fill-mask"):
+        assert name in text
+    assert "of 50" in text
+    assert "train 30 s (75.0%)" in text
+    assert html.count("<svg") == 4
+
+
+def test_a_report_needs_only_the_metrics(tmp_path):
+    write_run(tmp_path)
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    assert "5.100" in text
+    assert "Where the time went" not in text
+
+
+def test_nothing_is_fetched_and_hostile_text_stays_text(tmp_path):
+    write_run(tmp_path, hostile=True, **all_files(HOSTILE))
+    write_report(tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    reader = Reader(html)
+    assert not {"script", "img", "link", "iframe", "object", "a"} & set(reader.tags)
+    assert not {"src", "href", "srcset", "onerror"} & {name for name, _ in reader.attributes}
+    assert not re.search(r"url\(|@import|xmlns", html)
+    assert "default-src 'none'" in html
+    assert HOSTILE in "".join(reader.text)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    write_run(plain, **all_files("plain"))
+    write_report(plain)
+    assert "://" not in (plain / "report.html").read_text()
+
+
+def test_a_task_with_other_metrics_is_drawn_too(tmp_path):
+    lines = [{"step": s, "split": "eval", "time": 1.0 * s, "f1": s / 10, "exact_match": s / 20} for s in range(5)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    assert html.count("<svg") == 2
+    assert "held-out exact match" in html
+
+
+def test_a_long_run_stays_a_small_file(tmp_path):
+    write_run(tmp_path, steps=20_000)
+    write_report(tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    assert len(html) < 1_000_000
+    assert max(len(re.findall("[ML]", d)) for d in re.findall(r'<path[^>]* d="([^"]*)"', html)) <= 1000
+    assert "more lines are in metrics.jsonl" in html
+
+
+@pytest.mark.parametrize("content", ["{", "[1, 2]", '"text"'])
+def test_spoilt_side_files_are_left_out(tmp_path, content):
+    write_run(tmp_path)
+    for name in ("run", "status", "baselines", "examples"):
+        (tmp_path / f"{name}.json").write_text(content)
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    assert "5.100" in text
+    assert "Where the time went" not in text
+
+
+def test_without_a_record_it_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(UserError, match="nothing was trained there"):
+        write_report(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="no record yet"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_of_one_record_is_drawn(tmp_path):
+    record = {"step": 5, "split": "train", "time": 1.0, "mlm_loss": 8.0, "gradient_norm": 3.77, "learning_rate": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    write_report(tmp_path)
+    assert (tmp_path / "report.html").read_text().count("<svg") == 3
+
+
+PHASES = {"phase1": {"num_steps": 25, "max_length": 32}, "phase2": {"num_steps": 15, "max_length": 128}}
+
+
+@pytest.mark.parametrize(("eval_phase", "heldout"), [(None, 128), ("phase1", 32)])
+def test_phases_are_marked_where_they_begin_and_their_row_lengths_told(tmp_path, eval_phase, heldout):
+    write_run(tmp_path, run={"config": {"phases": PHASES, "training": {"eval_phase": eval_phase}}})
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    assert "phase2 at step 25" in text
+    assert "phase phase2" not in text
+    assert f"Held-out rows have {heldout} tokens throughout" in text
+    assert "32 from step 0 (phase1), then 128 from step 25 (phase2)" in text
+
+
+def test_rows_of_one_length_need_no_word(tmp_path):
+    write_run(tmp_path, run={"config": {"phases": {"phase1": PHASES["phase1"]}}})
+    write_report(tmp_path)
+    assert "Held-out rows have" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_that_would_fail_again_offers_no_way_to_go_on(tmp_path):
+    write_run(tmp_path, run={"command": "bert-jax pretrain"}, status={"state": "failed", "resumable": False})
+    write_report(tmp_path)
+    assert "Go on where it stopped" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_restart_whose_step_was_not_kept_is_told_without_it(tmp_path):
+    write_run(tmp_path, run={"restarts": [{"time": 0.0}, {"time": 60.0, "step": 20}, {}]})
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    assert "on 1970-01-01 00:00 UTC; at step 20 on 1970-01-01 00:01 UTC; –" in text
+    assert "step None" not in text

@@ -1,0 +1,199 @@
+"""The page of a fine-tuned run: what its files say is on it, for every kind of task, and hostile text stays text."""
+
+import json
+
+import pytest
+from tests.training.test_report import HOSTILE, Reader
+
+from bert_jax.reporting.measures import BASELINES
+from bert_jax.reporting.report import write_report
+from bert_jax.reporting.report_tasks import train_mean
+from bert_jax.reporting.status import describe
+from bert_jax.tasks.findings import findings
+
+CONFIG = {"task": {"name": "any"}, "train": {"num_epochs": 2.0}}
+
+
+def classes(odd):
+    records = [
+        {"id": odd, "prediction": "news", "label": "sport", "probabilities": {"news": 0.9, "sport": 0.1}},
+        {"id": "1", "prediction": "sport", "label": "sport", "probabilities": {"news": 0.3, "sport": 0.7}},
+    ]
+    return ["news", "sport"], [{"text": f"first {odd}", "pair": odd}, {"text": "t"}], records, None
+
+
+def tags(odd):
+    words = ["anna", "smith", "in", odd]
+    record = {"id": "0", "words": words, "prediction": ["B-PER", "I-PER", "O", "O"], "probabilities": [0.9] * 4}
+    truth = ["B-PER", "I-PER", "O", "B-LOC"]
+    entities = {"mode": "conll", "scheme": None}
+    return ["O", "B-LOC", "B-PER", "I-PER"], [{"words": words}], [{**record, "label": truth}], entities
+
+
+def numbers(odd):
+    records = [{"id": str(i), "prediction": 0.3 * i, "label": 0.25 * i} for i in range(9)]
+    return [], [{"text": odd, "pair": "p"}] * 9, records, None
+
+
+def choices(odd):
+    record = {"id": "0", "prediction": 1, "text": odd, "label": 0, "probabilities": [0.25, 0.75]}
+    return [], [{"context": odd, "question": "and?", "choices": ["one", odd]}], [record], None
+
+
+def answers(odd):
+    context = f"{'a ' * 200}It stood in Rome then, {odd} not in Paris. {'b ' * 200}"
+    start = context.index("Paris")
+    entries = [{"text": "Paris", "score": 2.0, "probability": 0.8, "start": start, "end": start + 5}]
+    record = {
+        "id": "0",
+        "prediction": "Paris",
+        "start": start,
+        "end": start + 5,
+        "answers": ["Rome"],
+        "n_best": entries,
+    }
+    given = [{"text": "Rome", "answer_start": context.index("Rome")}]
+    return [], [{"question": f"Where {odd}?", "context": context, "answers": given}], [record], None
+
+
+def pairs(odd):
+    return [], [{"text": odd, "positive": "p"}], [{"id": "0", "prediction": 0.125}], None
+
+
+KINDS = {"classes": classes, "tags": tags, "numbers": numbers, "choices": choices, "answers": answers, "pairs": pairs}
+
+
+def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
+    """Files of a run of 2 epochs, 10 steps each, whose first one was chosen."""
+    lines = [{"step": 0, "split": "eval", "time": 0.0, "loss": 0.75, "accuracy": 0.25, "PER_f1": 0.1}]
+    for step in (4, 8, 10, 20):
+        lines.append({"step": step, "split": "train", "time": 1.0 * step, "loss": 1 / step, "accuracy": step / 40})
+        if step % 10 == 0:
+            held = {"loss": 0.5 + step / 100, "accuracy": 0.9 - step / 100, "PER_f1": 0.5}
+            lines.append({"step": step, "split": "eval", "time": 1.0 * step, **held})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels, examples, records, entities = KINDS[kind](odd)
+    metrics = {"loss": 0.6, "accuracy": 0.8}
+    found = {"num_examples": len(examples), "metrics": metrics, **findings(labels, examples, records, entities)}
+    picture = {"id": odd, "right": False, "prediction": odd, "label": "b", "tokens": ["[CLS]", odd], "num_tokens": 40}
+    picture |= {"layer": 2, "weights": [[[0.25, 0.75], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]}
+    details = {"task": "any", "metric": "accuracy", "best_step": 10, "reads": ["text"], "labels": labels}
+    details |= {"splits": {"dev": found}, "attention": [picture, picture]}
+    contents = {
+        "run": {"run_id": "r", "name": odd, "config": config},
+        "status": {"state": "finished", "num_train_steps": 20},
+        "baselines": {"majority_rate": 0.6, "mean_label_loss": 0.9},
+        "details": details,
+        "results": {"best_step": 10, "metric": "accuracy", "metrics": {"dev": metrics}},
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def text_of(folder):
+    write_report(folder)
+    html = (folder / "report.html").read_text()
+    return " ".join(Reader(html).text), html
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_whole_html_and_hostile_text_stays_text(tmp_path, kind):
+    text, html = text_of(write_tuned(tmp_path, kind, HOSTILE))
+    reader = Reader(html)
+    assert not {"script", "img", "a", "link"} & set(reader.tags)
+    assert not {"src", "href", "onerror"} & {name for name, _ in reader.attributes}
+    assert HOSTILE in text
+    assert "What it looks at" in text
+
+
+def test_classes_with_confusions_scores_and_the_wrong_example(tmp_path):
+    text, html = text_of(write_tuned(tmp_path))
+    for expected in (
+        "Which labels are mixed up",
+        "Label by label",
+        "1 of 2 is wrong",
+        "first plain",
+        "90.0%",
+        "10.0%",
+    ):
+        assert expected in text
+    assert 'title="sport, predicted news: 1 of 2"' in html
+    assert "bert-jax predict" in text
+    assert "fill-mask" not in text
+
+
+def test_figures_of_the_chosen_step_lead_beside_the_baseline(tmp_path):
+    text, _ = text_of(write_tuned(tmp_path))
+    assert "held-out accuracy 0.800 0.200 over majority rate 0.600" in " ".join(text.split())
+    assert "chosen by the held-out accuracy" in text
+    assert BASELINES["accuracy"][0] == ("majority_rate", "majority rate")
+
+
+def test_every_epoch_has_train_and_heldout_side_by_side(tmp_path):
+    _, html = text_of(write_tuned(tmp_path))
+    # Steps 1-4, 5-8 and 9-10 count 4, 4 and 2: (4 / 4 + 4 / 8 + 2 / 10) / 10 = 0.17.
+    row = html[html.index(">1 · chosen<") :].split("</tr>")[0]
+    assert [cell.split("<")[0] for cell in row.split('<td class="n">')[1:]] == [
+        *("10", "0.170", "0.600", "0.170", "0.800", "0.500")
+    ]  # fmt: skip
+
+
+def test_a_train_mean_weighs_records_by_their_steps():
+    records = [{"step": s, "split": "train", "loss": v} for s, v in ((2, 1.0), (10, 2.0), (20, 9.0))]
+    assert train_mean(records, "loss", 0, 10) == pytest.approx((2 * 1.0 + 8 * 2.0) / 10)
+    assert train_mean(records, "loss", 20, 30) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("tags", ["<u>plain</u>", "<small>LOC</small>", "anna smith<small>PER</small>"]),
+        ("numbers", ["The largest errors", "9 points, predicted against true", "<circle"]),
+        ("choices", ['<li class="chosen">', '<li class="right">', "75.0%"]),
+        ("answers", ['<mark class="predicted">Paris</mark>', '<mark class="right">Rome</mark>', "80.0%"]),
+        ("pairs", ["cosine 0.125"]),
+    ],
+)
+def test_each_kind_shows_its_errors(tmp_path, kind, expected):
+    _, html = text_of(write_tuned(tmp_path, kind))
+    for part in expected:
+        assert part in html
+
+
+def test_attention_has_a_square_for_each_weight_and_tells_it(tmp_path):
+    _, html = text_of(write_tuned(tmp_path))
+    assert html.count('aria-label="attention of one head"') == 4
+    assert "[CLS] → plain 0.750" in html
+    assert "plain → plain 0.000" not in html
+    assert "2 of 40 tokens" in html
+
+
+def test_a_run_without_details_yet_has_its_epochs_and_results(tmp_path):
+    write_tuned(tmp_path)
+    (tmp_path / "details.json").unlink()
+    text, _ = text_of(tmp_path)
+    for expected in ("Epoch by epoch", "Held-out results", "bert-jax predict"):
+        assert expected in text
+    assert "What it looks at" not in text
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"splits": 3, "attention": "x"}', '{"splits": {"dev": {"kind": "new"}}}']
+)
+def test_spoilt_details_spoil_no_page(tmp_path, content):
+    write_tuned(tmp_path)
+    (tmp_path / "details.json").write_text(content)
+    text, _ = text_of(tmp_path)
+    assert "Epoch by epoch" in text
+
+
+def test_a_pretraining_run_is_not_taken_for_one(tmp_path):
+    text, _ = text_of(write_tuned(tmp_path, config={"objective": {"name": "mlm"}}))
+    assert "Epoch by epoch" not in text
+    assert "fill-mask" in text
+
+
+def test_the_status_tells_what_was_chosen(tmp_path):
+    lines = describe(write_tuned(tmp_path)).splitlines()
+    assert lines[-2:] == ["chosen   step 10", "dev      accuracy 0.800, loss 0.600"]

@@ -1,0 +1,181 @@
+"""What ``bert-jax status`` says of a run that goes on, ended, failed or was killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.reporting import status
+from bert_jax.reporting.status import StatusFile
+
+
+@pytest.fixture
+def open_status():
+    """``StatusFile`` whose thread is ended when the test ends."""
+    opened = []
+
+    def make(*arguments, **options):
+        opened.append(StatusFile(*arguments, **options))
+        return opened[-1]
+
+    yield make
+    for file in opened:
+        file._ended.set()
+        file._changed.set()
+        file._thread.join()
+
+
+def wait_for(workdir, **expected):
+    """The status, once it has these values."""
+    for _ in range(200):
+        found = json.loads((workdir / "status.json").read_text())
+        if all(found[key] == value for key, value in expected.items()):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{found} never had {expected}")
+
+
+def test_a_running_status_is_written_from_the_start_and_follows(tmp_path, open_status):
+    file = open_status(tmp_path, every_seconds=0.01)
+    assert status.read(tmp_path)["state"] == "starting"
+    file.update(state="training", step=120, num_train_steps=1000, eta_seconds=200.0)
+    file.saved(100)
+    found = wait_for(tmp_path, state="training", step=120, last_save_step=100)
+    assert found["eta_seconds"] == 200.0
+    text = status.describe(tmp_path)
+    assert "training" in text
+    assert "120 of 1,000 (12.0%)" in text
+    assert "3 m 20 s" in text
+    assert "step 100, 0 s ago" in text
+
+
+def test_a_finished_run_shows_no_resume_and_a_failed_one_its_error(tmp_path, open_status):
+    (tmp_path / "run.json").write_text(json.dumps({"command": "bert-jax pretrain --workdir=x"}))
+    open_status(tmp_path).end("finished")
+    assert "resume" not in status.describe(tmp_path)
+    open_status(tmp_path).end("failed", "FloatingPointError: loss is nan at step 7")
+    text = status.describe(tmp_path)
+    assert "FloatingPointError: loss is nan at step 7" in text
+    assert "bert-jax pretrain --workdir=x" in text
+    open_status(tmp_path).end("interrupted")
+    assert status.read(tmp_path)["state"] == "interrupted"
+
+
+def test_a_killed_process_reads_as_stopped_with_the_command_that_resumes(tmp_path):
+    program = f"""
+import os, signal, time
+from bert_jax.reporting.status import StatusFile
+file = StatusFile({str(tmp_path)!r}, every_seconds=0.01)
+file.update(state="training", step=5, num_train_steps=10)
+time.sleep(0.3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    (tmp_path / "run.json").write_text(json.dumps({"command": "bert-jax pretrain --config=quickstart"}))
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
+    assert status.read(tmp_path)["state"] == "stopped"
+    text = status.describe(tmp_path)
+    assert "stopped without a word (killed?)" in text
+    assert "bert-jax pretrain --config=quickstart" in text
+    assert "ETA" not in text
+
+
+@pytest.mark.parametrize(("age", "state"), [(30.0, "training"), (90.0, "stopped")])
+def test_a_run_on_another_host_counts_as_dead_after_a_minute_of_silence(tmp_path, open_status, age, state):
+    open_status(tmp_path).end("finished")
+    content = json.loads((tmp_path / "status.json").read_text())
+    content |= {"state": "training", "host": "elsewhere", "heartbeat": time.time() - age}
+    (tmp_path / "status.json").write_text(json.dumps(content))
+    assert status.read(tmp_path)["state"] == state
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_folder_without_a_run_is_an_error_that_says_so(tmp_path, content):
+    if content:
+        (tmp_path / "status.json").write_text(content)
+    with pytest.raises(UserError, match="no run was started there"):
+        status.describe(tmp_path)
+
+
+def test_goodput_adds_up_to_the_time_and_survives_a_restart(tmp_path, open_status):
+    begin = time.monotonic()
+    file = open_status(tmp_path)
+    file.update(state="training")
+    time.sleep(0.1)
+    with file.during("evaluating"):
+        time.sleep(0.05)
+    file.waited(0.04)
+    file.end("interrupted")
+    elapsed = time.monotonic() - begin
+    split = status.read(tmp_path)["goodput"]
+    assert sum(split.values()) == pytest.approx(elapsed, abs=0.05)
+    assert split["evaluation"] == pytest.approx(0.05, abs=0.03)
+    assert split["input_wait"] == pytest.approx(0.04, abs=0.001)
+    again = open_status(tmp_path)
+    again.lost(0.03)
+    again.end("interrupted")
+    after = status.read(tmp_path)["goodput"]
+    assert after["lost"] == pytest.approx(0.03, abs=0.001)
+    assert after["train"] == pytest.approx(split["train"] - 0.03, abs=0.002)
+
+
+def test_more_waiting_than_training_is_never_a_negative_time(tmp_path, open_status):
+    file = open_status(tmp_path)
+    file.waited(5.0)
+    file.end("finished")
+    assert min(status.read(tmp_path)["goodput"].values()) >= 0.0
+
+
+def test_a_disk_that_fails_is_told_once_and_stops_nothing(tmp_path, open_status, monkeypatch, capsys):
+    def refuse(*_arguments):
+        raise UserError("no space left")
+
+    monkeypatch.setattr("bert_jax.storage.files.write_text", refuse)
+    file = open_status(tmp_path, every_seconds=0.01)
+    for step in range(5):
+        file.update(step=step)
+        time.sleep(0.02)
+    file.end("finished")
+    assert capsys.readouterr().err.count("no space left") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"state": "training"}, "stopped"),
+        ({"state": "training", "heartbeat": "x", "pid": None, "step": "many", "goodput": []}, "stopped"),
+        ({"state": "failed", "last_save_time": 1.0, "goodput": {"train": "x"}}, "failed"),
+        ({"state": "finished", "last_save_step": 7}, "finished"),
+    ],
+)
+def test_a_status_that_lacks_fields_is_read_as_far_as_it_goes(tmp_path, open_status, content, expected):
+    (tmp_path / "status.json").write_text(json.dumps(content))
+    assert status.read(tmp_path)["state"] == expected
+    assert expected in status.describe(tmp_path)
+    open_status(tmp_path)  # a run that goes on from there
+    assert status.read(tmp_path)["state"] == "starting"
+
+
+@pytest.mark.parametrize("content", ["{}", '{"state": 5}', '{"state": "asleep"}'])
+def test_a_status_without_a_state_is_one_line(tmp_path, content):
+    (tmp_path / "status.json").write_text(content)
+    with pytest.raises(UserError, match="status.json is spoilt"):
+        status.describe(tmp_path)
+
+
+def test_a_command_that_would_fail_again_is_not_offered(tmp_path, open_status):
+    (tmp_path / "run.json").write_text(json.dumps({"command": "bert-jax pretrain --workdir=x"}))
+    open_status(tmp_path).end("failed", "mlm_loss not finite", resumable=False)
+    text = status.describe(tmp_path)
+    assert "bert-jax pretrain" not in text
+    assert "it would end the same way" in text
+
+
+def test_a_status_that_cannot_be_reached_is_not_one_that_is_not_there(tmp_path):
+    (tmp_path / "status.json").mkdir()
+    with pytest.raises(UserError, match=r"status.json cannot be read \(.*; check the rights, and the way there"):
+        status.read(tmp_path)

@@ -1,0 +1,78 @@
+"""Details of models that know nothing: written for every task, with pictures of what was really read."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import catalogue
+from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.models.config import ModelConfig
+from bert_jax.reporting.report import DETAILS
+from bert_jax.runs.details import MAX_TOKENS, write_details
+from bert_jax.runs.prediction import Predictor
+from bert_jax.tasks.base import Setting
+from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.wordpiece import WordPiece
+from tests.tasks import toy_tasks
+
+LABELS = {"classification": ("neg", "pos"), "tagging": ("O", "B-LOC", "B-PER", "I-PER")}
+
+
+def untrained(name, examples):
+    """A predictor of the task ``name`` with fresh parameters."""
+    room = catalogue.find("tasks", name, having="Task")
+    texts = [str(value) for example in examples for value in example.values()]
+    tokenizer = WordPiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
+    model = ModelConfig(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
+    labels = LABELS.get(name, ())
+    setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, buckets="none")
+    params = jax.jit(room.Task(room.Config(), setting).init)(jax.random.key(0)).params
+    params = jax.tree.map(
+        np.asarray, jax.tree.map(lambda leaf: leaf.unbox(), params, is_leaf=lambda x: hasattr(x, "unbox"))
+    )
+    facts = {"task": {"name": name}, "labels": list(labels), "max_length": 64}
+    return Predictor(TrainedModel(params, model, tokenizer, facts, 7), room.Task, room.Config(), 8)
+
+
+def details(folder, name, examples):
+    predictor = untrained(name, examples)
+    metrics, records = predictor.predict(examples, "dev")
+    results = {"best_step": 7, "metric": "loss", "metrics": {"dev": metrics}}
+    write_details(str(folder), predictor, {"dev": examples}, {"dev": records}, results)
+    return json.loads((folder / DETAILS).read_text()), records
+
+
+@pytest.mark.parametrize("name", toy_tasks.MAKERS)
+def test_every_task_has_its_errors_and_pictures(tmp_path, name):
+    examples = toy_tasks.examples(name, 12)
+    found, records = details(tmp_path, name, examples)
+    assert found["splits"]["dev"]["num_answered"] == 12
+    assert found["splits"]["dev"]["wrong"]
+    assert len(found["attention"]) == 3
+    by_id = {example["id"]: example for example in examples}
+    for one in found["attention"]:
+        pieces = "".join(piece.removeprefix("##") for piece in one["tokens"])
+        example = by_id[one["id"]]
+        record = records[[e["id"] for e in examples].index(one["id"])]
+        read = {
+            "classification": lambda e=example: e["text"],
+            "regression": lambda e=example: e["text"],
+            "tagging": lambda e=example: " ".join(e["words"]),
+            "multiple_choice": lambda e=example, r=record: e["choices"][r["prediction"]],
+        }[name]()
+        assert "".join(read.split()) in pieces
+        assert one["tokens"][0] == "[CLS]"
+        weights = np.array(one["weights"])
+        assert weights.shape == (2, len(one["tokens"]), len(one["tokens"]))
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=2e-3)  # short texts are shown whole
+
+
+def test_of_a_long_text_the_most_looked_at_tokens_are_shown(tmp_path):
+    examples = [{"id": "a", "text": "film town " * 30, "label": "pos"}]
+    found, _ = details(tmp_path, "classification", examples)
+    [one] = found["attention"]
+    assert len(one["tokens"]) == MAX_TOKENS
+    assert one["num_tokens"] == 62
+    assert np.all(np.array(one["weights"]).sum(-1) < 1)

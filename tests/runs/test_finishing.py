@@ -1,0 +1,108 @@
+"""A run is finished when its last step, its export and its report are; whatever is cut is done by the next start."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.test_features import CONFIG, PARAMS, TOKENIZER
+
+from bert_jax import configuration
+from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.workdir import import_into_workdir
+from bert_jax.reporting import status
+from bert_jax.reporting.observer import Observer
+from bert_jax.runs import pretraining
+from bert_jax.runs.pretraining import Request, Settings, finish
+from tests import toy
+
+SETTINGS = configuration.build(Settings, toy.recipe(Path("none"), examples=()), "config")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workdir with a checkpoint and an evaluation."""
+    folder = tmp_path_factory.mktemp("trained")
+    export_model(PARAMS, CONFIG, TOKENIZER, folder / "model", "a card")
+    import_into_workdir(str(folder / "model"), str(folder / "run"))
+    observer = observe(folder / "run")
+    with observer.to_the_end():
+        observer.begin(0, resumed=False, work=float)
+        observer.evaluation(0, {"mlm_loss": 2.0})
+    return folder / "run"
+
+
+@pytest.fixture
+def workdir(trained: Path, tmp_path: Path) -> Path:
+    """As after another step than the one that was exported."""
+    workdir = Path(shutil.copytree(trained, tmp_path / "run"))
+    (workdir / "hugging_face").mkdir()
+    (workdir / "hugging_face" / "config.json").write_text("old")
+    (workdir / "exported.json").write_text('{"step": -1}')
+    return workdir
+
+
+def observe(workdir: Path) -> Observer:
+    return Observer(str(workdir), {"run_id": "r", "name": "n", "config": {}}, 1, ())
+
+
+def finish_run(workdir: Path) -> None:
+    observer = observe(workdir)
+    with observer.to_the_end():
+        finish(SETTINGS, Request(str(workdir)), observer)
+
+
+def check_finished(workdir: Path) -> None:
+    written = json.loads((workdir / "status.json").read_text())
+    assert written["state"] == "finished"
+    assert {"export", "report"} <= written["goodput"].keys()
+    assert '<span class="badge good">finished</span>' in (workdir / "report.html").read_text()
+    assert {path.name for path in workdir.glob("hugging_face*")} == {"hugging_face"}
+    assert (workdir / "hugging_face" / "model.safetensors").exists()
+    assert json.loads((workdir / "exported.json").read_text()) == {"step": 0}
+
+
+def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observer, seen = observe(workdir), []
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def calls(*arguments: Any, **keywords: Any) -> Any:
+            seen.append((call.__name__, observer.status.content()["state"]))
+            return call(*arguments, **keywords)
+
+        return calls
+
+    for name in ("export_workdir", "write_report"):
+        monkeypatch.setattr(pretraining, name, watched(getattr(pretraining, name)))
+    with observer.to_the_end():
+        finish(SETTINGS, Request(str(workdir)), observer)
+    assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]
+    check_finished(workdir)
+
+
+CUTS = ("hugging_face.replaced", "hugging_face", "exported.json", "report.html")
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_cut_anywhere_it_is_not_finished_and_the_next_start_finishes(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    replace = os.replace
+
+    def interrupted(source: Any, target: Any) -> None:
+        if Path(target).name == name and not str(source).endswith(".replaced"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            finish_run(workdir)
+    assert status.read(workdir)["state"] == "interrupted"
+    exported = {path.name for path in (workdir / "hugging_face").iterdir()}
+    assert exported == {"config.json"} if name.startswith("hugging_face") else "model.safetensors" in exported
+    finish_run(workdir)
+    check_finished(workdir)

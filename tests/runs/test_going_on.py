@@ -1,0 +1,121 @@
+"""A run that starts from another: what it sees, what it keeps, and what of its recipe gives way."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.interchange import initial
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.reporting.run_record import read_run, settle
+from bert_jax.runs import pretraining
+from tests import toy
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir of a run of six steps, an export in it."""
+    folder = tmp_path_factory.mktemp("parent")
+    text = toy.write_text(folder / "text.txt", documents=20)
+    with toy.one_device():
+        assert pretrain(folder, recipe(text)) == 0
+    return folder / "run"
+
+
+def recipe(text: Path, mlp_dim: int = 64, **changes: Any) -> dict[str, Any]:
+    """With dropout, and a step saved every two."""
+    return toy.recipe(
+        text,
+        model={"num_layers": 1, "mlp_dim": mlp_dim, "dropout_rate": 0.1},
+        phases={"phase1": {"num_steps": 6, "batch_size": 8, "max_length": 32}},
+        training={"eval_every_steps": 6, "loggers": ()},
+        checkpoints={"every_steps": 2},
+        examples=(),
+        **changes,
+    )
+
+
+def again(parent: Path, mlp_dim: int = 64) -> dict[str, Any]:
+    """The recipe of ``parent`` on its very corpus."""
+    places = {"corpus": {"path": str(parent / "corpus")}, "vocab": {"path": str(parent / "vocab.txt")}}
+    return recipe(parent.parent / "text.txt", mlp_dim, **places)
+
+
+def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
+    path = toy.write_recipe(folder / "recipe.json", config)
+    return run(["pretrain", f"--config={path}", f"--workdir={folder / 'run'}", *flags])
+
+
+def test_it_does_not_see_again_what_its_parent_saw(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(task: Any, experiment: Any, *_: Any, **__: Any) -> None:
+        rows, indices = {}, np.arange(8)
+        for split in ("train", "eval"):
+            found = task.source(split, "phase1", 0).rows(0 * indices, indices)
+            rows[split] = [found[name] for name in ("input_ids", "masked_positions")]
+        seen.append((experiment.seed, rows))
+        raise UserError("seen")
+
+    seen: list[tuple[int, Any]] = []
+    monkeypatch.setattr(pretraining, "train_and_evaluate", stop)
+    for flags in ([], [f"--init={parent / 'hugging_face'}"], [f"--init={parent}"], [f"--init={parent}@4"]):
+        assert pretrain(tmp_path, again(parent, mlp_dim=96), *flags) == 2
+    told = "the model of --init is taken, not the recipe's: mlp_dim 64"
+    assert capsys.readouterr().err.count(told) == 3
+
+    (own, rows), (of_export, rows_of_export), *continued = seen
+    assert of_export == own == 0
+    jax.tree.map(np.testing.assert_array_equal, rows_of_export, rows)
+    assert len({own, *(seed for seed, _ in continued)}) == 3
+    for _, others in continued:
+        assert all((a != b).any() for a, b in zip(others["train"], rows["train"], strict=True))
+        jax.tree.map(np.testing.assert_array_equal, others["eval"], rows["eval"])
+
+
+def test_a_resume_needs_neither_the_flag_nor_the_parent(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, workdir = again(parent), tmp_path / "run"
+    assert pretrain(tmp_path, config, f"--init={parent}", "--init_optimizer=kept") == 0
+    begun, unbroken = read_run(str(workdir)), load_trained(str(workdir)).params
+    assert saved_steps(str(workdir)) == [2, 4, 6]
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    shutil.rmtree(workdir / "checkpoints" / "4")
+    monkeypatch.setattr(initial, "load_initial", lambda source: pytest.fail(f"{source} was read"))
+    assert pretrain(tmp_path, config) == 0
+    jax.tree.map(np.testing.assert_array_equal, load_trained(str(workdir)).params, unbroken)
+    resumed = read_run(str(workdir))
+    assert resumed["identity"] == begun["identity"]
+    assert resumed["facts"] == begun["facts"]
+    assert len(resumed["facts"]["parent_key"]) == 64
+
+
+def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
+    run = settle(str(tmp_path), {}, {"model": {"remat": "none", "mlp_dim": 64}})
+    run = settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 64}})
+    assert read_run(str(tmp_path))["facts"]["model"]["remat"] == "full"
+    with pytest.raises(UserError, match="run.model.mlp_dim: 64 -> 96. Put them back"):
+        settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 96}})
+
+
+@pytest.mark.parametrize("flag", ["model.hidden_size=64", "model.size=tiny", "model={'hidden_size':64,'num_heads':2}"])
+def test_a_typed_key_that_contradicts_it_is_an_error(
+    flag: str, parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = again(parent)
+    del config["model"]["hidden_size"]
+    assert pretrain(tmp_path, config, f"--init={parent}", f"--config.{flag}") == 2
+    error = capsys.readouterr().err
+    assert f"--config.{flag.partition('=')[0]}=" in error
+    assert f"contradicts --init={parent}, whose model has" in error
+    assert "hidden_size 32" in error
+    assert not (tmp_path / "run").exists()

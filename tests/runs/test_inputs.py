@@ -1,0 +1,71 @@
+"""The vocabulary of a run is as it was made, or it is made again, or it is an error."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax import configuration
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
+from bert_jax.errors import UserError
+from bert_jax.runs.inputs import ORIGIN, Inputs
+from tests import toy
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    """Of a run that has made its vocabulary and saved no step."""
+    recipe = toy.recipe(toy.write_text(tmp_path / "text.txt"))
+    corpus = configuration.build(CorpusConfig, recipe["corpus"], "config.corpus")
+    vocab = configuration.build(VocabularyConfig, recipe["vocab"], "config.vocab")
+    made = Inputs(str(tmp_path / "run"), vocab, corpus, None, bound=False)
+    made.open_vocabulary(lambda _: None)
+    return made
+
+
+def damaged(inputs: Inputs) -> Path:
+    """Its file, with one piece changed: still a vocabulary."""
+    file = Path(inputs.workdir) / "vocab.txt"
+    *others, last = file.read_text().splitlines()
+    file.write_text("\n".join([*others, f"{last}x"]) + "\n")
+    return file
+
+
+def test_a_damaged_vocabulary_is_made_again_while_no_step_is_saved(inputs: Inputs) -> None:
+    whole = (Path(inputs.workdir) / "vocab.txt").read_bytes()
+    file = damaged(inputs)
+    inputs.open_vocabulary(lambda _: None)
+    assert file.read_bytes() == whole
+
+
+def test_a_vocabulary_that_the_corpus_was_not_made_with_is_found_before_anything_is_made(inputs: Inputs) -> None:
+    inputs.open_corpus(inputs.open_vocabulary(lambda _: None), lambda _: None)
+    place = Path(inputs.workdir)
+    vocab = dataclasses.replace(inputs.vocab, path=str(place / "vocab.txt"))
+    corpus = dataclasses.replace(inputs.corpus, path=str(place / "corpus"))
+    new = dataclasses.replace(inputs, workdir=str(place / "new"), vocab=vocab, corpus=corpus)
+    new.check()
+    cased = dataclasses.replace(new, vocab=dataclasses.replace(vocab, lowercase=not vocab.lowercase))
+    with pytest.raises(UserError, match="was made with another vocabulary"):
+        cased.check()
+    dataclasses.replace(cased, bound=True).check()  # the one of its workdir decides
+
+
+def test_later_it_is_an_error_that_names_the_file(inputs: Inputs) -> None:
+    file = damaged(inputs)
+    bound = dataclasses.replace(inputs, bound=True)
+    with pytest.raises(
+        UserError, match=f"{file} is damaged: its sha256 is not that of vocab.json; put the old one back"
+    ):
+        bound.open_vocabulary(lambda _: None)
+
+
+def test_what_an_older_version_wrote_says_nothing_of_the_file(inputs: Inputs) -> None:
+    origin = Path(inputs.workdir) / ORIGIN
+    origin.write_text(json.dumps({"sha256": json.loads(origin.read_text())["sha256"]}))
+    file = damaged(inputs)
+    changed = file.read_bytes()
+    for bound in (False, True):
+        dataclasses.replace(inputs, bound=bound).open_vocabulary(lambda _: None)
+    assert file.read_bytes() == changed

@@ -1,0 +1,107 @@
+"""The table before a start: of one process in this one, of two in real ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.runs.preflight import _alike, _processes, _shared, table
+from tests import toy
+from tests.training import gang
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gang.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def preflight(recipe: Path, workdir: Path, *flags: str) -> tuple[list[int], str]:
+    """(exit codes, what process 0 printed) of two processes."""
+    port = gang.free_ports() + 1
+    job = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2", "--arrival_seconds=60"]
+    command = [sys.executable, "-m", "bert_jax", "preflight", f"--config={recipe}", *flags, *job]
+    processes = [
+        subprocess.Popen(
+            [*command, f"--workdir={workdir}", f"--process_id={number}"],
+            stdout=subprocess.PIPE,
+            env=toy.environment(),
+            text=True,
+        )
+        for number in range(2)
+    ]
+    said = [process.communicate(timeout=120)[0] for process in processes]
+    return [process.returncode for process in processes], said[0]
+
+
+def test_two_that_fit(recipe: Path, tmp_path: Path) -> None:
+    codes, said = preflight(recipe, tmp_path / "run")
+    assert codes == [0, 0], said
+    assert "verdict: ready" in said
+    assert "2 on 1 host, 2 devices" in said
+    assert "written and seen by all" in said
+    assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.heavy
+def test_two_that_do_not(recipe: Path, tmp_path: Path) -> None:
+    codes, said = preflight(recipe, tmp_path / "run", "--config.phases.phase1.batch_size=7")
+    assert codes == [1, 1]
+    assert "batch_size = 7 does not divide" in said
+    assert "verdict: do not start: mesh and batch" in said
+
+
+def test_a_workdir_that_not_all_see_or_write() -> None:
+    told = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
+    assert _shared(told).verdict == "ok"
+    told[1]["sees"] = False
+    assert "process 1 on h1 sees not what process 0 writes" in _shared(told).found
+    told[0]["writes"] = False
+    assert "process 0 on h0 cannot write" in _shared(told).found
+    assert _shared(told).verdict == "bad"
+
+
+def test_one_process_that_does_not_fit(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [f"--workdir={tmp_path / 'run'}", "--config.phases.phase1.batch_size=7"]
+    assert run(["preflight", f"--config={recipe}", *flags]) == 1
+    said = capsys.readouterr().out
+    assert "batch_size = 7 does not divide" in said
+    assert "verdict: do not start: mesh and batch" in said
+
+
+def test_one_process(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--config.vocab.path=", "--config.corpus.path=", "--config.mesh={'data': -1, 'tensor': 2}"]
+    assert run(["preflight", f"--config={recipe}", f"--workdir={tmp_path}", *flags]) == 0
+    said = capsys.readouterr().out
+    assert "missing: the run makes it" in said
+    assert "data 4, fsdp 1, tensor 2" in said
+
+
+def test_a_mixture_is_read_in_all_its_parts(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = str(recipe.parent / "corpus")
+    parts = {"big": {"path": corpus, "weight": 3.0}, "small": {"path": corpus, "weight": 1.0}}
+    config = json.loads(recipe.read_text())
+    config["corpus"] = {"parts": parts}
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(config))
+    assert run(["preflight", f"--config={path}", f"--workdir={tmp_path}"]) == 0
+    alike = capsys.readouterr().out
+    assert "1,000 of the corpus, " in alike
+    parts["small"]["path"] = str(tmp_path / "nowhere")
+    path.write_text(json.dumps(config))
+    assert run(["preflight", f"--config={path}", f"--workdir={tmp_path}"]) == 0
+    assert "not tried: no corpus" in capsys.readouterr().out
+
+
+def test_what_differs_is_named() -> None:
+    told = [{"host": f"h{i}", "index": i, "seen": 3, "code": "old" if i == 2 else "new"} for i in range(3)]
+    found = _alike("code", told)
+    assert found.verdict == "bad"
+    assert "old on h2 (process 2)" in found.found
+    twice = [{**one, "index": 0} for one in told]
+    assert _processes(twice).verdict == "bad"
+    assert "do not start: code" in table([found])

@@ -1,0 +1,337 @@
+"""The command as a whole: one run to its end, starting from a model, and every kind of bad input."""
+
+import gc
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from bert_jax.checkpoints import restoring
+from bert_jax.cli.main import run
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.records import SPECIAL_TOKENS
+from tests import toy
+
+on_one_device = pytest.mark.usefixtures("one_device")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
+    """The workdir of a run that has ended, on all eight devices."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert pretrain(folder, toy.recipe(text)) == 0
+    return folder / "run"
+
+
+def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
+    recipe = toy.write_recipe(folder / "recipe.json", config)
+    return run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}", *flags])
+
+
+def records(workdir: Path, split: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [record for record in lines if record["split"] == split]
+
+
+def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, evaluations = records(finished, "train"), records(finished, "eval")
+    assert [r["step"] for r in train] == list(range(2, 25, 2))
+    assert [r["step"] for r in evaluations] == [0, 8, 16, 24]
+    wanted = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "perplexity"}
+    assert wanted <= evaluations[0].keys()
+    rates = {"learning_rate", "gradient_norm", "tokens_per_second", "mfu", "input_wait_seconds"}
+    assert wanted | rates <= train[0].keys()
+    assert evaluations[-1]["mlm_loss"] < evaluations[0]["mlm_loss"]
+    names = {path.name for path in finished.iterdir()}
+    assert {"vocab.txt", "corpus", "checkpoints", "events", "report.html", "hugging_face", "run.json"} <= names
+    assert set(json.loads((finished / "baselines.json").read_text())) - {"reckoned_for"} == {
+        "unigram_cross_entropy",
+        "trigram_cloze_cross_entropy",
+        "nsp_majority_rate",
+    }
+    capsys.readouterr()
+    assert run(["status", f"--workdir={finished}", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["step"], status["last_save_step"]) == ("finished", 24, 24)
+    assert run(["fill-mask", f"--workdir={finished}", "--json", "the [MASK] sees [MASK]."]) == 0
+    filled = json.loads(capsys.readouterr().out)
+    assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
+    card = (finished / "hugging_face" / "README.md").read_text()
+    train, heldout = (
+        json.loads((finished / "corpus/manifest.json").read_text())["splits"][s] for s in ("train", "heldout")
+    )
+    told = f"{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on"
+    assert f"Source: `text_files`. {told}; {heldout['num_documents']:,} documents, " in card
+    assert "| unigram " in card
+
+
+@on_one_device
+def test_two_phases_with_one_clock(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a relative workdir, as people type it
+    phases = {
+        "phase1": {"num_steps": 6, "batch_size": 16, "max_length": 16},
+        "phase2": {"num_steps": 6, "batch_size": 8, "max_length": 32},
+    }
+    assert pretrain(Path(), toy.recipe(text) | {"phases": phases}) == 0
+    train = records(tmp_path / "run", "train")
+    assert [r["phase"] for r in train] == ["phase1"] * 3 + ["phase2"] * 3
+    # The mean rate of two steps, warm-up over 4 of 12: one clock through both phases.
+    rates = [1e-3 * (s / 4 if s < 4 else (12 - s) / 8) for s in range(12)]
+    np.testing.assert_allclose([r["learning_rate"] for r in train], np.reshape(rates, (6, 2)).mean(1), rtol=1e-5)
+
+
+@on_one_device
+def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path, text: Path) -> None:
+    old = (finished / "vocab.txt").read_text().split("\n")[:-1]
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*old, "mountains", "##zzz"]) + "\n")
+    flags = [f"--init={finished / 'hugging_face'}", f"--vocab={vocab}"]
+    assert pretrain(tmp_path, toy.recipe(text), *flags) == 0
+    first = records(tmp_path / "run", "eval")[0]
+    before = records(finished, "eval")
+    assert first["mlm_loss"] < before[0]["mlm_loss"] - 0.1
+    assert load_trained(str(tmp_path / "run")).config.vocab_size == len(old) + 2
+
+
+@on_one_device
+def test_the_first_evaluation_is_that_of_the_model_started_from_and_the_first_saved_step_binds_the_vocabulary(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
+    elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
+    flags = [f"--init={finished}", "--init_optimizer=kept"]
+    assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
+    assert "made with another vocabulary" in capsys.readouterr().err
+    assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={finished / 'vocab.txt'}") == 0
+    first, last = records(tmp_path / "run", "eval")[0], records(finished, "eval")[-1]
+    assert first["mlm_loss"] == pytest.approx(last["mlm_loss"], abs=1e-5)
+    assert first["step"] == 0
+    assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
+    assert f"was trained with another vocabulary than {vocab}" in capsys.readouterr().err
+
+
+def test_import_makes_a_workdir(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir, again = tmp_path / "imported", tmp_path / "again"
+    assert run(["import", f"--input={finished / 'hugging_face'}", f"--workdir={workdir}"]) == 0
+    assert run(["export", f"--workdir={workdir}", f"--output={again}"]) == 0
+    assert (again / "model.safetensors").read_bytes() == (finished / "hugging_face/model.safetensors").read_bytes()
+
+
+BAD_RECIPES = {
+    "unknown key": (
+        {"training": {"log_evry_steps": 5}},
+        "config.training.log_evry_steps; did you mean 'log_every_steps'",
+    ),
+    "unknown group": ({"trainig": {}}, "config.trainig; did you mean 'training'"),
+    "wrong type": ({"schedule": {"peak_learning_rate": "fast"}}, "peak_learning_rate is 'fast'; expected float"),
+    "long rows": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 64}}},
+        "exceeds the model's 32 positions",
+    ),
+    "masking of a phase": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "masking": {"rte": 0.3}}}},
+        "config.phases.phase1.masking.rte; did you mean 'rate'",
+    ),
+    "packing": ({"objective": {"packing": "tight"}}, "config.objective.packing is 'tight'; allowed: 'none', 'packed'"),
+    "mesh": ({"mesh": {"data": 3}}, "does not divide the 8 devices"),
+    "batch": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 12, "max_length": 32}}},
+        "the nearest that does: 8 or 16",
+    ),
+    "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
+    "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
+    "left to right": ({"objective": {"name": "ltr"}}, "config.model.attention is 'bidirectional', which shows"),
+    "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
+    "short rows": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
+        "config.phases.phase1.max_length is 4; a pair with its special tokens needs at least 5",
+    ),
+    "no steps": (
+        {"phases": {"phase1": {"num_steps": 0, "batch_size": 8, "max_length": 32}}},
+        "config.phases.phase1.num_steps is 0",
+    ),
+    "no corpus": ({"corpus": {"path": "nowhere"}}, "nowhere is no corpus"),
+    "logger": ({"training": {"loggers": ("tensorbord",)}}, "did you mean 'tensorboard'"),
+    "source": ({"corpus": {"source": "docstring", "options": {}}}, "did you mean 'docstrings'"),
+    "no such text": ({"corpus": {"options": {"paths": ("nothing/*.txt",)}}}, "nothing/*.txt"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RECIPES)
+def test_bad_recipes(name: str, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes, expected = BAD_RECIPES[name]
+    assert pretrain(tmp_path, toy.recipe(text, **changes)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert expected in error
+    assert not (tmp_path / "run" / "vocab.txt").exists()
+
+
+BAD_TEXTS = {
+    "empty": (b"", "text"),
+    "one sentence": (b"There is but one sentence here.\n", "document"),
+    "binary": (b"Good text.\nMore text.\n\x00\x01\x02\xff" * 20, "byte offset 22"),
+    "encoding": ("Caf\u00e9 au lait.\nNoch ein Satz.\n".encode("latin-1") * 20, "byte offset 3"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_bad_texts(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, expected = BAD_TEXTS[name]
+    (tmp_path / "bad.txt").write_bytes(content)
+    assert pretrain(tmp_path, toy.recipe(tmp_path / "bad.txt")) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert expected in error
+    assert not (tmp_path / "run" / "corpus").exists()
+
+
+def test_a_vocabulary_without_a_special_token(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS[:-1], "the", "cat"]) + "\n")
+    assert pretrain(tmp_path, toy.recipe(text), f"--vocab={vocab}") == 2
+    assert "[MASK]" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "vocab.txt").exists()
+
+
+def test_a_workdir_of_another_config(
+    finished: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(text, optimizer={"weight_decay": 0.1}, seed=1))
+    before = (finished / "run.json").read_bytes()
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={finished}"]) == 2
+    error = capsys.readouterr().err
+    assert "config.seed: 0 -> 1" in error
+    assert "config.optimizer.weight_decay: 0.01 -> 0.1" in error
+    assert (finished / "run.json").read_bytes() == before
+
+
+@on_one_device
+def test_a_longer_run_needs_extend(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    longer = toy.recipe(text, phases={"phase1": {"num_steps": 30, "batch_size": 8, "max_length": 32}})
+    assert pretrain(tmp_path, longer) == 2
+    assert "--extend" in capsys.readouterr().err
+    assert pretrain(tmp_path, longer, "--extend") == 0
+    assert records(tmp_path / "run", "train")[-1]["step"] == 30
+    assert "- step: 30\n" in (tmp_path / "run" / "hugging_face" / "README.md").read_text()
+    assert pretrain(tmp_path, toy.recipe(text), "--extend") == 2
+    assert "reached step 30, and the phases end at 24" in capsys.readouterr().err
+
+
+def test_another_vocabulary_in_the_workdir(
+    finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    vocab = tmp_path / "run" / "vocab.txt"
+    vocab.write_text(vocab.read_text() + "extra\n")
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert f"{vocab} is damaged: its sha256 is not that of vocab.json" in capsys.readouterr().err
+
+
+@on_one_device
+def test_a_disk_that_fills_during_a_save(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = ocp.CheckpointManager.save
+
+    def save(self: ocp.CheckpointManager, step: int, **keywords: Any) -> bool:
+        if step >= 15:
+            raise OSError(28, "No space left on device")
+        return real(self, step, **keywords)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", save)
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "No space left on device" in error
+    assert "free some space" in error
+    monkeypatch.undo()
+
+    beside: list[float] = []  # bytes on the devices beside the state that is read, in bytes of that state
+    read, before = restoring.read_tree, live_bytes()
+
+    def read_tree(folder: Any, shapes: Any, *rest: Any) -> Any:
+        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        beside.append((live_bytes() - before) / size)
+        return read(folder, shapes, *rest)
+
+    monkeypatch.setattr(restoring, "read_tree", read_tree)
+    assert pretrain(tmp_path, toy.recipe(text)) == 0
+    assert "resumed at step 10" in capsys.readouterr().err
+    assert len(beside) == 1
+    assert beside[0] < 0.1  # a restore holds one state, not a fresh one too
+
+
+def live_bytes() -> int:
+    gc.collect()
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+@on_one_device
+def test_corrected_commands_after_tries_that_failed(tmp_path: Path, text: Path) -> None:
+    """No text; too little for a corpus, but enough for a vocabulary, which is made again when the text has come."""
+    source = tmp_path / "text.txt"
+    assert pretrain(tmp_path, toy.recipe(source, corpus={"options": {"paths": ("nothing/*.txt",)}})) == 2
+    source.write_text("ab ab.\n")
+    assert pretrain(tmp_path, toy.recipe(source)) == 2
+    source.write_text(text.read_text())
+    shorter = {"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}}
+    assert pretrain(tmp_path, toy.recipe(source, phases=shorter)) == 0
+    assert len((tmp_path / "run" / "vocab.txt").read_text().split()) > 50
+
+
+def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
+    assert run(["import", f"--input={finished / 'hugging_face'}", f"--workdir={tmp_path / 'run'}"]) == 0
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert f"train from it with --init={tmp_path / 'run'}" in capsys.readouterr().err
+
+
+def test_moments_of_an_export_cannot_be_kept(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
+    flags = [f"--init={finished / 'hugging_face'}", "--init_optimizer=kept"]
+    assert pretrain(tmp_path, toy.recipe(text), *flags) == 2
+    assert "has no moments" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bert_jax.errors import UserError
+    from bert_jax.reporting.run_record import only_writer
+
+    with only_writer(str(finished)), pytest.raises(UserError, match="in use by process"), only_writer(str(finished)):
+        pass
+
+
+@on_one_device
+def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Old text replayed among new: the shares of the rows, and each part's own held-out figures."""
+    other = toy.write_text(tmp_path / "other.txt", documents=40, seed=5)
+    options = toy.recipe(text)["corpus"]["options"]
+    parts = {
+        "old": {"options": options, "weight": 1},
+        "new": {"options": {**options, "paths": (str(other),)}, "weight": 3},
+    }
+    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}})
+    assert pretrain(tmp_path, recipe) == 0
+    shown = capsys.readouterr().err
+    assert "shares of the rows: new 75.0%, old 25.0%" in shown
+    last = records(tmp_path / "run", "eval")[-1]
+    assert {"mlm_loss", "mlm_loss/old", "mlm_loss/new", "nsp_accuracy/new"} <= set(last)
+    low, high = sorted((last["mlm_loss/old"], last["mlm_loss/new"]))
+    assert low <= last["mlm_loss"] <= high
+    assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == {"old", "new"}
+    assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
+    assert "reading" not in capsys.readouterr().err

@@ -1,0 +1,237 @@
+"""A probe during pretraining: it says what the encoder is worth, and leaves the run as it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.checkpoints.restoring import read_params
+from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.models.bert import fresh_params
+from bert_jax.models.config import ModelConfig
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.reporting.observer import Observer
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.runs.probe import ProbeConfig, prepare
+from bert_jax.text.wordpiece import WordPiece
+from bert_jax.training.loop import Experiment, TrainingConfig
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import ScheduleConfig
+from tests import toy
+
+TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")
+LETTERS = "abcdefgh"
+EXPERIMENT = Experiment(
+    0,
+    Phases((Phase(24, 8, 32, "phase1"),)),
+    OptimizerConfig(),
+    ScheduleConfig("linear", 1e-3, 0),
+    MeshConfig(),
+    TrainingConfig(eval_every_steps=8),
+    CheckpointConfig(),
+    LoaderConfig(),
+)
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+def write(folder: Path, name: str, count: int, seed: int) -> None:
+    """Labelled texts: "left" where there is an a, "right" where there is a b; the rest is noise."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        side = int(rng.integers(2))
+        words = [*rng.choice(list("cdefgh"), size=4), "ab"[side]]
+        rows.append(f"{' '.join(rng.permutation(words))}\t{('left', 'right')[side]}\t{side}")
+    (folder / name).write_text("\n".join(["text\tlabel\tnumber", *rows]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write(folder, "train.tsv", 120, 0)
+    write(folder, "dev.tsv", 60, 1)
+    return folder
+
+
+def settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "task": "classification",
+        "folder": str(folder),
+        "batch_size": 64,
+        "data": {"format": "delimited", "splits": {"train": "train.tsv", "dev": "dev.tsv"}},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> WordPiece:
+    return WordPiece([*SPECIAL_TOKENS, *LETTERS])
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: WordPiece) -> tuple[ModelConfig, Any]:
+    config = ModelConfig(tokenizer.size, 16, 1, 2, 32, 32, dropout_rate=0.0, attention_dropout_rate=0.0)
+    return config, fresh_params(config)
+
+
+def score(folder: Path, tokenizer: WordPiece, model: ModelConfig, params: Any, **changes: Any) -> dict[str, float]:
+    prepared = prepare(ProbeConfig(**settings(folder, **changes)), EXPERIMENT)
+    assert prepared
+    return prepared.make(tokenizer, model)(0, params)
+
+
+@pytest.mark.parametrize("changes", [{}, {"layers": "scanned"}], ids=["unrolled", "scanned"])
+def test_a_frozen_probe_tells_a_sound_encoder_from_a_broken_one(
+    changes: dict[str, Any], data: Path, tokenizer: WordPiece
+) -> None:
+    config = ModelConfig(tokenizer.size, 16, 1, 2, 32, 32, **changes)
+    params = fresh_params(config)
+    sound = score(data, tokenizer, config, params)
+    broken = score(data, tokenizer, config, jax.tree.map(lambda x: 0 * x, params))
+    assert sound.keys() == broken.keys() == {"probe/loss", "probe/accuracy"}
+    assert sound["probe/accuracy"] > 0.95
+    assert broken["probe/accuracy"] < 0.7
+    assert broken["probe/loss"] == pytest.approx(np.log(2), abs=0.05)
+    assert score(data, tokenizer, config, params) == sound, "the same again"
+
+
+def test_features(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]) -> None:
+    config, params = model
+    found = [score(data, tokenizer, config, params, features=name)["probe/loss"] for name in ("mean", "cls", "pooled")]
+    assert len(set(found)) == 3
+    without = {name: tree for name, tree in params.items() if name != "pooler"}
+    assert score(data, tokenizer, config, without)["probe/loss"] == pytest.approx(found[0], abs=1e-6)
+    with pytest.raises(UserError, match="the model has no pooler; 'mean' and 'cls' go"):
+        score(data, tokenizer, config, without, features="pooled")
+
+
+def test_a_number_is_probed_too(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]) -> None:
+    columns = {
+        "format": "delimited",
+        "splits": {"train": "train.tsv", "dev": "dev.tsv"},
+        "columns": {"label": "number"},
+    }
+    found = score(data, tokenizer, *model, task="regression", data=columns)
+    assert found["probe/pearson"] > 0.9
+
+
+def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]) -> None:
+    """More steps give no other score than a solver that knows nothing of Adam: Newton's method in numpy."""
+    from bert_jax.runs.probe import PENALTY, learned_head
+
+    prepared = prepare(ProbeConfig(**settings(data, num_steps=3000)), EXPERIMENT)
+    assert prepared
+    task = prepared.make(tokenizer, model[0]).task
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(120, 3)), task.rows["train"].arrays["labels"]
+    empty = {"kernel": np.zeros((3, 2), np.float32), "bias": np.zeros(2, np.float32)}
+    head = learned_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, prepared.config)
+    # Two classes: by symmetry the kernel is (-w/2, w/2), and its penalty a quarter of that of w.
+    w, ones = np.zeros(4), np.concatenate([x, np.ones((120, 1))], axis=1)
+    penalty = PENALTY / 2 * np.diag([1, 1, 1, 0])
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-ones @ w))
+        hessian = (ones * (p * (1 - p))[:, None]).T @ ones / 120 + penalty
+        w -= np.linalg.solve(hessian, ones.T @ (p - labels) / 120 + penalty @ w)
+    np.testing.assert_allclose(head["kernel"][:, 1] - head["kernel"][:, 0], w[:3], atol=2e-3)
+
+
+def test_a_fine_tuning_leaves_the_parameters_alone(
+    data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]
+) -> None:
+    config, params = model
+    before = jax.tree.map(np.array, params)
+    changes = {"kind": "finetune", "num_steps": 40, "learning_rate": 3e-3, "max_examples": 64}
+    learned = score(data, tokenizer, config, params, **changes)
+    little = score(data, tokenizer, config, params, **changes | {"num_steps": 1})
+    assert learned["probe/accuracy"] > little["probe/accuracy"] + 0.2
+    for found, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(before), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def pretrain(folder: Path, text: Path, probe: dict[str, Any]) -> int:
+    recipe = toy.write_recipe(folder / "recipe.json", toy.recipe(text, export=False, examples=()) | {"probe": probe})
+    return run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}"])
+
+
+def records(workdir: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
+
+
+def test_a_run_is_the_same_with_a_probe_and_without(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = toy.write_text(tmp_path / "text.txt")
+    for name in ("plain", "probed", "cut"):
+        (tmp_path / name).mkdir()
+    assert pretrain(tmp_path / "plain", text, {}) == 0
+    begun, during = [], Observer.during
+    with monkeypatch.context() as patch:
+        patch.setattr(Observer, "during", lambda self, state: (begun.append(state), during(self, state))[1])
+        assert pretrain(tmp_path / "probed", text, settings(data, every_steps=16)) == 0
+    assert begun.count("probing") == 3, "one that is not due takes no time, from which to judge the next"
+    plain, probed = records(tmp_path / "plain/run"), records(tmp_path / "probed/run")
+    scores = {r["step"]: r["probe/accuracy"] for r in probed if "probe/accuracy" in r}
+    assert list(scores) == [0, 16, 24], "multiples of 16, and the end"
+    assert [{k: v for k, v in r.items() if not k.startswith("probe/")} for r in probed] == plain
+    expected, found = (read_params(str(tmp_path / name / "run"))[0] for name in ("plain", "probed"))
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y)
+    goodput = json.loads((tmp_path / "probed/run/status.json").read_text())["goodput"]
+    assert goodput["probe"] > 0
+    assert "probe/accuracy" in (tmp_path / "probed/run/report.html").read_text()
+
+    train = Observer.train
+
+    def interrupted(self: Observer, step: int, phase: str, metrics: Any) -> None:
+        train(self, step, phase, metrics)
+        if step == 18:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Observer, "train", interrupted)
+        assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 130
+    assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 0
+    assert records(tmp_path / "cut/run") == probed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"task": "clasification"}, "did you mean 'classification'"),
+        ({"task": "span_qa"}, "a frozen probe takes classification and regression"),
+        ({"every_steps": 12}, "config.probe.every_steps is 12; .* a multiple of config.training.eval_every_steps, 8"),
+        ({"num_steps": 0}, "config.probe.num_steps"),
+        ({"learning_rate": 0.0}, "config.probe.learning_rate is 0.0"),
+        ({"options": {"metric": ()}}, "unknown key config.probe.options.metric"),
+        ({"data": {}}, "missing key config.probe.data.format"),
+        ({"data": {"format": "delimited", "splits": {"train": "train.tsv"}}}, "has the splits train; needed are"),
+        ({"data": {"format": "delimited", "splits": {"train": "x.tsv", "dev": "dev.tsv"}}}, "no file for train"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_made(
+    changes: dict[str, Any], said: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare(ProbeConfig(**settings(data, **changes)), EXPERIMENT)
+    if "every_steps" in changes:  # the command as a whole
+        assert pretrain(tmp_path, toy.write_text(tmp_path / "text.txt"), settings(data, **changes)) == 2
+        assert "config.probe.every_steps" in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+
+
+def test_examples_are_limited_by_label(data: Path) -> None:
+    prepared = prepare(ProbeConfig(**settings(data, max_examples=20)), EXPERIMENT)
+    assert prepared
+    assert {name: len(part) for name, part in prepared.splits.items()} == {"train": 20, "dev": 20}
+    assert {e["label"] for e in prepared.splits["train"]} == {"left", "right"}
+    assert prepare(ProbeConfig(), EXPERIMENT) is None

@@ -1,0 +1,253 @@
+"""Recipes and overrides: every slip is found before anything runs."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.runs import recipes
+
+RECIPE = """
+from ml_collections import ConfigDict
+
+
+def get_config(size="small"):
+    config = ConfigDict({"seed": 0, "rate": 0.1, "name": "x", "on": True, "unset": None, "sizes": (1, 2)})
+    config.paths = ("a",)
+    config.model = ConfigDict({"size": size, "options": {}})
+    config.phases = ({"steps": 1}, {"steps": 2})
+    config.twice_seed = config.get_ref("seed") * 2
+    return config
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def fails(*arguments):
+    with pytest.raises(UserError) as caught:
+        recipes.load(*arguments)
+    return str(caught.value)
+
+
+def settings(name):
+    from bert_jax.runs import finetuning, pretraining
+
+    return (finetuning if name.startswith("finetune/") else pretraining).Settings
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_loads_by_both_names_and_names_every_group(name):
+    config = recipes.load(name)
+    assert recipes.load(name.rpartition("/")[2]) == config
+    json.dumps(config.to_dict())  # it travels with every checkpoint
+    # Overrides may add keys within a group, but no group, so a recipe has to name them all.
+    assert set(config) == {field.name for field in dataclasses.fields(settings(name))}
+
+
+def test_the_recipes_that_readme_names_are_there():
+    assert {"pretrain/quickstart", "pretrain/bert_base", "pretrain/bert_large"} <= set(recipes.names())
+    wanted = ("glue", "conll2003", "swag", "chnsenticorp", "zh_ner")
+    assert {f"finetune/{name}" for name in wanted} <= set(recipes.names())
+
+
+SIZES = ("base", "large")
+ARGUMENTS = {
+    "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
+    "swag": ("swag", "hellaswag", "dream", "csqa"),
+    "zh_ner": ("peopledaily", "weibo", "cluener"),
+    "conll2003": ("finetuned", "features"),
+    "squad": ("v1", "v2", "squad_v1_tokenized", "xquad_en", "policyqa", "covidqa", "cmrc2018", "drcd"),
+}
+
+
+@pytest.mark.parametrize("name", [f"{name}:{argument}" for name, found in ARGUMENTS.items() for argument in found])
+def test_finetune_recipes_are_sound(name):
+    """Every key is one of its component; the reader and the task are there."""
+    from bert_jax import catalogue, configuration
+    from bert_jax.examples.columns import check_roles
+    from bert_jax.examples.load import make_reader
+    from bert_jax.runs import finetuning
+
+    config = configuration.build(finetuning.Settings, recipes.load(name).to_dict(), "config")
+    task = catalogue.find("tasks", config.task["name"], having="Task")
+    configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
+    make_reader(config.data)
+    check_roles(config.data.columns, task.Task.roles)
+
+
+def test_a_finetune_recipe_lists_its_arguments():
+    assert "no task 'sst-2'; there are sst2, mrpc" in fails("glue:sst-2")
+
+
+# Recipe -> folder of public data, examples of each split.
+PUBLIC = {
+    "glue:mrpc": ("glue", (3668, 408)),
+    "glue:cola": ("glue", (8551, 1043)),
+    "glue:rte": ("glue", (2490, 277)),
+    "glue:stsb": ("glue", (5749, 1500)),
+    "glue:wnli": ("glue", (635, 71)),
+    "conll2003": ("conll2003_ner", (14041, 3250, 3453)),
+    "swag:hellaswag": ("multiple_choice_en", (8033, 2009)),
+    "swag:dream": ("multiple_choice_en", (6116, 2040, 2041)),
+    "swag:csqa": ("multiple_choice_en", (976, 245)),
+    "zh_ner:weibo": ("zh_ner", (1350, 270, 270)),
+    "zh_ner:cluener": ("zh_ner", (10748, 1343, 1345)),
+    "chnsenticorp": ("zh_chnsenticorp", (9600, 1200, 1200)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_finetune_recipes_read_public_data(name, shared_data):
+    from bert_jax import catalogue, configuration
+    from bert_jax.examples.load import load
+    from bert_jax.runs import finetuning
+
+    folder, sizes = PUBLIC[name]
+    config = configuration.build(finetuning.Settings, recipes.load(name).to_dict(), "config")
+    task = catalogue.find("tasks", config.task["name"], having="Task")
+    found = load(config.data, shared_data(folder), task.Task.roles, [].append)
+    assert tuple(len(found[name]) for name in ("train", "dev", "test") if name in found) == sizes
+    own = configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
+    task.Task.labels(own, found["train"])  # raises for labels that the recipe's metrics do not fit
+
+
+def test_a_file_with_an_argument(recipe):
+    assert recipes.load(recipe).model.size == "small"
+    assert recipes.load(f"{recipe}:large").model.size == "large"
+
+
+def test_a_json_file_is_data(tmp_path):
+    (tmp_path / "config.json").write_text('{"seed": 3, "model": {"size": "tiny"}}')
+    config = recipes.load(str(tmp_path / "config.json"), ["--config.seed=4"])
+    assert config.to_dict() == {"seed": 4, "model": {"size": "tiny"}}
+    (tmp_path / "config.json").write_text("{")
+    assert "is not JSON" in fails(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("seed=5", "seed", 5),
+        ("seed=1_000", "seed", 1000),
+        ("seed=None", "seed", None),
+        ("rate=1", "rate", 1.0),
+        ("rate=1e-4", "rate", 1e-4),
+        ("name=7", "name", "7"),
+        ("name=a=b", "name", "a=b"),
+        ("name=", "name", ""),
+        ("on=false", "on", False),
+        ("unset=3", "unset", 3),
+        ("unset=text", "unset", "text"),
+        ("sizes=(3,)", "sizes", (3,)),
+        ("sizes=3,4", "sizes", (3, 4)),
+        ("sizes=3", "sizes", (3,)),
+        ("paths=b,c*", "paths", ("b", "c*")),
+        ("paths=('b,c',)", "paths", ("b,c",)),
+        ("model.size=base", "model.size", "base"),
+        ("model.num_layers=4", "model.num_layers", 4),  # for the component to judge
+        ("model.options.rate=0.5", "model.options.rate", 0.5),
+        ("model={'size': 'x'}", "model.size", "x"),
+        ("phases[1].steps=9", "phases", ({"steps": 1}, {"steps": 9})),
+        ("seed=4", "twice_seed", 8),  # references follow
+    ],
+)
+def test_overrides(recipe, override, path, value):
+    found = recipes.load(recipe, [f"--config.{override}"])
+    for key in path.split("."):
+        found = found[key]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_override_wins(recipe):
+    assert recipes.load(recipe, ["--config.seed=5", "--config.seed=6"]).seed == 6
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("sed=5", "unknown key config.sed; did you mean 'seed'?"),
+        ("seed=five", "expected a whole number"),
+        ("seed=1.5", "expected a whole number"),
+        ("seed=True", "expected a whole number"),
+        ("rate=fast", "expected a number"),
+        ("rate=nan", "expected a finite number"),
+        ("rate=inf", "expected a finite number"),
+        ("on=1", "expected true or false"),
+        ("sizes=big", "expected entries of type int"),
+        ("sizes=(1,'2')", "expected entries of type int"),
+        ("model=base", "config.model is a group"),
+        ("seed.value=1", "config.seed is a value"),
+        ("phases[2].steps=1", "config.phases has 2 entries"),
+        ("seed", "--config.seed=VALUE"),
+    ],
+)
+def test_bad_overrides(recipe, override, said):
+    assert said in fails(recipe, [f"--config.{override}"])
+
+
+def test_a_loaded_config_is_locked(recipe):
+    with pytest.raises(AttributeError):
+        recipes.load(recipe).sed = 1
+
+
+def test_an_unknown_recipe_lists_what_is_there():
+    assert "did you mean 'quickstart'?" in fails("quickstrt")
+    assert "did you mean 'pretrain/quickstart'?" in fails("pretrain/quickstrt")
+    assert "did you mean 'pretrain/quickstart'?" in fails("configs/pretrain/quickstrt.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def get_config():\n    return 1 / 0\n", "recipe.py:2: ZeroDivisionError"),
+        ("import nowhere_to_be_found\n", "recipe.py:1: ModuleNotFoundError"),
+        ("def get_config(:\n", "recipe.py:1: SyntaxError"),
+        ("x = 1\n", "no function get_config()"),
+        ("def get_config():\n    pass\n", "gives NoneType; a ConfigDict is needed"),
+    ],
+)
+def test_a_recipe_that_fails_is_one_line_with_the_place(tmp_path, source, said):
+    (tmp_path / "recipe.py").write_text(source)
+    assert said in fails(str(tmp_path / "recipe.py"))
+
+
+def test_an_argument_that_a_recipe_does_not_take(tmp_path):
+    (tmp_path / "recipe.py").write_text("def get_config():\n    return {}\n")
+    assert "takes no argument" in fails(f"{tmp_path / 'recipe.py'}:large")
+
+
+def test_the_page_of_recipes_names_every_key() -> None:
+    from bert_jax.checkpoints.saving import CheckpointConfig
+    from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
+    from bert_jax.models.config import ModelConfig
+    from bert_jax.objectives.mlm_nsp import Config
+    from bert_jax.rows.loader import LoaderConfig
+    from bert_jax.rows.masking import MaskingConfig
+    from bert_jax.runs.pretraining import Settings
+    from bert_jax.training.loop import TrainingConfig
+    from bert_jax.training.mesh import MeshConfig
+    from bert_jax.training.optimizers import OptimizerConfig
+    from bert_jax.training.schedules import ScheduleConfig
+
+    page = (Path(__file__).parents[1] / "configs" / "README.md").read_text()
+    groups = (CorpusConfig, PartConfig, VocabularyConfig, ModelConfig, Config, Settings, LoaderConfig, MaskingConfig)
+    groups += (CheckpointConfig, TrainingConfig, MeshConfig, OptimizerConfig, ScheduleConfig)
+    keys = {field.name for group in groups for field in dataclasses.fields(group)}
+    assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()
+
+
+@pytest.mark.parametrize("name", ["quickstart", *(pytest.param(f"bert_{s}", marks=pytest.mark.heavy) for s in SIZES)])
+def test_the_step_of_every_phase_compiles_and_fits(name):
+    """As ``bert-jax plan`` compiles it, for eight devices, without text. It may stand guard over a recipe of yours."""
+    from bert_jax.runs import recipe_plan
+
+    planned = recipe_plan.plan(recipes.load(name).to_dict(), recipe_plan.Request("cpu:8"), print)
+    assert planned.fits, planned.as_lines()
