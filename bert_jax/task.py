@@ -6,6 +6,7 @@ loop, one step, one checkpoint format and one loader serve every Task. Numpy lie
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -49,27 +50,40 @@ class Bucket:
     batches: int  # rows of a step, in batches of the phase: shorter rows come in larger batches
 
 
-class RowSource(Protocol):
-    """Random access to rows. The only loader state is the step number.
-
-    A source may have ``prepare(epoch)``, to plan ahead, and ``buckets``, a tuple of ``Bucket``s: the rows of the first
-    come first in the order of indices, and so on; a step has rows of one bucket.
-    """
+class RowSource(abc.ABC):
+    """Random access to rows. The only loader state is the step number."""
 
     @property
-    def rows_per_epoch(self) -> int: ...
+    @abc.abstractmethod
+    def rows_per_epoch(self) -> int:
+        """Rows of an epoch, the same number in every epoch."""
 
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Buckets of rows of one length each; empty where all rows have one length. The rows of the first come first in
+        the order of indices, and so on; a step has rows of one bucket."""
+        return ()
+
+    def prepare(self, epoch: int) -> None:
+        """Begin to plan an epoch in the background. A source that plans nothing does nothing."""
+        del epoch
+
+    @abc.abstractmethod
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n: a pure function of
-        (corpus fingerprint, seed, phase, epoch, index), whatever the other rows asked for."""
-        ...
+        (corpus fingerprint, seed, phase, epoch, index), whatever the other rows asked for. An array whose name
+        ``is_weight`` counts targets: the evaluation sets it to 0 in rows that fill up its last batch."""
+
+
+def is_weight(name: str) -> bool:
+    """Return whether a feature of a batch is a weight of targets, by its name: ``row_weights``, ``masked_weights``."""
+    return name.endswith("_weights")
 
 
 class Task(Protocol):
     """An objective or a downstream task."""
 
     batch_specs: dict[str, BatchSpec]  # kind -> features of a row; each kind is compiled before its first step
-    row_order: Literal["shuffled", "stream"]
     loss_weights: dict[str, float]  # term -> weight in the total loss
     flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
 
@@ -85,7 +99,8 @@ class Task(Protocol):
         ...
 
     def init_carry(self, num_rows: int) -> Any:
-        """What a recurrent model keeps from step to step; ``()`` where there is nothing."""
+        """What a recurrent model keeps from step to step; ``()`` where there is nothing. The trainer refuses others: it
+        does not yet carry them through accumulation, meshes, resumes and evaluations."""
         ...
 
     def counts(self, batch: Batch) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Objective(PairObjective):
         """Tokens of an epoch's rows, as many as baselines count."""
         source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
         indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
-        if buckets := getattr(source, "buckets", ()):  # those of one bucket are asked for at a time
+        if buckets := source.buckets:  # those of one bucket are asked for at a time
             indices = indices[-buckets[-1].rows_per_epoch :]
         parts = [indices[i : i + _ROWS_AT_ONCE] for i in range(0, len(indices), _ROWS_AT_ONCE)]
         rows = (source.rows(np.zeros_like(part), part) for part in parts)

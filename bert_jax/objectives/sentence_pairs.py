@@ -85,7 +85,6 @@ class PairObjective:
     architecture: ClassVar[str]  # the class of transformers that has the same parameters
     headline: ClassVar[str]  # the loss whose exponential is the perplexity
 
-    row_order: Literal["shuffled", "stream"] = "shuffled"
     gathered_outputs: tuple[str, ...] = ()
     loss_weights: dict[str, float]
     heldout_parts: tuple[str, ...] = ("",)

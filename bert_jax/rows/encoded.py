@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.rows import random
-from bert_jax.task import Bucket
+from bert_jax.task import Bucket, RowSource
 
 MIN_BATCHES = 4  # a bucket of fewer would be filled up with the same rows again and again
 
@@ -72,7 +72,7 @@ class EncodedRows:
         return batch | {name: values[rows] for name, values in self.arrays.items()}
 
 
-class ExampleRows:
+class ExampleRows(RowSource):
     """A ``RowSource`` over encoded rows.
 
     In training every epoch has its own order. Where there are several ``lengths`` the rows of a batch are of about one

@@ -73,12 +73,12 @@ class Batches:
         """Which rows the step reads, on all hosts."""
         phase = self._phases.locate(number)[0]
         source = self._sources[phase]
-        return self._phases.step(number, {phase: source.rows_per_epoch}, getattr(source, "buckets", ()))
+        return self._phases.step(number, {phase: source.rows_per_epoch}, source.buckets)
 
     def _prepare_next_epoch(self, source: RowSource, number: int, step: Step) -> None:
-        """Have a source that plans ahead begin the next epoch, if the phase comes to it."""
+        """Have the source plan the next epoch, if the phase comes to it."""
         upcoming = int(step.epochs[-1]) + 1
-        if (step.phase, upcoming) == self._prepared or not hasattr(source, "prepare"):
+        if (step.phase, upcoming) == self._prepared:
             return
         self._prepared = (step.phase, upcoming)
         last = number + self._phases.phases[step.phase].num_steps - 1 - self._phases.locate(number)[1]

@@ -30,7 +30,7 @@ def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
     return counts
 
 
-class MixedRows:
+class MixedRows(RowSource):
     """A ``task.RowSource`` over several. Its epoch has as many rows as theirs together, whatever the shares: parts with
     more than their size come round sooner."""
 
@@ -41,7 +41,7 @@ class MixedRows:
           parts: [n] their shares.
           key: of (fingerprints, seed, phase).
         """
-        if any(getattr(source, "buckets", ()) for source in sources):
+        if any(source.buckets for source in sources):
             raise UserError("a mixture has rows of one length: choose config.objective.packing 'packed' or 'none'")
         if not 0 < len(sources) <= TURN:
             raise UserError(f"a mixture of {len(sources)} parts; allowed: 1 to {TURN}")
@@ -75,8 +75,8 @@ class MixedRows:
         return batch
 
     def _prepare(self, index: int, epoch: int) -> None:
-        """Have a part that plans ahead begin its next epoch in the background."""
+        """Have a part begin to plan its next epoch in the background."""
         source = self._sources[index]
-        if epoch > self._prepared[index] and hasattr(source, "prepare"):
+        if epoch > self._prepared[index]:
             self._prepared[index] = epoch
             source.prepare(epoch)

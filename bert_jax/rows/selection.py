@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax.task import Bucket, RowSource
 
 
-class SelectedFeatures:
+class SelectedFeatures(RowSource):
     """A ``task.RowSource``: the rows of another, with those features alone that an objective declares."""
 
     def __init__(self, source: RowSource, names: tuple[str, ...]):
@@ -19,11 +19,10 @@ class SelectedFeatures:
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        return getattr(self._source, "buckets", ())
+        return self._source.buckets
 
     def prepare(self, epoch: int) -> None:
-        if hasattr(self._source, "prepare"):
-            self._source.prepare(epoch)
+        self._source.prepare(epoch)
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         rows = self._source.rows(epochs, indices)

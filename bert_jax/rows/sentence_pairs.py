@@ -19,7 +19,7 @@ from bert_jax.rows.pairing import lay_out
 from bert_jax.rows.plan_cache import Blocks, PlanCache
 from bert_jax.rows.rows_config import RowsConfig as RowsConfig
 from bert_jax.rows.rows_config import bucket_kind
-from bert_jax.task import Bucket
+from bert_jax.task import Bucket, RowSource
 
 _WIDTHS = 4  # pairs of at most 1/8, 1/4, 1/2 and all of a packed row are laid out apart: short ones cost less
 
@@ -35,7 +35,7 @@ class Split(plan.Sentences, Protocol):
         ...
 
 
-class SentencePairRows:
+class SentencePairRows(RowSource):
     """A ``task.RowSource``. Held-out rows are those of the held-out split in epoch 0.
 
     Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one pair, or with "packed" several. Every epoch

@@ -71,7 +71,6 @@ class ExampleTask(abc.ABC):
     answer: str
     main_metric: str
     gathered_outputs: tuple[str, ...] = ("logits",)
-    row_order: Literal["shuffled", "stream"] = "shuffled"
     num_choices: int | None = None
     model_inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
     exported = True

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
-from bert_jax.task import Task
+from bert_jax.task import Task, is_weight
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import unbox
 from bert_jax.training.step import make_eval_step
@@ -81,7 +81,7 @@ class Evaluation:
             batch = source.rows(np.zeros_like(indices), np.minimum(indices, total - 1))
             padding = indices >= total
             for name, value in batch.items():
-                if name.endswith("_weights"):
+                if is_weight(name):
                     value[padding] = 0
             mine = meshes.share_of(self._mesh).rows(phase.batch_size)
             yield {name: value[mine] for name, value in batch.items()}, int((~padding).sum())

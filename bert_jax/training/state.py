@@ -142,7 +142,10 @@ def _fresh(
 ) -> Callable[[jax.Array], tuple[TrainState, Any]]:
     def fresh(key: jax.Array) -> tuple[TrainState, Any]:
         variables = task.init(key)
-        return make_state(variables.params, tx, task.init_carry(num_rows), metric_names), variables.frozen
+        carry = task.init_carry(num_rows)
+        if jax.tree.leaves(carry):
+            raise UserError(f"{type(task).__name__} carries state from step to step, which the trainer does not do yet")
+        return make_state(variables.params, tx, carry, metric_names), variables.frozen
 
     return fresh
 

@@ -108,7 +108,7 @@ def batches_at(any_rows: AnyRows, step: int, workers: int = 0, share: Share = WH
     source, specs = any_rows
     loader = iter(Loader(source, LONG, step, specs, LoaderConfig(workers, 1), share))
     found, batch = next(loader)
-    loader.close()  # type: ignore[attr-defined]
+    loader.close()  # type: ignore[method-assign]
     assert found == step
     return batch
 
@@ -139,7 +139,7 @@ def test_workers_make_the_same_batches(packing: Packing, tmp_path: Path) -> None
 
 def test_a_batch_is_of_one_bucket_and_every_row_is_dealt(tmp_path: Path) -> None:
     rows = make_source(tmp_path, "bucketed")("train", "long", 1)
-    buckets = rows.buckets  # type: ignore[attr-defined]
+    buckets = rows.buckets  # type: ignore[method-assign]
     widths = {"long/16": 16, "long/32": 32, "long": 64}
     assert [b.kind for b in buckets] == list(widths)
     phases = Phases((Phase(1, 4, 32, "short"), Phase(10_000, 4, 64, "long")))
@@ -174,7 +174,7 @@ def test_the_plan_of_the_next_epoch_is_asked_for_where_it_is_needed(source: Make
 
     def watched(split: str, kind: str, phase: int) -> RowSource:
         rows = source(split, kind, phase)
-        rows.prepare = lambda epoch: prepared.append((phase, epoch))  # type: ignore[attr-defined]
+        rows.prepare = lambda epoch: prepared.append((phase, epoch))  # type: ignore[method-assign]
         return rows
 
     phases = Phases((Phase(40, 8, 32, "short"),))
@@ -184,7 +184,7 @@ def test_the_plan_of_the_next_epoch_is_asked_for_where_it_is_needed(source: Make
     assert prepared == [(0, epoch) for epoch in range(1, last_epoch + 1)]
 
 
-class Broken:
+class Broken(RowSource):
     """Rows that fail from the second batch on."""
 
     rows_per_epoch = 100

@@ -5,10 +5,13 @@ import pytest
 
 from bert_jax.rows import random
 from bert_jax.rows.mixture import TURN, MixedRows, rows_of_a_turn
+from bert_jax.task import RowSource
 
 
-class Numbers:
+class Numbers(RowSource):
     """Rows that say which they are."""
+
+    rows_per_epoch = 0
 
     def __init__(self, part, rows_per_epoch):
         self.part, self.rows_per_epoch, self.prepared = part, rows_per_epoch, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,7 +30,7 @@ TARGET = np.linspace(-1, 1, WIDTH, dtype=np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Points:
+class Points(RowSource):
     """Rows of [x, y = target x + noise], each a pure function of (epoch, index); ``spoilt`` ones hold ``value``."""
 
     spoilt: frozenset[int] = frozenset()  # rows, by their place in the endless sequence of epochs
@@ -48,7 +48,6 @@ class Points:
 class Line:
     """Mean squared error of a linear map, kept as a kernel that ``fsdp`` shards."""
 
-    row_order: Literal["shuffled", "stream"] = "shuffled"
     loss_weights = {"loss": 1.0}
     heldout_parts: tuple[str, ...] = ("",)
     gathered_outputs: tuple[str, ...] = ()
