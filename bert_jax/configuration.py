@@ -96,9 +96,27 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
       where: what the config tree calls the dataclass.
       allowed: a phrase, such as ``at least 1 is needed``.
     """
-    wrong = [f"{where}.{name} is {getattr(config, name)!r}" for name in names if not sound(getattr(config, name))]
+    values = {name: getattr(config, name) for name in names}
+    wrong = [
+        f"{where}.{name} is {f'{value:,}' if type(value) is int else repr(value)}"
+        for name, value in values.items()
+        if not sound(value)
+    ]
     if wrong:
         raise UserError(f"{', '.join(wrong)}; {allowed}")
+
+
+def check_choices(config: Any, where: str) -> None:
+    """Raise ``UserError``, naming each field of a dataclass whose value its ``Literal`` does not list."""
+    hints = typing.get_type_hints(type(config))
+    choices = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
+    wrong = [
+        f"{where}.{name} is {getattr(config, name)!r}; allowed: {', '.join(map(repr, allowed))}"
+        for name, allowed in choices.items()
+        if getattr(config, name) not in allowed
+    ]
+    if wrong:
+        raise UserError("; ".join(wrong))
 
 
 def differences(

@@ -25,7 +25,7 @@ LINES = {
     "--config.phases.phase1.batch_size=1000000000": "its rows alone take 689.2 GiB on this machine",
     "--config.training.eval_rows=1000000000": "config.training.eval_rows is 1,000,000,000: its rows alone take",
     "--config.seed=11111111111111111111111": "config.seed has 23 digits; a whole number below 2^63",
-    "--config.model.hidden_size=100000000000": "hidden_size is 100,000,000,000, must be at least 1 and at most",
+    "--config.model.hidden_size=100000000000": "config.model.hidden_size is 100,000,000,000; 1 to 1,048,576 are allowed",
     "--config.model.mlp_dim=4000000": "training takes at least",
     "--config.corpus.parts={'a':5}": "config.corpus.parts.a is 5; the keys of a part are needed",
     "--config.phases.phase1.num_steps=3000000000": "the phases have 3,000,001,800 steps in all; at most 2,147,483,647",
@@ -140,5 +140,5 @@ def test_a_size_that_no_model_has_is_not_imported(tmp_path, capsys):
     config = json.loads((tmp_path / "model" / "bert_config.json").read_text())
     (tmp_path / "model" / "bert_config.json").write_text(json.dumps({**config, "hidden_size": 10**12}))
     assert run(["import", f"--input={tmp_path / 'model'}", f"--workdir={tmp_path / 'new'}", "--lowercase=true"]) == 2
-    assert "hidden_size is 1,000,000,000,000, must be at least 1 and at most" in capsys.readouterr().err
+    assert "hidden_size is 1,000,000,000,000; 1 to 1,048,576 are allowed" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

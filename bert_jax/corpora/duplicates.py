@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from bert_jax.records import Document
 from bert_jax.text.learn import IDEOGRAPH
 
 Kind = Literal["keep", "exact", "near"]
-KINDS: tuple[Kind, ...] = ("keep", "exact", "near")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 STAGE = "fingerprints"
 PERMUTATIONS, BAND = 40, 4  # ten bands of four: candidates from a similarity of about 0.56 on
 SIMILARITY = 0.8  # estimated Jaccard similarity of the shingles from which on a document is a near duplicate
@@ -35,13 +35,13 @@ EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text: no dupl
 def check(kind: str) -> None:
     """Raise ``UserError`` for an unknown kind, or where near duplicates need what is not installed."""
     if kind not in KINDS:
-        raise UserError(f"corpus.duplicates is {kind!r}; allowed: {', '.join(KINDS)}")
+        raise UserError(f"config.corpus.duplicates is {kind!r}; allowed: {', '.join(map(repr, KINDS))}")
     if kind == "near":
         try:
             import datasketch  # noqa: F401
         except ImportError as error:
             raise UserError(
-                "corpus.duplicates='near' needs a package: pip install datasketch; or use 'exact'"
+                "config.corpus.duplicates='near' needs a package: pip install datasketch; or use 'exact'"
             ) from error
 
 

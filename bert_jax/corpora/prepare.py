@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from bert_jax import catalogue
-from bert_jax.configuration import build
+from bert_jax.configuration import build, check_fields
 from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
@@ -46,13 +46,12 @@ class VocabularyConfig:
     num_threads: int = NUM_THREADS  # sentencepiece: the model depends on it
 
     def __post_init__(self) -> None:
-        if not 0 < self.character_coverage <= 1:
-            raise UserError(
-                f"config.vocab.character_coverage is {self.character_coverage}; a share above 0 and at most 1 is needed"
-            )
-        for name in ("size", "min_frequency", "max_sentences", "num_threads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.vocab.{name} is {getattr(self, name)}; at least 1 is needed")
+        share, counts = (
+            "a share above 0 and at most 1 is needed",
+            ("size", "min_frequency", "max_sentences", "num_threads"),
+        )
+        check_fields(self, "config.vocab", share, "character_coverage", sound=lambda value: 0 < value <= 1)
+        check_fields(self, "config.vocab", "at least 1 is needed", *counts, sound=lambda value: value >= 1)
 
 
 @dataclasses.dataclass(frozen=True)

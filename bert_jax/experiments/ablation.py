@@ -180,7 +180,7 @@ def _replaced(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 def _on_rows_of(reference: Settings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
     """Masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``; none of a causal one."""
     trained, experiment = load_trained(workdir), reference.experiment()
-    if trained.config.attention == "causal":
+    if trained.config.causal:
         return {}
     config, phase = _masked_rows(reference), experiment.evaluated_phase
     task = mlm.Objective(

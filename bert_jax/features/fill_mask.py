@@ -36,7 +36,7 @@ def fill_mask(
     Raises:
       UserError: a text without a mask, or longer than the model's positions; a model that sees one side of a mask.
     """
-    if config.attention == "causal":
+    if config.causal:
         raise UserError(
             "a left-to-right model predicts what follows a text and fills no [MASK]; leave config.examples out"
         )

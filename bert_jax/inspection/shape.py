@@ -151,7 +151,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
     """Padding and next-sentence balance of the sentence pairs that an epoch makes, at each row length."""
     try:
         for max_length in max_lengths:
-            plan.check(split, max_length, 0.1)
+            plan.check(split, max_length)
     except UserError as error:
         return [Check("padding", "bad", "no pairs can be made", str(error))]
     sample = _sample(split)

@@ -158,7 +158,7 @@ def written_tensors(params: Any, config: ModelConfig, head: Head) -> tuple[dict[
       UserError: a part that the class needs is not there; what is missing and what can be written instead. A model
         that no class of BERT has.
     """
-    if config.attention == "causal" or "bilstm" in params:
+    if config.causal or "bilstm" in params:
         found = "a BiLSTM on its encoder" if "bilstm" in params else "causal attention"
         raise UserError(f"a model with {found} cannot be exported: transformers has no class of BERT for it")
     bare = head.architecture == "BertModel"

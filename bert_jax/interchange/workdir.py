@@ -109,8 +109,8 @@ def export_workdir(
       UserError: as ``load_trained`` and ``export_model``; a class that transformers or the model has not.
     """
     trained = load_trained(workdir, step)
-    if trained.config.attention == "causal" or "bilstm" in trained.params:
-        found = "reads from left to right" if trained.config.attention == "causal" else "has a BiLSTM"
+    if trained.config.causal or "bilstm" in trained.params:
+        found = "reads from left to right" if trained.config.causal else "has a BiLSTM"
         raise UserError(f"the model of {workdir} {found}, and no class of BERT in transformers does; it stays here")
     head = trained.head
     if architecture and architecture != head.architecture:

@@ -70,7 +70,7 @@ def causal_bias(bias: jax.Array) -> jax.Array:
 def attention_bias(config: ModelConfig, attention_mask: jax.Array, sequence_ids: jax.Array | None) -> jax.Array:
     """What a model of ``config`` adds to its scores, [B, 1, 1 or L, L]; ``sequence_ids`` None: a sequence a row."""
     bias = padding_bias(attention_mask) if sequence_ids is None else packed_bias(sequence_ids)
-    return causal_bias(bias) if config.attention == "causal" else bias
+    return causal_bias(bias) if config.causal else bias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
+from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
 
 
@@ -48,34 +49,20 @@ class ModelConfig:
     attention: Literal["bidirectional", "causal"] = "bidirectional"
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} is {getattr(self, name):,}, must be at least 1 and at most {most:,}"
-            for name, most in MOST.items()
-            if not 1 <= getattr(self, name) <= most
-        ]
-        problems += [
-            f"{name} is {getattr(self, name)}, must lie in [0, 1)"
-            for name in ("dropout_rate", "attention_dropout_rate")
-            if not 0 <= getattr(self, name) < 1
-        ]
-        problems += [
-            f"{name} is {getattr(self, name)}, must be above 0 and at most 1"
-            for name in ("layer_norm_eps", "initializer_range")
-            if not 0 < getattr(self, name) <= 1
-        ]
-        if not problems and self.hidden_size % self.num_heads:
+        where = "config.model"
+        check_choices(self, where)
+        for name, most in MOST.items():
+            check_fields(self, where, f"1 to {most:,} are allowed", name, sound=range(1, most + 1).__contains__)
+        rates, scales = ("dropout_rate", "attention_dropout_rate"), ("layer_norm_eps", "initializer_range")
+        check_fields(self, where, "0 or more and below 1 is needed", *rates, sound=lambda value: 0 <= value < 1)
+        check_fields(self, where, "more than 0 and at most 1 is needed", *scales, sound=lambda value: 0 < value <= 1)
+        if self.hidden_size % self.num_heads:
             divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
             nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
-            problems.append(
-                f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the nearest that does "
-                f"is {nearest}"
+            raise UserError(
+                f"{where}.hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the nearest "
+                f"that does is {nearest}"
             )
-        for name, field in self.__dataclass_fields__.items():
-            allowed = CHOICES.get(name)
-            if allowed and getattr(self, name) not in allowed:
-                problems.append(f"{field.name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
-        if problems:
-            raise UserError("model: " + "; ".join(problems))
 
     def check_lengths(self, max_lengths: Mapping[str, int]) -> None:
         """Raises ``UserError`` if a kind of row is longer than there are positions."""
@@ -89,6 +76,11 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees itself and what stands left of it alone."""
+        return self.attention == "causal"
 
     @property
     def num_parameters(self) -> int:
@@ -115,11 +107,4 @@ MOST = {
     "mlp_dim": 2**22,
     "max_length": 2**22,
     "type_vocab_size": 2**16,
-}
-CHOICES = {
-    "activation": ("gelu", "gelu_tanh", "relu"),
-    "dtype": ("float32", "bfloat16", "float64"),
-    "layers": ("unrolled", "scanned"),
-    "remat": ("none", "dots", "full"),
-    "attention": ("bidirectional", "causal"),
 }

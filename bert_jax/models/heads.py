@@ -29,7 +29,7 @@ def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Arr
 
     That at ``[CLS]``, the first; in a causal model, where ``[CLS]`` sees nothing but itself, the last real one.
     """
-    if config.attention == "causal":
+    if config.causal:
         length = attention_mask.shape[1]
         return jnp.max(jnp.where(attention_mask > 0, jnp.arange(length)[None, :], 0), axis=1, keepdims=True)
     return jnp.zeros((attention_mask.shape[0], 1), jnp.int32)

@@ -56,7 +56,7 @@ class Objective(PairObjective):
 
     @classmethod
     def check_model(cls, model: ModelConfig) -> None:
-        if model.attention != "causal":
+        if not model.causal:
             raise UserError(
                 f"config.model.attention is {model.attention!r}, which shows the objective 'ltr' what it is to predict;"
                 " set it to 'causal'"

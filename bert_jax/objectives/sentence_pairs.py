@@ -134,7 +134,7 @@ class PairObjective:
     @classmethod
     def check_model(cls, model: ModelConfig) -> None:
         """Raises ``UserError`` if the objective cannot train such a model."""
-        if model.attention != "bidirectional":
+        if model.causal:
             raise UserError(
                 f"config.model.attention is {model.attention!r}; this objective reads both sides of a token: set"
                 " it to 'bidirectional', or config.objective.name to 'ltr'"

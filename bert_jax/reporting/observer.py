@@ -29,7 +29,7 @@ class Observer:
 
     def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
         """Raises ``UserError`` for an unknown logger or one whose package is missing."""
-        parts = [catalogue.find("training.loggers", name, having="Logger").Logger() for name in loggers]
+        parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._workdir, self._num_steps = workdir, num_train_steps
         self.status = StatusFile(workdir)
         self.status.update(num_train_steps=num_train_steps)

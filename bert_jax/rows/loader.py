@@ -20,6 +20,7 @@ import numpy as np
 from absl import flags
 
 from bert_jax.cluster import signals
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phases
@@ -40,9 +41,13 @@ class LoaderConfig:
     prefetch_batches: int = 4  # made ahead, by each worker
 
     def __post_init__(self) -> None:
-        for name, least, most in (("num_workers", 0, MOST_WORKERS), ("prefetch_batches", 1, MOST_BATCHES)):
-            if not least <= getattr(self, name) <= most:
-                raise UserError(f"config.loader.{name} is {getattr(self, name):,}; {least} to {most:,} are allowed")
+        workers, batches = range(MOST_WORKERS + 1), range(1, MOST_BATCHES + 1)
+        check_fields(
+            self, "config.loader", f"0 to {MOST_WORKERS} are allowed", "num_workers", sound=workers.__contains__
+        )
+        check_fields(
+            self, "config.loader", f"1 to {MOST_BATCHES:,} are allowed", "prefetch_batches", sound=batches.__contains__
+        )
 
 
 class Batches:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_jax import configuration
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 
@@ -47,15 +48,16 @@ class MaskingConfig:
 
     def __post_init__(self) -> None:
         configuration.choose("masking strategy", self.strategy, STRATEGIES)
-        if not 0 < self.rate <= 1:
-            raise UserError(f"masking.rate is {self.rate}; allowed: above 0, at most 1")
+        where = "config.objective.masking"
+        check_fields(self, where, "more than 0 and at most 1 is needed", "rate", sound=lambda rate: 0 < rate <= 1)
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
-                f"masking.mask_share {self.mask_share} and random_share {self.random_share} must be at least 0 and "
-                "add up to at most 1"
+                f"{where}.mask_share is {self.mask_share} and random_share {self.random_share}; both have to be "
+                "at least 0, and their sum at most 1"
             )
-        if self.max_predictions is not None and self.max_predictions < 1:
-            raise UserError(f"masking.max_predictions is {self.max_predictions}; at least 1, or None")
+        check_fields(
+            self, where, "at least 1, or None, is needed", "max_predictions", sound=lambda n: n is None or n >= 1
+        )
 
     def predictions(self, max_length: int) -> int:
         """P, the number of masked positions that a row of one pair has room for: static for a length."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.configuration import build
+from bert_jax.configuration import build, check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.task import Bucket, Step
@@ -30,9 +30,8 @@ class Phase:
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keys of the objective's masking that differ
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "batch_size", "max_length"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.phases.{self.kind}.{name} is {getattr(self, name)}; at least 1 is needed")
+        names = ("num_steps", "batch_size", "max_length")
+        check_fields(self, f"config.phases.{self.kind}", "at least 1 is needed", *names, sound=lambda n: n >= 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Chunks:
         return Chunks(*(getattr(self, field.name)[which] for field in dataclasses.fields(self)))
 
 
-def check(split: Sentences, max_length: int, short_row_probability: float) -> None:
+def check(split: Sentences, max_length: int) -> None:
     """Raise ``UserError`` where no pairs can be made. Takes no time, however large the split is."""
     documents = len(split.document_starts) - 1
     if documents < 2:
@@ -99,8 +99,6 @@ def check(split: Sentences, max_length: int, short_row_probability: float) -> No
         )
     if max_length < SPECIAL_TOKENS_PER_ROW + 2:
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")
-    if not 0 <= short_row_probability <= 1:
-        raise UserError(f"short_row_probability is {short_row_probability}; allowed: 0 to 1")
 
 
 def make(
@@ -116,7 +114,7 @@ def make(
       key: of (corpus fingerprint, seed, phase, epoch).
       short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
     """
-    check(split, max_length, short_row_probability)
+    check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
     room = max_length - SPECIAL_TOKENS_PER_ROW
     for documents in _groups(split.document_starts):

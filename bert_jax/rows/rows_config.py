@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.masking import MaskingConfig
@@ -34,14 +35,13 @@ class RowsConfig:
     max_pairs_per_row: int | None = None  # K of packed rows; None: one for 16 positions, 2 to 16
 
     def __post_init__(self) -> None:
-        if self.max_length < SPECIAL_TOKENS_PER_ROW + 2:
-            raise UserError(f"rows.max_length is {self.max_length}; a pair with its special tokens needs at least 5")
-        if not 0 <= self.short_row_probability <= 1:
-            raise UserError(f"rows.short_row_probability is {self.short_row_probability}; allowed: 0 to 1")
-        if self.packing not in ("none", "packed", "bucketed"):
-            raise UserError(f"rows.packing is {self.packing!r}; allowed: 'none', 'packed', 'bucketed'")
-        if self.max_pairs_per_row is not None and self.max_pairs_per_row < 1:
-            raise UserError(f"rows.max_pairs_per_row is {self.max_pairs_per_row}; at least 1, or None")
+        where, least = "config.objective", SPECIAL_TOKENS_PER_ROW + 2
+        if self.max_length < least:
+            raise UserError(f"max_length is {self.max_length}; a pair with its special tokens needs at least {least}")
+        check_choices(self, where)
+        share, pairs = "0 to 1 is allowed", "at least 1, or None, is needed"
+        check_fields(self, where, share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
+        check_fields(self, where, pairs, "max_pairs_per_row", sound=lambda value: value is None or value >= 1)
 
     @property
     def max_pairs(self) -> int:

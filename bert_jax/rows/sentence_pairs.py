@@ -16,7 +16,7 @@ from bert_jax.rows.buckets import by_bucket, part_name
 from bert_jax.rows.joining import FlatPairs, flatten, join
 from bert_jax.rows.masking import TokenFacts, mask_rows
 from bert_jax.rows.pairing import lay_out
-from bert_jax.rows.plan_cache import Blocks, PlanCache
+from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig as RowsConfig
 from bert_jax.rows.rows_config import bucket_kind
 from bert_jax.task import Bucket, RowSource
@@ -64,7 +64,7 @@ class SentencePairRows(RowSource):
           kind: of the batches; buckets derive their kinds from it.
           directory: the corpus's folder; plans are cached in it, or in the local cache folder (see ``PlanCache``).
         """
-        plan.check(split, config.max_length, config.short_row_probability)
+        plan.check(split, config.max_length)
         self._split, self._facts, self._config = split, facts, config
         self._seed, self._phase, self._kind, self._directory = seed, phase, kind, directory
 
@@ -139,10 +139,12 @@ class SentencePairRows(RowSource):
         if config.packing == "packed":
             targets = packing.short_targets(self._split, key, config.limits, config.short_row_probability)
         pairs = plan.make(self._split, key, config.max_length, config.short_row_probability, targets)
-        plans: dict[str, Blocks] = {"none": (("pairs", block) for block in pairs)}
-        plans["bucketed"] = by_bucket(pairs, config.lengths)
-        plans["packed"] = packing.pack(pairs, self._key("pack", epoch), config.limits)
-        yield from plans[config.packing]
+        if config.packing == "packed":
+            yield from packing.pack(pairs, self._key("pack", epoch), config.limits)
+        elif config.packing == "bucketed":
+            yield from by_bucket(pairs, config.lengths)
+        else:
+            yield from (("pairs", block) for block in pairs)
 
     def _key(self, purpose: str, *counters: int) -> np.uint64:
         return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)

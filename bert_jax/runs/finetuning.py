@@ -352,7 +352,7 @@ def finish(
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(request.workdir, predictor, splits, predictions, results)
     plain = predictor.task.exported and not settings.bilstm_layers
-    exports = settings.export and plain and predictor.trained.config.attention == "bidirectional"
+    exports = settings.export and plain and not predictor.trained.config.causal
     model = export_newest(request.workdir, observer) if exports else None
     where = f"report {report_at_the_end(request.workdir, observer)}" + (f", model {model}" if model else "")
     observer.note(

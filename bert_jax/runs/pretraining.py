@@ -104,7 +104,7 @@ class Settings:
     def fills(self, model: ModelConfig) -> bool:
         """Whether the finished model fills the examples: what it fills in are words of its text, and a left-to-right
         model fills no [MASK]."""
-        return bool(self.examples) and not self.private and model.attention == "bidirectional"
+        return bool(self.examples) and not self.private and not model.causal
 
     def find_objective(self) -> tuple[ModuleType, Any]:
         """(file of the objective, its config). Raises ``UserError`` for a key or a value that is none."""
@@ -214,7 +214,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             )
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
             if distributed.is_first():
-                finish(settings, request, observer)
+                finish(settings, model, request, observer)
     return result
 
 
@@ -306,19 +306,18 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
     note(f"to beat on the held-out rows: {', '.join(shown)}")
 
 
-def finish(settings: Settings, request: Request, observer: Observer) -> None:
+def finish(settings: Settings, model: ModelConfig, request: Request, observer: Observer) -> None:
     """Examples, export and report of a run that has ended, and what to do next."""
     workdir = files.as_path(request.workdir)
-    both_sides = settings.model.get("attention") != "causal"
     with observer.shown("reporting"):
         fill_examples(settings, request.workdir, observer.note)
-    model = None
-    if settings.export and both_sides:  # transformers has no class of BERT for the other
-        model = export_newest(request.workdir, observer)
+    exported = None
+    if settings.export and not model.causal:  # transformers has no class of BERT for the other
+        exported = export_newest(request.workdir, observer)
     report = report_at_the_end(request.workdir, observer)
-    where = f"report {report}" + (f", model {model}" if model else "")
+    where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
-    if both_sides:
+    if not model.causal:
         example = settings.examples[0] if settings.examples else "The [MASK] of the story."
         observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 

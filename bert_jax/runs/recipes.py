@@ -54,7 +54,7 @@ def typed(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def names() -> dict[str, Path]:
     """The recipes that come with the package: ``pretrain/quickstart`` -> file."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed, checkout = package / "configs", package.parent / "configs"
     folder = installed if installed.is_dir() else checkout
     return {p.relative_to(folder).with_suffix("").as_posix(): p for p in sorted(folder.glob("*/*.py"))}

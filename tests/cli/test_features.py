@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.test_features import CONFIG, PARAMS, TOKENIZER, export_model
 
 from bert_jax.cli.main import run
 from bert_jax.features.reading import read_features
 from bert_jax.interchange.workdir import import_into_workdir
+from tests.features.test_features import CONFIG, PARAMS, TOKENIZER, export_model
 
 # Peak memory, in kB, of extracting a file; the interpreter alone takes about a fifth of a GB.
 PEAK = """

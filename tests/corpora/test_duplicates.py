@@ -122,5 +122,5 @@ def test_random_digests_agree_with_a_set():
 
 
 def test_an_unknown_kind_is_explained():
-    with pytest.raises(UserError, match=r"corpus.duplicates is 'all'; allowed: keep, exact, near"):
+    with pytest.raises(UserError, match=r"config.corpus.duplicates is 'all'; allowed: 'keep', 'exact', 'near'"):
         BuildConfig(duplicates="all")

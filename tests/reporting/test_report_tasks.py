@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from tests.training.test_report import HOSTILE, Reader
 
 from bert_jax.reporting.measures import BASELINES
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.report_tasks import train_mean
 from bert_jax.reporting.status import describe
 from bert_jax.tasks.findings import findings
+from tests.reporting.test_report import HOSTILE, Reader
 
 CONFIG = {"task": {"name": "any"}, "train": {"num_epochs": 2.0}}
 

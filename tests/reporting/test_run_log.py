@@ -282,5 +282,5 @@ def test_a_store_that_fails_does_not_stop_training(tmp_path, monkeypatch, object
 
 
 def test_loggers_are_found_by_file_name():
-    assert set(catalogue.parts("training.loggers", having="Logger")) == {"tensorboard", "wandb", "mlflow"}
-    assert isinstance(catalogue.find("training.loggers", "tensorboard", having="Logger").Logger(), tensorboard.Logger)
+    assert set(catalogue.parts("reporting.loggers", having="Logger")) == {"tensorboard", "wandb", "mlflow"}
+    assert isinstance(catalogue.find("reporting.loggers", "tensorboard", having="Logger").Logger(), tensorboard.Logger)

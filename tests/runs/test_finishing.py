@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.test_features import CONFIG, PARAMS, TOKENIZER
 
 from bert_jax import configuration
 from bert_jax.interchange.hugging_face import export_model
@@ -18,6 +17,7 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.runs import pretraining
 from bert_jax.runs.pretraining import Request, Settings, finish
 from tests import toy
+from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
 
 SETTINGS = configuration.build(Settings, toy.recipe(Path("none"), examples=()), "config")
 

@@ -237,7 +237,7 @@ def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.training.optimizers import OptimizerConfig
     from bert_jax.training.schedules import ScheduleConfig
 
-    page = (Path(__file__).parents[1] / "configs" / "README.md").read_text()
+    page = (Path(__file__).parents[2] / "configs" / "README.md").read_text()
     groups = (CorpusConfig, PartConfig, VocabularyConfig, ModelConfig, Config, Settings, LoaderConfig, MaskingConfig)
     groups += (CheckpointConfig, TrainingConfig, MeshConfig, OptimizerConfig, ScheduleConfig)
     keys = {field.name for group in groups for field in dataclasses.fields(group)}

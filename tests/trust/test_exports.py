@@ -15,13 +15,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tests.test_features import CONFIG, TOKENIZER
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.reporting import status
 from tests import toy
+from tests.features.test_features import CONFIG, TOKENIZER
 from tests.interchange.heads import HEADS, params_of
 from tests.trust.damage import DAMAGES, damage_one, generator, scaled
 

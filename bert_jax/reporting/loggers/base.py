@@ -71,7 +71,7 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 def check_loggers(names: Sequence[str]) -> None:
     """Raise ``UserError`` for a name that no file of this package has."""
     for name in names:
-        catalogue.find("training.loggers", name, having="Logger")
+        catalogue.find("reporting.loggers", name, having="Logger")
 
 
 def require(package: str) -> None:
