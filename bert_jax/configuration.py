@@ -96,14 +96,19 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
       where: what the config tree calls the dataclass.
       allowed: a phrase, such as ``at least 1 is needed``.
     """
+    if wrong := unsound(config, where, allowed, *names, sound=sound):
+        raise UserError(wrong)
+
+
+def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> str:
+    """Return what ``check_fields`` would raise; "" if all fields are sound."""
     values = {name: getattr(config, name) for name in names}
     wrong = [
         f"{where}.{name} is {f'{value:,}' if type(value) is int else repr(value)}"
         for name, value in values.items()
         if not sound(value)
     ]
-    if wrong:
-        raise UserError(f"{', '.join(wrong)}; {allowed}")
+    return f"{', '.join(wrong)}; {allowed}" if wrong else ""
 
 
 def check_choices(config: Any, where: str) -> None:

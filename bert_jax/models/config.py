@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from bert_jax.configuration import check_choices, check_fields
+from bert_jax.configuration import check_choices, check_fields, unsound
 from bert_jax.errors import UserError
 
 
@@ -51,8 +51,12 @@ class ModelConfig:
     def __post_init__(self) -> None:
         where = "config.model"
         check_choices(self, where)
-        for name, most in MOST.items():
-            check_fields(self, where, f"1 to {most:,} are allowed", name, sound=range(1, most + 1).__contains__)
+        wrong = [
+            unsound(self, where, f"1 to {most:,} are allowed", name, sound=range(1, most + 1).__contains__)
+            for name, most in MOST.items()
+        ]
+        if any(wrong):
+            raise UserError("; ".join(filter(None, wrong)))
         rates, scales = ("dropout_rate", "attention_dropout_rate"), ("layer_norm_eps", "initializer_range")
         check_fields(self, where, "0 or more and below 1 is needed", *rates, sound=lambda value: 0 <= value < 1)
         check_fields(self, where, "more than 0 and at most 1 is needed", *scales, sound=lambda value: 0 < value <= 1)

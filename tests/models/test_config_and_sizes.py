@@ -52,9 +52,9 @@ def test_flops_match_the_published_model() -> None:
             {"hidden_size": 100, "num_heads": 12},
             "hidden_size 100 does not divide by num_heads 12; the nearest that does is 10",
         ),
-        ({"dropout_rate": 1.0}, r"dropout_rate is 1.0, must lie in \[0, 1\)"),
-        ({"activation": "swish"}, "activation is 'swish'; allowed: gelu, gelu_tanh, relu"),
-        ({"num_layers": 0, "mlp_dim": 0}, "num_layers is 0, must be at least 1 and at most 4,096; mlp_dim is 0"),
+        ({"dropout_rate": 1.0}, "config.model.dropout_rate is 1.0; 0 or more and below 1 is needed"),
+        ({"activation": "swish"}, "config.model.activation is 'swish'; allowed: 'gelu', 'gelu_tanh', 'relu'"),
+        ({"num_layers": 0, "mlp_dim": 0}, r"num_layers is 0; 1 to 4,096 are allowed; config.model.mlp_dim is 0; 1 to"),
     ],
 )
 def test_bad_fields_are_named(fields: dict[str, object], message: str) -> None:

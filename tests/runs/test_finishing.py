@@ -52,7 +52,7 @@ def observe(workdir: Path) -> Observer:
 def finish_run(workdir: Path) -> None:
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, Request(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, Request(str(workdir)), observer)
 
 
 def check_finished(workdir: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
     for name in ("export_workdir", "write_report"):
         monkeypatch.setattr(pretraining, name, watched(getattr(pretraining, name)))
     with observer.to_the_end():
-        finish(SETTINGS, Request(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, Request(str(workdir)), observer)
     assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 
