@@ -86,6 +86,7 @@ class Task(Protocol):
     batch_specs: dict[str, BatchSpec]  # kind -> features of a row; each kind is compiled before its first step
     loss_weights: dict[str, float]  # term -> weight in the total loss
     flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
+    dtype: str  # of the operands of its matrix products, for MFU
 
     heldout_parts: tuple[str, ...]  # of the held-out rows, evaluated apart too; ("",) where there is one
     gathered_outputs: tuple[str, ...]  # of ``outputs``: what ``finish`` reads; () where sums say everything

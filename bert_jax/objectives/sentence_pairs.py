@@ -87,6 +87,7 @@ class PairObjective:
 
     gathered_outputs: tuple[str, ...] = ()
     loss_weights: dict[str, float]
+    dtype: str
     heldout_parts: tuple[str, ...] = ("",)
 
     def __init__(
@@ -110,7 +111,7 @@ class PairObjective:
         """
         self.check_model(model)
         model.check_lengths(max_lengths)
-        self.model_config = model
+        self.model_config, self.dtype = model, model.dtype
         self._model = self.module(model)
         self._seeds = {"train": seed, "eval": seed if heldout_seed is None else heldout_seed}
         if corpus is not None and tokenizer is not None:

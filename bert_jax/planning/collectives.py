@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.planning.chips import HOP_SECONDS, Chip
 from bert_jax.planning.hlo import Computation, Instruction, Module
+from bert_jax.training.chips import HOP_SECONDS, Chip
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 Groups = np.ndarray  # [groups, members] of partition numbers

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning.chips import Chip
+from bert_jax.training.chips import Chip
 
 _EFFICIENCY = 0.5  # of the peak: a guess that is the same for all layouts, so that it does not change their order
 

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from bert_jax.configuration import check_fields
 from bert_jax.planning import hlo, timeline, topologies
-from bert_jax.planning.chips import Chip
 from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
+from bert_jax.training.chips import Chip
 from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from bert_jax.planning.chips import Chip
+from bert_jax.training.chips import Chip
 from bert_jax.training.loop import Experiment
 
 # LAMB's peak rate grows with the root of the batch and its warm-up, as a share of the steps, with the batch: You et al.

@@ -6,10 +6,10 @@ import dataclasses
 import re
 
 from bert_jax.planning import collectives, costs
-from bert_jax.planning.chips import Chip
 from bert_jax.planning.collectives import Collective, Fabric
 from bert_jax.planning.costs import Cost
 from bert_jax.planning.hlo import Computation, Instruction, Module
+from bert_jax.training.chips import Chip
 
 _ASYNC_COPIES = ("copy-start", "slice-start")
 

@@ -14,8 +14,8 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.planning.chips import CHIPS, GPUS, Chip
 from bert_jax.training import hardware
+from bert_jax.training.chips import CHIPS, GPUS, Chip
 
 # Slices that can be ordered: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the common
 # ones; /types-topologies for v4: A <= B <= C, each up to 4 or a multiple of 4.

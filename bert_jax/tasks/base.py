@@ -75,6 +75,7 @@ class ExampleTask(abc.ABC):
     model_inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
     exported = True
     whole_batches: bool = False
+    dtype: str
 
     def __init__(self, config: Any, setting: Setting):
         """``config``: the ``Config`` of the task's file.
@@ -106,6 +107,7 @@ class ExampleTask(abc.ABC):
         self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
         self.loss_weights = {"loss": 1.0}
         self.model = self.module(setting.model)
+        self.dtype = setting.model.dtype
         self.flops_per_row = {
             kind: encoder_train_flops(setting.model, n) * (self.num_choices or 1) for kind, n in self.lengths.items()
         }

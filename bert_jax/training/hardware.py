@@ -7,33 +7,22 @@ import time
 import jax
 import jax.numpy as jnp
 
-# Dense bfloat16 peak FLOP/s of one device, from the vendors' data sheets. Prefixes of jax's ``device_kind``.
-PEAK_FLOPS = {
-    "NVIDIA H200": 989e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA A100": 312e12,
-    "Tesla V100": 125e12,
-    "TPU v2": 23e12,  # per core
-    "TPU v3": 61.5e12,  # per core
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-}
+from bert_jax.training import chips
 
 
-def peak_flops(device: jax.Device) -> float:
-    """Peak FLOP/s of one device; of a CPU, what a float32 matrix product of 1,024 reaches now, shared by all the
-    devices that XLA cuts one CPU into."""
-    for prefix, peak in PEAK_FLOPS.items():
-        if device.device_kind.startswith(prefix):
-            return peak
-    return _measured(device) / len(jax.local_devices())
+def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
+    """Return the FLOP/s of matrix products of ``dtype`` that one device reaches at most.
+
+    Of a listed chip it is the data sheet's figure (``chips``), of another one what a product of float32 reaches now,
+    which the devices that XLA cuts one CPU into share.
+    """
+    if chip := chips.of_device(device.device_kind):
+        return chip.matrix_flops["bf16" if dtype == "bfloat16" else "f32"]
+    return _measured(device) / (len(jax.local_devices()) if device.platform == "cpu" else 1)
 
 
-def _measured(device: jax.Device, size: int = 1024) -> float:
+def _measured(device: jax.Device) -> float:
+    size = 1024 if device.platform == "cpu" else 8192
     x = jax.device_put(jnp.ones((size, size), jnp.float32), device)
     product = jax.jit(jnp.matmul)
     product(x, x).block_until_ready()

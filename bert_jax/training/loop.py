@@ -220,7 +220,7 @@ class _Trainer:
         rows = self._training.eval_rows
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
-        self._peak_flops = hardware.peak_flops(jax.devices()[0]) * len(jax.devices())
+        self._peak_flops = hardware.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
 
     def train(self) -> dict[str, float] | RollBack:
         """The last evaluation's metrics, or the roll back after which the run is to go on anew."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bert_jax.planning import collectives, costs, hlo, timeline
-from bert_jax.planning.chips import CHIPS, GPUS
 from bert_jax.planning.collectives import Fabric
+from bert_jax.training.chips import CHIPS, GPUS
 
 CHIP = CHIPS["v5e"]
 MESH = Fabric(("data", "fsdp"), (2, 4), CHIP)

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from bert_jax.planning import scaling
-from bert_jax.planning.chips import CHIPS, GPUS
 from bert_jax.runs import recipes
 from bert_jax.runs.recipe_plan import PretrainingRecipe
+from bert_jax.training.chips import CHIPS, GPUS
 
 
 @pytest.fixture

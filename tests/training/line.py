@@ -49,6 +49,7 @@ class Line:
     """Mean squared error of a linear map, kept as a kernel that ``fsdp`` shards."""
 
     loss_weights = {"loss": 1.0}
+    dtype: str = "float32"
     heldout_parts: tuple[str, ...] = ("",)
     gathered_outputs: tuple[str, ...] = ()
 

@@ -43,6 +43,7 @@ class Chip:
     torus: int
     network_bandwidth: float
     dimensions: int = 2  # of the torus
+    device_kinds: tuple[str, ...] = ()  # what jax's ``device_kind`` begins with
     chip_config: str = "default"  # how libtpu presents its cores: "megacore" makes one device of two
 
     @property
@@ -77,6 +78,7 @@ CHIPS = {
         network_bandwidth=6.25e9,
         dimensions=3,
         chip_config="megacore",
+        device_kinds=("TPU v4",),
     ),
     # [v5e] 197 TFLOP/s, 16 GB, 819 GB/s, network 6.4 Tbit/s over 256 chips; [libtpu] 15.75 GiB.
     "v5e": _tpu(
@@ -88,6 +90,7 @@ CHIPS = {
         link_bandwidth=4.5e10,
         torus=16,
         network_bandwidth=6.4e12 / 8 / 256,
+        device_kinds=("TPU v5 lite", "TPU v5e"),
     ),
     # [v5p] 459 TFLOP/s, 95 GB, 2,765 GB/s, network 50 Gbit/s a chip; [libtpu] 95.74 GiB.
     "v5p": _tpu(
@@ -100,6 +103,7 @@ CHIPS = {
         torus=4,
         network_bandwidth=6.25e9,
         dimensions=3,
+        device_kinds=("TPU v5",),
     ),
     # [v6e] 918 TFLOP/s, 32 GB, 1,638 GB/s, network 25.6 Tbit/s over 256 chips; [libtpu] 31.25 GiB.
     "v6e": _tpu(
@@ -111,6 +115,7 @@ CHIPS = {
         link_bandwidth=9e10,
         torus=16,
         network_bandwidth=25.6e12 / 8 / 256,
+        device_kinds=("TPU v6 lite", "TPU v6e"),
     ),
 }
 
@@ -120,9 +125,52 @@ CHIPS = {
 # multiply-add as two ([gpus], "CUDA Cores"); an elementwise operation is one, so half of it is taken.
 GPUS = {
     # The die of h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
-    "h200": Chip("h200", "gpu", {"bf16": 989e12, "f32": 494.5e12}, 33.5e12, 141 * GB, 4.8e12, 4.5e11, 1, 5e10, 1),
+    "h200": Chip(
+        "h200",
+        "gpu",
+        {"bf16": 989e12, "f32": 494.5e12},
+        33.5e12,
+        141 * GB,
+        4.8e12,
+        4.5e11,
+        1,
+        5e10,
+        1,
+        device_kinds=("NVIDIA H200",),
+    ),
     # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, float32 67, 80 GB, 3.35 TB/s.
-    "h100": Chip("h100", "gpu", {"bf16": 989e12, "f32": 494.5e12}, 33.5e12, 80 * GB, 3.35e12, 4.5e11, 1, 5e10, 1),
+    "h100": Chip(
+        "h100",
+        "gpu",
+        {"bf16": 989e12, "f32": 494.5e12},
+        33.5e12,
+        80 * GB,
+        3.35e12,
+        4.5e11,
+        1,
+        5e10,
+        1,
+        device_kinds=("NVIDIA H100",),
+    ),
     # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s.
-    "a100": Chip("a100", "gpu", {"bf16": 312e12, "f32": 156e12}, 9.75e12, 80 * GB, 2.039e12, 3e11, 1, 2.5e10, 1),
+    "a100": Chip(
+        "a100",
+        "gpu",
+        {"bf16": 312e12, "f32": 156e12},
+        9.75e12,
+        80 * GB,
+        2.039e12,
+        3e11,
+        1,
+        2.5e10,
+        1,
+        device_kinds=("NVIDIA A100",),
+    ),
 }
+
+
+def of_device(device_kind: str) -> Chip | None:
+    """Return the chip of jax's ``device_kind``; None if it is not listed."""
+    kinds = {kind: chip for chip in (CHIPS | GPUS).values() for kind in chip.device_kinds}
+    named = [kind for kind in kinds if device_kind.startswith(kind)]
+    return kinds[max(named, key=len)] if named else None
