@@ -13,8 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", action="store_true", help="try meshes, micro-batches and remat; take the fastest")
     parser.add_argument("--compiles", type=int, help="how many a search compiles (default: 3), the recipe's own always")
     parser.add_argument("--scale", type=int, help="advise on batches this many times larger (default: what suits)")
-    parser.add_argument("--price-per-chip-hour", type=float, help="in any currency")
-    parser.add_argument("--restarts-per-day", type=float, default=1.0, help="to allow for (default: 1)")
+    parser.add_argument("--price_per_chip_hour", "--price-per-chip-hour", type=float, help="in any currency")
+    parser.add_argument(
+        "--restarts_per_day", "--restarts-per-day", type=float, default=1.0, help="to allow for (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bert_jax.records import Sum
+from bert_jax.records import Batch, Sum
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[Sum, Sum]:
@@ -26,3 +26,9 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
     hits = (label_logits >= largest).astype(logits.dtype)  # an argmax over V would cost more than the softmax on CPU
     count = jnp.sum(weights)
     return Sum(jnp.sum(nll * weights), count), Sum(jnp.sum(hits * weights), count)
+
+
+def token_metrics(batch: Batch) -> dict[str, Sum]:
+    """Return the metric "tokens" of the contract (``task.Losses``): the real tokens of the batch."""
+    tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
+    return {"tokens": Sum(tokens, jnp.ones_like(tokens))}

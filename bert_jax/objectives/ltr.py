@@ -18,9 +18,9 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import cross_entropy, token_metrics
 from bert_jax.objectives import sentence_pairs
-from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE, PairObjective, PairsConfig, token_metrics
+from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE, PairObjective, PairsConfig
 from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig

@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert import BertForMaskedLm
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import cross_entropy, token_metrics
 from bert_jax.objectives import sentence_pairs
 from bert_jax.objectives.sentence_pairs import (
     NEXT_SENTENCE,
     PairObjective,
     PairsConfig,
-    token_metrics,
 )
 from bert_jax.records import Batch
 from bert_jax.task import Losses, Variables

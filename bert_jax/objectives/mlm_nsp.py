@@ -14,9 +14,9 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import cross_entropy, token_metrics
 from bert_jax.objectives import sentence_pairs
-from bert_jax.objectives.sentence_pairs import NO_CHANGES, Masking, PairObjective, PairsConfig, token_metrics
+from bert_jax.objectives.sentence_pairs import NO_CHANGES, Masking, PairObjective, PairsConfig
 from bert_jax.records import Batch
 from bert_jax.task import Losses, Variables
 from bert_jax.text.tokenizer import Tokenizer

@@ -230,9 +230,3 @@ class PairObjective:
             "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, cloze.label, self.vocab_size),
             "trigram_cloze_cross_entropy": ngram_models.TrigramCloze(tokens, self.vocab_size).cross_entropy(cloze),
         }
-
-
-def token_metrics(batch: Batch) -> dict[str, Sum]:
-    """The metric "tokens" of the contract: real tokens of the batch."""
-    tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
-    return {"tokens": Sum(tokens, jnp.ones_like(tokens))}

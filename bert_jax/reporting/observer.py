@@ -17,27 +17,18 @@ from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import Progress
 from bert_jax.reporting.run_log import FILE, RunLog, read_records
 from bert_jax.reporting.run_record import write_run
-from bert_jax.reporting.status import StatusFile, load
+from bert_jax.reporting.status import Ended, Running, StatusFile, load
 from bert_jax.storage import files
 
 
 class Observer:
-    """The run log with its loggers, the progress line and the status of one run.
+    """What the loop tells of a run. This one tells nobody: it is that of every process of a job but the first.
 
     ``training_seconds`` is a clock that stands still during everything that is not a training step.
     """
 
-    def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
-        """Raises ``UserError`` for an unknown logger or one whose package is missing."""
-        parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
-        self._workdir, self._num_steps = workdir, num_train_steps
-        self.status = StatusFile(workdir)
-        self.status.update(num_train_steps=num_train_steps)
-        self.progress = Progress(num_train_steps)
-        self.log = RunLog(workdir, parts)
-        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(workdir), dict(run["config"])))
-        self.note = self.progress.note
-        self._private = bool(run["config"].get("private"))
+    def __init__(self, workdir: str):
+        self._workdir = workdir
         self._step, self._other_seconds = 0, 0.0
 
     @property
@@ -45,7 +36,7 @@ class Observer:
         return time.perf_counter() - self._other_seconds
 
     @contextlib.contextmanager
-    def during(self, state: str) -> Iterator[None]:
+    def during(self, state: Running) -> Iterator[None]:
         """While something else than steps goes on: ``compiling``, ``evaluating``, ``saving``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
@@ -55,14 +46,24 @@ class Observer:
         self._other_seconds += time.perf_counter() - start
 
     @contextlib.contextmanager
-    def shown(self, state: str) -> Iterator[None]:
+    def shown(self, state: Running) -> Iterator[None]:
         """While something goes on after the last step: ``exporting``, ``reporting``."""
-        with self.progress.outside(state), self.status.during(state):
-            yield
+        del state
+        yield
+
+    def state(self) -> dict[str, Any]:
+        """What ``status.json`` says."""
+        return {}
+
+    def note(self, text: str) -> None:
+        """Tell a line."""
+        del text
 
     def evaluations(self, until: int) -> list[Record]:
         """Those logged up to the step ``until``."""
-        return [record for record in self.log.evaluations() if record["step"] <= until]
+        path = files.as_path(self._workdir) / FILE
+        records = read_records(path) if path.exists() else []
+        return [record for record in records if record["split"] == "eval" and record["step"] <= until]
 
     def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
         """Training starts at ``step``: whatever was written after it is taken back.
@@ -70,7 +71,66 @@ class Observer:
         Args:
           work: the cost of all steps before a given one, in any unit, for the time that is left.
         """
+        del resumed, work, warmup_steps
         self._step = step
+
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
+        """Tell of the steps up to ``step``; whether their loss is a spike."""
+        del phase, metrics
+        self._step = step
+        return False
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell of an evaluation."""
+
+    def alarm(self, step: int, text: str) -> None:
+        """Tell of something that a person should look at, and that is no reason to stop."""
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """Around a save: no checkpoint is ever ahead of the log."""
+        del step
+        with self.during("saving"):
+            yield
+
+    @contextlib.contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """The status says how the block ended, also when it failed or was interrupted: a run is finished when its last
+        step, its export and its report are."""
+        yield
+
+
+class RunObserver(Observer):
+    """The run log with its loggers, the progress line and the status of one run."""
+
+    def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
+        """Raises ``UserError`` for an unknown logger or one whose package is missing."""
+        super().__init__(workdir)
+        parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
+        self._num_steps = num_train_steps
+        self.status = StatusFile(workdir)
+        self.status.update(num_train_steps=num_train_steps)
+        self.progress = Progress(num_train_steps)
+        self.log = RunLog(workdir, parts)
+        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(workdir), dict(run["config"])))
+        self._private = bool(run["config"].get("private"))
+
+    @contextlib.contextmanager
+    def shown(self, state: Running) -> Iterator[None]:
+        with self.progress.outside(state), self.status.during(state):
+            yield
+
+    def state(self) -> dict[str, Any]:
+        return self.status.content()
+
+    def note(self, text: str) -> None:
+        self.progress.note(text)
+
+    def evaluations(self, until: int) -> list[Record]:
+        return [record for record in self.log.evaluations() if record["step"] <= until]
+
+    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
+        super().begin(step, resumed, work, warmup_steps)
         self.status.lost(self.log.cut_back(step if resumed else -1))
         self.status.cut_back(step if resumed else -1)
         baselines = load(files.as_path(self._workdir) / "baselines.json") or {}
@@ -81,8 +141,7 @@ class Observer:
         self.status.update(state="training", step=step)
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
-        """Tell of the steps up to ``step``; whether their loss is a spike."""
-        self._step = step
+        super().train(step, phase, metrics)
         told = {**metrics, **({"phase": phase} if phase else {})}
         self.log.write(step, "train", told)
         self.progress.update(step, metrics, phase)
@@ -100,13 +159,11 @@ class Observer:
             self.alarm(step, text)
 
     def alarm(self, step: int, text: str) -> None:
-        """Something that a person should look at, and no reason to stop."""
         self.note(f"alarm at step {step:,}: {text}")
         self.status.alarm(step, text)
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Around a save: no checkpoint is ever ahead of the log."""
         with self.during("saving"):
             self.log.flush()
             yield
@@ -114,8 +171,6 @@ class Observer:
 
     @contextlib.contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """The status says how the block ended, also when it failed or was interrupted: a run is finished when its last
-        step, its export and its report are."""
         try:
             with signals.before_the_end(lambda: self.status.end("interrupted")):
                 yield
@@ -130,7 +185,7 @@ class Observer:
             raise
         self._end("finished")
 
-    def _end(self, state: str, error: BaseException | None = None) -> None:
+    def _end(self, state: Ended, error: BaseException | None = None) -> None:
         self.progress.finish()
         self.log.close()
         kind = type(error).__name__
@@ -139,52 +194,9 @@ class Observer:
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
 
 
-class Bystander(Observer):
-    """On every process of a job but the first: says nothing and writes nothing."""
-
-    def __init__(self, workdir: str):
-        self._workdir = workdir
-        self._step, self._other_seconds = 0, 0.0
-        self.note = self._say_nothing
-
-    def _say_nothing(self, text: str) -> None:
-        pass
-
-    @contextlib.contextmanager
-    def shown(self, state: str) -> Iterator[None]:
-        yield
-
-    def evaluations(self, until: int) -> list[Record]:
-        path = files.as_path(self._workdir) / FILE
-        records = read_records(path) if path.exists() else []
-        return [record for record in records if record["split"] == "eval" and record["step"] <= until]
-
-    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
-        self._step = step
-
-    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
-        self._step = step
-        return False
-
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        pass
-
-    def alarm(self, step: int, text: str) -> None:
-        pass
-
-    @contextlib.contextmanager
-    def saving(self, step: int) -> Iterator[None]:
-        with self.during("saving"):
-            yield
-
-    @contextlib.contextmanager
-    def to_the_end(self) -> Iterator[None]:
-        yield
-
-
 def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
-    """What tells of a run: on the first process of a job, ``run.json`` included; on the others a bystander."""
+    """What tells of a run: on the first process of a job, ``run.json`` included; on the others silent."""
     if not distributed.is_first():
-        return Bystander(workdir)
+        return Observer(workdir)
     write_run(workdir, run)
-    return Observer(workdir, run, num_train_steps, loggers)
+    return RunObserver(workdir, run, num_train_steps, loggers)

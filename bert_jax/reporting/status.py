@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
@@ -18,20 +18,13 @@ from bert_jax.reporting.formats import decimal, is_number
 from bert_jax.storage import files, trouble
 
 FILE = "status.json"
-RUNNING = (
-    "starting",
-    "restoring",
-    "compiling",
-    "training",
-    "evaluating",
-    "probing",
-    "saving",
-    "exporting",
-    "reporting",
-)
-ENDED = ("finished", "failed", "interrupted", "preempted")
+Running = Literal[
+    "starting", "restoring", "compiling", "training", "evaluating", "probing", "saving", "exporting", "reporting"
+]
+Ended = Literal["finished", "failed", "interrupted", "preempted"]
+RUNNING, ENDED = get_args(Running), get_args(Ended)
 # State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
-ACCOUNTS = {
+ACCOUNTS: dict[Running, str] = {
     "starting": "start",
     "restoring": "restore",
     "compiling": "compile",
@@ -105,7 +98,7 @@ class StatusFile:
         self._changed.set()
 
     @contextlib.contextmanager
-    def during(self, state: str) -> Iterator[None]:
+    def during(self, state: Running) -> Iterator[None]:
         """Be in ``state`` (``compiling``, ``evaluating``, ``saving``) for a while, then in the one before."""
         before = self._fields["state"]
         self.update(state=state)
@@ -134,7 +127,7 @@ class StatusFile:
         """Only what was found up to ``step`` stands."""
         self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
 
-    def end(self, state: str, error: str | None = None, resumable: bool = True) -> None:
+    def end(self, state: Ended, error: str | None = None, resumable: bool = True) -> None:
         """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``; and whether the same command can
         go on from there."""
         self._ended.set()

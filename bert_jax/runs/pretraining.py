@@ -336,7 +336,7 @@ def fill_examples(settings: Settings, workdir: str, note: Note) -> None:
 def report_at_the_end(workdir: str, observer: Observer) -> str:
     """Write the report as the last act of a run; its path."""
     with observer.shown("reporting"):
-        return write_report(workdir, {**observer.status.content(), "state": "finished"})
+        return write_report(workdir, {**observer.state(), "state": "finished"})
 
 
 def export_newest(workdir: str, observer: Observer) -> epath.Path:

@@ -56,9 +56,9 @@ class Request:
         if self.compiles is not None and self.compiles >= 1 and not self.search:
             wrong.append(f"--compiles={self.compiles}: allowed only with --search; add --search, or leave it out")
         if price is not None and not (price > 0 and math.isfinite(price)):
-            wrong.append(f"--price-per-chip-hour={price:g}: a number above 0 is allowed; leave it out for no price")
+            wrong.append(f"--price_per_chip_hour={price:g}: a number above 0 is allowed; leave it out for no price")
         if not (restarts >= 0 and math.isfinite(restarts)):
-            wrong.append(f"--restarts-per-day={restarts:g}: a number from 0 up is allowed")
+            wrong.append(f"--restarts_per_day={restarts:g}: a number from 0 up is allowed")
         if wrong:
             raise UserError("; ".join(wrong))
 

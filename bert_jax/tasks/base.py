@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import encoder_train_flops
+from bert_jax.models.losses import token_metrics
 from bert_jax.models.primitives import Module
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
@@ -91,7 +92,7 @@ class ExampleTask(abc.ABC):
         self.rows: dict[str, EncodedRows] = {}
         for name, examples in setting.splits.items():
             before = len(self.notes)
-            self.rows[name] = self.encode(examples)
+            self.rows[name] = self.encode(name, examples)
             self._note_unknown(self.rows[name])
             self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
         longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
@@ -149,7 +150,7 @@ class ExampleTask(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         """Rows of a split: sequences ``input_ids`` and ``token_type_ids``, and whatever ``features`` names. One row an
         example unless the task says otherwise. Without labels (to predict) their weights are 0."""
 
@@ -207,8 +208,7 @@ class ExampleTask(abc.ABC):
 
     def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
         sums = self.score(self.outputs(variables, batch, carry, rng), batch)
-        tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
-        return Losses({"loss": sums["loss"]}, sums | {"tokens": Sum(tokens, jnp.ones_like(tokens))}, carry)
+        return Losses({"loss": sums["loss"]}, sums | token_metrics(batch), carry)
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         del carry

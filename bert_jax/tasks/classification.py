@@ -52,7 +52,8 @@ class Task(ExampleTask):
     def answer_names(self, example: Example) -> Sequence[str]:
         return () if example.get("label") is None else (str(example["label"]),)
 
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        del split
         texts, pairs = [e["text"] for e in examples], [e.get("pair") for e in examples]
         number = {name: i for i, name in enumerate(self.setting.labels)}
         given = [e.get("label") for e in examples]

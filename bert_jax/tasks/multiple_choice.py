@@ -65,7 +65,8 @@ class Task(ExampleTask):
         if problems:
             raise UserError("; ".join(problems))
 
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        del split
         contexts, continuations = [], []
         weights = np.zeros((len(examples), self.num_choices or 1), np.float32)
         for i, example in enumerate(examples):

@@ -52,7 +52,8 @@ class Task(ExampleTask):
                 "config.task.name='classification' takes names"
             )
 
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        del split
         given = [number(e.get("label")) for e in examples]
         known = [value for value in given if value is not None]
         if known:

@@ -77,7 +77,8 @@ class Task(ExampleTask):
         self.num_choices = 2 + most
         super().__init__(config, dataclasses.replace(setting, splits=splits))
 
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        del split
         assert self.num_choices
         texts: list[str] = []
         weights = np.zeros((len(examples), self.num_choices), np.float32)

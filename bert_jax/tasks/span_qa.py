@@ -115,8 +115,7 @@ class Task(ExampleTask):
 
     # ---- Rows ------------------------------------------------------------------------------------------------------
 
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
-        split = next(name for name, those in self.setting.splits.items() if those is examples)
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         gold, training = self.gold[split], split.startswith("train")
         config, tokenizer = self.config, self.setting.tokenizer
         questions = tokenizer.encode_batch([example["question"] for example in examples])

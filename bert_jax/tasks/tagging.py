@@ -78,7 +78,8 @@ class Task(ExampleTask):
     def answer_names(self, example: Example) -> Sequence[str]:
         return example.get("tags") or ()
 
-    def encode(self, examples: Sequence[Example]) -> EncodedRows:
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        del split
         """A row for every window. ``word_ids`` [L] are the numbers from 1 of the words scored there, 0 elsewhere."""
         tokenizer, room = self.setting.tokenizer, self.setting.max_length - 2
         number = {name: i for i, name in enumerate(self.setting.labels)}

@@ -73,12 +73,15 @@ class Experiment:
     selection: SelectionConfig = SelectionConfig()
     batch_key: str = "config.phases.{}.batch_size"  # where a recipe says how many rows a phase's batch has
 
+    def __post_init__(self) -> None:
+        if (name := self.training.eval_phase) is not None:
+            choose("phase in config.training.eval_phase", name, {phase.kind: phase for phase in self.phases.phases})
+
     @property
     def evaluated_phase(self) -> Phase:
         """The phase whose rows every evaluation reads."""
-        by_name = {phase.kind: phase for phase in self.phases.phases}
-        name = self.training.eval_phase
-        return self.phases.phases[-1] if name is None else choose("phase in config.training.eval_phase", name, by_name)
+        named = [phase for phase in self.phases.phases if phase.kind == self.training.eval_phase]
+        return named[0] if named else self.phases.phases[-1]
 
     def make_schedule(self) -> Schedule:
         return make_schedule(self.schedule, self.phases.num_steps)
@@ -95,11 +98,10 @@ class Experiment:
         """Whatever can be found wrong before a text is read, on ``devices`` (None: those there are).
 
         Raises:
-          UserError: a schedule longer than the run, an unknown phase, a mesh that divides not the devices or a batch.
+          UserError: a schedule longer than the run, a mesh that divides not the devices or a batch.
         """
         self.make_schedule()
         self.make_mesh(devices)
-        assert self.evaluated_phase
 
 
 class ProbeProtocol(Protocol):

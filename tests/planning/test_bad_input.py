@@ -64,10 +64,10 @@ def test_missing_compiler(capsys):
 
 COUNT = "a whole number from 1 up is allowed"
 FLAGS = {
-    "--price-per-chip-hour=-1": "--price-per-chip-hour=-1: a number above 0 is allowed; leave it out for no price",
-    "--price-per-chip-hour=inf": "--price-per-chip-hour=inf: a number above 0 is allowed; leave it out for no price",
-    "--restarts-per-day=nan": "--restarts-per-day=nan: a number from 0 up is allowed",
-    "--restarts-per-day=-0.5": "--restarts-per-day=-0.5: a number from 0 up is allowed",
+    "--price_per_chip_hour=-1": "--price_per_chip_hour=-1: a number above 0 is allowed; leave it out for no price",
+    "--price_per_chip_hour=inf": "--price_per_chip_hour=inf: a number above 0 is allowed; leave it out for no price",
+    "--restarts_per_day=nan": "--restarts_per_day=nan: a number from 0 up is allowed",
+    "--restarts_per_day=-0.5": "--restarts_per_day=-0.5: a number from 0 up is allowed",
     "--scale=0": f"--scale=0: {COUNT}",
     "--search --compiles=0": f"--compiles=0: {COUNT}",
     "--search --compiles=-2": f"--compiles=-2: {COUNT}",

@@ -216,7 +216,7 @@ def test_a_compiler_that_runs_out_of_memory(message, size):
 def test_command(capsys, tmp_path):
     recipe = tmp_path / "tiny.json"
     recipe.write_text(json.dumps(tiny.config()))
-    assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price-per-chip-hour=1"]) == 0
+    assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price_per_chip_hour=1"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["fits"]
     assert math.isfinite(record["predicted_price"])

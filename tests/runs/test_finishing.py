@@ -13,7 +13,7 @@ from bert_jax import configuration
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.reporting import status
-from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.observer import RunObserver
 from bert_jax.runs import pretraining
 from bert_jax.runs.pretraining import Request, Settings, finish
 from tests import toy
@@ -45,8 +45,8 @@ def workdir(trained: Path, tmp_path: Path) -> Path:
     return workdir
 
 
-def observe(workdir: Path) -> Observer:
-    return Observer(str(workdir), {"run_id": "r", "name": "n", "config": {}}, 1, ())
+def observe(workdir: Path) -> RunObserver:
+    return RunObserver(str(workdir), {"run_id": "r", "name": "n", "config": {}}, 1, ())
 
 
 def finish_run(workdir: Path) -> None:
