@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.observer import Observer, RunObserver
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.probe import ProbeConfig, prepare
@@ -190,15 +190,15 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     assert goodput["probe"] > 0
     assert "probe/accuracy" in (tmp_path / "probed/run/report.html").read_text()
 
-    train = Observer.train
+    train = RunObserver.train
 
-    def interrupted(self: Observer, step: int, phase: str, metrics: Any) -> None:
+    def interrupted(self: RunObserver, step: int, phase: str, metrics: Any) -> None:
         train(self, step, phase, metrics)
         if step == 18:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Observer, "train", interrupted)
+        patch.setattr(RunObserver, "train", interrupted)
         assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 130
     assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 0
     assert records(tmp_path / "cut/run") == probed

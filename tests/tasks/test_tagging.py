@@ -10,7 +10,7 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cluster.exit_codes import INTERRUPTED
 from bert_jax.errors import UserError
-from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.observer import RunObserver
 from bert_jax.tasks.tagging import windows
 from tests.tasks import toy_tasks
 
@@ -124,15 +124,15 @@ def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeyp
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     train = {"num_epochs": 10, "batch_size": 8, "evaluations_per_epoch": 1}
     toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, train_config=train)
-    evaluation = Observer.evaluation
+    evaluation = RunObserver.evaluation
 
-    def cut(self: Observer, step: int, metrics: Any) -> None:
+    def cut(self: RunObserver, step: int, metrics: Any) -> None:
         evaluation(self, step, metrics)
         if step == 36:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Observer, "evaluation", cut)
+        patch.setattr(RunObserver, "evaluation", cut)
         assert toy_tasks.finetune(tmp_path, workdir="cut") == INTERRUPTED
     assert toy_tasks.finetune(tmp_path, workdir="cut") == 0
     assert toy_tasks.finetune(tmp_path) == 0
