@@ -75,5 +75,5 @@ def test_the_vector_of_a_whole_sequence_has_seen_it() -> None:
 
 
 def test_another_kind_of_attention_is_named() -> None:
-    with pytest.raises(UserError, match="attention is 'left'; allowed: bidirectional, causal"):
+    with pytest.raises(UserError, match="attention is 'left'; allowed: 'bidirectional', 'causal'"):
         tiny(attention="left")

@@ -105,8 +105,8 @@ def test_a_rate_of_one_masks_every_candidate() -> None:
     ("wrong", "message"),
     [
         ({"strategy": "tokne"}, "did you mean 'token'"),
-        ({"rate": 0.0}, "rate is 0.0; allowed"),
-        ({"mask_share": 0.9, "random_share": 0.2}, "add up to at most 1"),
+        ({"rate": 0.0}, "rate is 0.0; more than 0"),
+        ({"mask_share": 0.9, "random_share": 0.2}, "their sum at most 1"),
         ({"max_predictions": 0}, "max_predictions is 0"),
     ],
 )
