@@ -1,0 +1,76 @@
+"""What the contract declares of every objective and task: the counts that the step divides by are those of the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import catalogue, configuration
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.model_choice import choose_model
+from bert_jax.runs.pretraining import Settings, checked, open_inputs
+from bert_jax.task import Variables, is_weight
+from bert_jax.training.mesh import unbox
+from tests import floor, toy
+from tests.tasks import questions, test_sentence_embeddings, toy_tasks
+
+ROWS = 8
+
+
+def make_task(name: str) -> Any:
+    if name == "span_qa":
+        asked = [questions.question(f"anna met {word} here", word) for word in ("boris", "clara")]
+        return questions.make_task({"train": [*asked, questions.question("nobody came", None)]}, version_2=True)
+    if name == "sentence_embeddings":
+        tokenizer = test_sentence_embeddings.WordPiece(
+            [*test_sentence_embeddings.SPECIAL_TOKENS, *test_sentence_embeddings.LETTERS]
+        )
+        return test_sentence_embeddings.make(tokenizer, {"train": test_sentence_embeddings.pairs()})
+    if name == "feature_tagging":
+        return toy_tasks.make_task(name, {"train": toy_tasks.examples("tagging", ROWS)}, frozen=("encoder",))
+    return toy_tasks.make_task(name, {"train": toy_tasks.examples(name, ROWS)})
+
+
+def assert_same_counts(task: Any, kind: str) -> None:
+    """On rows of which some weigh nothing."""
+    source = task.source("train", kind.partition("/")[0], 0)
+    indices = np.arange(ROWS) % (source.buckets[0] if source.buckets else source).rows_per_epoch
+    batch = source.rows(np.zeros_like(indices), indices)
+    for name in filter(is_weight, batch):
+        batch[name][::3] = 0
+    spec = jax.eval_shape(lambda: unbox(task.init(jax.random.key(0))))
+    variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), spec)
+
+    @jax.jit
+    def counts(params: Any, frozen: Any, rows: Any) -> Any:  # what the model computes is left out: nothing reads it
+        terms = task.loss(Variables(params, frozen), rows, None, ()).terms
+        return {name: term.count for name, term in terms.items()}
+
+    found, declared = counts(variables.params, variables.frozen, batch), task.counts(batch)
+    assert found.keys() == declared.keys() == task.loss_weights.keys()
+    for name, count in declared.items():
+        assert float(found[name]) == float(count) > 0, name
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.parts("tasks", having="Task")))
+def test_counts_of_tasks(name: str) -> None:
+    assert_same_counts(make_task(name), "train")
+
+
+@pytest.mark.parametrize("packing", floor.PACKINGS)
+@pytest.mark.parametrize("objective", sorted(catalogue.parts("objectives", having="Objective")))
+def test_counts_of_objectives(
+    objective: str, packing: str, tmp_path_factory: pytest.TempPathFactory, one_device: None
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "contract"
+    folder.mkdir(exist_ok=True)
+    recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), objective, packing, 64)
+    settings = configuration.build(Settings, recipe, "config")
+    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, False)
+    tokenizer, corpus = open_inputs(inputs, lambda line: None)
+    model = choose_model(settings.model, tokenizer.size, None)
+    assert_same_counts(checked(settings, settings.experiment())(corpus, tokenizer, model, settings.seed), "phase1")
