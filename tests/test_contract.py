@@ -31,7 +31,8 @@ def make_task(name: str) -> Any:
         )
         return test_sentence_embeddings.make(tokenizer, {"train": test_sentence_embeddings.pairs()})
     if name == "feature_tagging":
-        return toy_tasks.make_task(name, {"train": toy_tasks.examples("tagging", ROWS)}, frozen=("encoder",))
+        config, examples = {"layers": "weighted_sum_all", "lstm_size": 16}, toy_tasks.examples("tagging", ROWS)
+        return toy_tasks.make_task(name, {"train": examples}, config=config, frozen=("encoder",))
     return toy_tasks.make_task(name, {"train": toy_tasks.examples(name, ROWS)})
 
 
