@@ -29,6 +29,7 @@ SECONDS = "BERT_JAX_STORE_SECONDS"  # the variable that says how long trouble is
 DEFAULT_SECONDS = 600.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds from one try to the next; each is twice the one before
 QUIET_SECONDS = 60.0  # from one line about a store to the next
+GIVEN_UP_SECONDS = 60.0  # for which nothing is asked of a store: a command that ends would wait for each last word
 PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # as the libraries that write to stores have it
 PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # of HTTP
@@ -70,6 +71,7 @@ class _Store:
 
     since: float | None = None  # it is in trouble
     told: float = -math.inf  # a line was said of it
+    given_up: float = -math.inf  # it was
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -101,6 +103,8 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
     """
     store = _STORES.setdefault("/".join(url.split("/", 3)[:3]), _Store())
     begun, wait, told = time.monotonic(), FIRST_WAIT, False
+    if begun < store.given_up + GIVEN_UP_SECONDS:
+        raise PassingError(f"{url}: the store does not answer; run the same command again to go on")
     while True:
         try:
             answer = request()
@@ -114,6 +118,7 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
                 raise PassingError(f"{url}: the store does not answer ({_said(error)})") from error
             left = begun + _patience() - time.monotonic()
             if left <= 0:
+                store.given_up = time.monotonic()
                 raise PassingError(
                     f"{url}: the store has not answered for {duration(time.monotonic() - begun)} ({_said(error)}); "
                     "what it holds is whole: run the same command again to go on"

@@ -14,7 +14,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 URL = "faulty://bucket"
 REQUESTS = ("info", "ls", "glob", "cat_file", "pipe_file", "put_file", "get_file", "rm_file", "rm", "mv")
 PASSING = ("503", "429", "silent", "reset", "lost", "half")
-REFUSALS = ("403", "404")
 
 
 class HttpError(Exception):

@@ -28,6 +28,7 @@ from tests.storage.faulty import PASSING, FaultyStore, HttpError
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(trouble, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(trouble, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(trouble, "GIVEN_UP_SECONDS", 0.0)
     monkeypatch.setattr(trouble, "_STORES", {})
     monkeypatch.setenv(trouble.SECONDS, "0.1")
     yield
@@ -112,6 +113,19 @@ def test_requests_share_the_time_that_trouble_may_take(folder: RemotePath) -> No
     assert time.monotonic() - begun < 20 * 0.1  # the first alone has waited
     FaultyStore.heal()
     assert not folder.exists()
+
+
+def test_a_store_that_was_given_up_is_left_alone_for_a_while(
+    folder: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always("503")
+    with monkeypatch.context() as patch:
+        patch.setattr(trouble, "GIVEN_UP_SECONDS", 60.0)
+        for _ in range(2):
+            asked = FaultyStore.requests
+            with pytest.raises(PassingError, match="the store .* run the same command"):
+                folder.exists()
+    assert FaultyStore.requests == asked
 
 
 def test_a_file_that_is_not_there_is_not_there(folder: RemotePath) -> None:
