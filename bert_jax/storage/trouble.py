@@ -71,7 +71,8 @@ class _Store:
 
     since: float | None = None  # it is in trouble
     told: float = -math.inf  # a line was said of it
-    given_up: float = -math.inf  # it was
+    answered: float = -math.inf  # for the last time
+    given_up: float = -math.inf  # because it had not answered any request
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -110,7 +111,7 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
             answer = request()
         except Exception as error:
             if not _is_trouble(error):
-                store.since = None
+                store.since, store.answered = None, time.monotonic()
                 raise _explained(url, error, raw) from error
             with store.lock:
                 begun = store.since = min(begun, store.since or begun)
@@ -118,7 +119,8 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
                 raise PassingError(f"{url}: the store does not answer ({_said(error)})") from error
             left = begun + _patience() - time.monotonic()
             if left <= 0:
-                store.given_up = time.monotonic()
+                if store.answered < begun:
+                    store.given_up = time.monotonic()
                 raise PassingError(
                     f"{url}: the store has not answered for {duration(time.monotonic() - begun)} ({_said(error)}); "
                     "what it holds is whole: run the same command again to go on"
@@ -129,7 +131,7 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
             time.sleep(min(wait * random.uniform(0.5, 1), left))
             wait = min(2 * wait, LONGEST_WAIT)
         else:
-            store.since = None
+            store.since, store.answered = None, time.monotonic()
             if told:
                 warn(f"{url}: the store answers again, after {duration(time.monotonic() - begun)}")
             return answer
