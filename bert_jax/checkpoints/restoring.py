@@ -131,16 +131,22 @@ def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bo
 
 
 def _of_machine(error: BaseException) -> BaseException | None:
-    """The error of memory or of a device that ``error`` is, or was raised for: libraries wrap what they meet."""
+    """The error of memory, of a device or of open files that ``error`` is, or was raised for: libraries wrap what they
+    meet."""
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop()
-        if isinstance(found, MemoryError | jax.errors.JaxRuntimeError) or EXHAUSTED in str(found):
+        if isinstance(found, MemoryError | jax.errors.JaxRuntimeError) or EXHAUSTED in str(found) or _of_files(found):
             return found
         seen.add(id(found))
         inner = [*(found.exceptions if isinstance(found, BaseExceptionGroup) else ()), found.__cause__]
         waiting += [one for one in inner if one is not None and id(one) not in seen]
     return None
+
+
+def _of_files(error: BaseException) -> bool:
+    """Whether nothing is wrong but that too many files are open."""
+    return files.number_of(error) in files.FEW
 
 
 def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
@@ -150,6 +156,11 @@ def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
     if is_passing(error):
         return PassingError(f"cannot read {what} now ({first_line(error)}); run the same command again")
     if failed := _of_machine(error):
+        if _of_files(failed):
+            return UserError(
+                f"{what} cannot be restored ({files.reason(failed)}). Nothing was changed: "
+                f"{files.write_advice(failed)}, then run the same command again"
+            )
         if not isinstance(failed, MemoryError) and EXHAUSTED not in str(failed):
             return None
         return UserError(

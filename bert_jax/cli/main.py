@@ -49,7 +49,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
     signals.listen()
     code = _run(sys.argv[1:])
-    if code in (exit_codes.INTERRUPTED, exit_codes.PREEMPTED):
+    if code != exit_codes.DONE:  # threads of a library may wait for what has failed
         signals.leave(code)
     return code
 

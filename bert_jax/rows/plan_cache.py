@@ -87,8 +87,9 @@ class PlanCache:
         try:
             if first_damage(path, wanted=[_file(name) for name in self._parts]) is None:
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
-        except (OSError, ValueError):  # absent, or one from before there were lists
-            pass
+        except (OSError, ValueError) as error:  # absent, or one from before there were lists
+            if files.number_of(error) in files.FEW:
+                raise
         return None
 
     def _build(self, epoch: int) -> Plan:

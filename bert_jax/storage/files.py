@@ -29,13 +29,14 @@ from bert_jax.storage.trouble import is_passing
 MARKER = "COMMITTED"  # lists what was written (``listing``)
 UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed
 FULL = (errno.ENOSPC, errno.EDQUOT)
+FEW = (errno.EMFILE, errno.ENFILE)  # of open files: nothing is wrong with the one that was asked for
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 _CHUNK = 1 << 20  # bytes read at once
-DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, *FEW)
 REMEDIES = {  # what the user can do about an error of writing to a place
     **dict.fromkeys(FULL, "free some space"),
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit on open files (ulimit -n)"),
+    **dict.fromkeys(FEW, "raise the limit on open files (ulimit -n)"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "have it writable"),
 }
 
@@ -433,13 +434,13 @@ def reason(error: BaseException) -> str:
     return os.strerror(number) if number and os.strerror(number) not in line else line
 
 
-def write_advice(error: Exception) -> str:
+def write_advice(error: BaseException) -> str:
     """What to do about an error of writing: to free space helps only where there is none."""
     code = number_of(error)
     if code in TAKEN:
         return "something else has that name: move it away or choose another place"
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "choose a place that you may write to"
-    if code in (errno.EMFILE, errno.ENFILE):
+    if code in FEW:
         return REMEDIES[code]  # whatever the place
     return f"{REMEDIES[code]} or choose another place" if code in REMEDIES else "choose another place"

@@ -36,7 +36,7 @@ def damages(
 
     Raises:
       FileNotFoundError: the folder has no list.
-      OSError: a store does not answer.
+      OSError: a store does not answer, or too many files are open.
     """
     listed = files.listed((folder / sums).read_bytes().decode("utf-8", errors="replace"))
     yield from ((name, f"{sums} does not list {name}") for name in sorted(set(wanted) - set(listed)))
@@ -57,6 +57,6 @@ def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> st
     try:
         return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
     except OSError as error:
-        if is_passing(error):
+        if is_passing(error) or error.errno in files.FEW:
             raise
         return f"{name} cannot be read ({error.strerror or error})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 from collections.abc import Callable
@@ -192,6 +193,21 @@ def test_an_error_of_a_device_is_not_damage(saved: Path, listed: bool, monkeypat
         (step_of(saved, 10) / SUMS).unlink()
     monkeypatch.setattr(restoring, "read_tree", raising(jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")))
     with pytest.raises(jax.errors.JaxRuntimeError, match="the chip is gone"):
+        restore(str(saved), [])
+    assert saved_steps(str(saved)) == [5, 10]
+
+
+@pytest.mark.parametrize("where", ["verified", "read", "read, without a list"])
+def test_too_many_open_files_are_not_damage(saved: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "read, without a list":
+        (step_of(saved, 10) / SUMS).unlink()
+    if where == "verified":
+        error: Exception = OSError(errno.EMFILE, "Too many open files", "x")
+        monkeypatch.setattr(files, "sha256", raising(error))
+    else:  # as TensorStore says it
+        error = ValueError(f"RESOURCE_EXHAUSTED: reading {'x' * 300}: Too many open files [at a.cc:1]")
+        monkeypatch.setattr(restoring, "read_tree", raising(error))
+    with pytest.raises(UserError, match=r"step 10 cannot be restored .*Too many open files.* raise the limit on open"):
         restore(str(saved), [])
     assert saved_steps(str(saved)) == [5, 10]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from bert_jax.rows import plan_cache
 from bert_jax.rows.plan_cache import Blocks, PlanCache
+from bert_jax.storage import files
 
 KILLED = """
 import os, signal, sys
@@ -65,3 +67,18 @@ def test_what_others_write_stays(tmp_path: Path) -> None:
         os.utime(folder, (1.0, 1.0))
     PlanCache(tmp_path, "cd", {"a": int}, make)
     assert [folder.exists() for folder in folders] == [False, True, False]  # of this number, and of that host, long ago
+
+
+def test_a_plan_that_cannot_be_opened_for_too_many_files_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PlanCache(tmp_path, "ab", {"a": int}, make).load(0)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "a.npy")
+
+    monkeypatch.setattr(files, "sha256", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        PlanCache(tmp_path, "ab", {"a": int}, make).load(0)
+    assert capsys.readouterr().err == ""
+    assert len(names(tmp_path)) == 2
