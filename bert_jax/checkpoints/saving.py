@@ -49,6 +49,14 @@ class CheckpointConfig:
         return sorted({*steps[-self.keep :], *forever})
 
 
+class _Manager(ocp.CheckpointManager):
+    def reached_preemption(self, step: int) -> bool:
+        """JAX compares the last question of any process with the one it has agreed on, and ``Termination`` counts its
+        questions: one that Orbax asked between them, with the number of a step, would lose a SIGTERM."""
+        del step
+        return False
+
+
 class Checkpoints:
     """Asynchronous saves into ``workdir/checkpoints``. Opened after a restore, which may set steps aside.
 
@@ -77,7 +85,7 @@ class Checkpoints:
             lightweight_initialize=True,  # else it reads notes of the steps that are there, whole or damaged
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
-        self._manager = ocp.CheckpointManager(self._directory, options=options)
+        self._manager = _Manager(self._directory, options=options)
 
     def save(self, state: Any, facts: Mapping[str, Any]) -> None:
         """Begin to save; returns once the state may be donated. An error of the save before this one is raised here."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from jax.experimental import multihost_utils
 
 from bert_jax.checkpoints import restoring
 from bert_jax.checkpoints.remote_steps import MARKS
@@ -343,3 +344,11 @@ def test_a_step_without_a_list_is_checked_for_what_is_missing(
 def test_configuration(config: dict[str, int]) -> None:
     with pytest.raises(UserError, match="at least 1"):
         CheckpointConfig(**config)
+
+
+def test_a_save_does_not_ask_jax_for_the_step_to_leave_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its questions are counted, and asked by ``Termination`` alone."""
+    asked: list[int] = []
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
+    save(str(tmp_path), 1, 2)
+    assert asked == []
