@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from etils import epath
 
-from bert_jax.storage import files
+from bert_jax.storage import failures, files
 from bert_jax.storage.sums import SUMS
 
 ORBAX_MARK = "commit_success.txt"  # what Orbax writes last
@@ -84,7 +84,7 @@ def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
         return
     with files.scratch(sha256(os.fspath(path).encode()).hexdigest()[:16]) as copy:
         for name in files.below(path):
-            with files.explained(epath.Path(copy), only=files.DISK_TROUBLE):
+            with failures.explained(epath.Path(copy), only=failures.DISK_TROUBLE):
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 files.copy(path / name, epath.Path(copy / name))
         yield os.fspath(copy)

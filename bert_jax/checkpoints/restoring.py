@@ -19,7 +19,7 @@ from bert_jax.checkpoints.remote_steps import readable, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.program import warn
-from bert_jax.storage import files
+from bert_jax.storage import failures, files
 from bert_jax.storage.trouble import is_passing
 
 BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
@@ -146,7 +146,7 @@ def _of_machine(error: BaseException) -> BaseException | None:
 
 def _of_files(error: BaseException) -> bool:
     """Whether nothing is wrong but that too many files are open."""
-    return files.number_of(error) in files.FEW
+    return failures.number_of(error) in failures.FEW
 
 
 def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
@@ -158,8 +158,8 @@ def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
     if failed := _of_machine(error):
         if _of_files(failed):
             return UserError(
-                f"{what} cannot be restored ({files.reason(failed)}). Nothing was changed: "
-                f"{files.write_advice(failed)}, then run the same command again"
+                f"{what} cannot be restored ({failures.reason(failed)}). Nothing was changed: "
+                f"{failures.write_advice(failed)}, then run the same command again"
             )
         if not isinstance(failed, MemoryError) and EXHAUSTED not in str(failed):
             return None

@@ -25,7 +25,7 @@ from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
-from bert_jax.storage import files
+from bert_jax.storage import failures, files
 from bert_jax.storage.trouble import is_passing
 
 
@@ -44,7 +44,7 @@ class CheckpointConfig:
         )
 
     def kept(self, steps: list[int]) -> list[int]:
-        """Those of ``steps``, ascending, that are not pruned."""
+        """Return those of ``steps`` that are kept, in ascending order."""
         forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
         return sorted({*steps[-self.keep :], *forever})
 
@@ -147,10 +147,10 @@ class Checkpoints:
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"
                 ) from error
-            advice = files.REMEDIES.get(files.number_of(error) or 0, "mend that")
+            advice = failures.REMEDIES.get(failures.number_of(error) or 0, "mend that")
             raise UserError(
-                f"cannot save into {self._steps} ({files.reason(error)}); steps saved before are whole: {advice}, then "
-                "run the same command to go on from the newest"
+                f"cannot save into {self._steps} ({failures.reason(error)}); steps saved before are whole: {advice}, "
+                "then run the same command to go on from the newest"
             ) from error
 
     def close(self) -> None:

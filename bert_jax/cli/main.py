@@ -23,7 +23,7 @@ from bert_jax.cluster import exit_codes, signals
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.runs import recipes
-from bert_jax.storage import files
+from bert_jax.storage import failures
 from bert_jax.storage.trouble import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # which a shell expands only where a word begins, and in no quotes
@@ -80,12 +80,12 @@ def ending(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, UserError):
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
     # Not there, not readable, a folder for a file; or no room, for which nothing but a machine is to blame.
-    if isinstance(error, OSError) and (error.filename is not None or error.errno in files.REMEDIES):
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in failures.REMEDIES):
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
         advice = "name another path, or change its permissions"
-        if error.errno in files.DISK_TROUBLE:
-            advice = files.write_advice(error)
+        if error.errno in failures.DISK_TROUBLE:
+            advice = failures.write_advice(error)
         where = "" if error.filename is None else f"{error.filename}: "
         return f"error: {where}{reason}; {advice}", code
     return None

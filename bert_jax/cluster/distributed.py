@@ -179,7 +179,7 @@ def common(config: str) -> dict[str, str]:
 
 
 def code_hash() -> str:
-    """Of this package as it is installed here."""
+    """Return a hash of the source of this package as it is installed here."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*.py")):

@@ -14,12 +14,12 @@ FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing to start again
 
 
 def of_preempted(ended: Preempted) -> int:
-    """That of a command which was told to end."""
+    """Return the exit code of a command that was told to end."""
     return INTERRUPTED if isinstance(ended, Interrupted) else PREEMPTED
 
 
 def of_user_error(error: UserError) -> int:
-    """That of a command which ends by it."""
+    """Return the exit code of a command that ends with this error."""
     if isinstance(error, PeerLostError):
         return PEER_LOST
     return CRASHED if isinstance(error, PassingError) else BAD_INPUT

@@ -85,7 +85,7 @@ def load(
 
 
 def make_reader(config: DataConfig) -> Reader:
-    """Of ``config.format``. Raises ``UserError`` that lists the readers or the options there are."""
+    """Return the reader of ``config.format``. Raises ``UserError`` that lists the readers or the options there are."""
     module = catalogue.find("examples", config.format, having="Reader")
     return module.Reader(build(module.Options, config.options, "config.data.options"))
 

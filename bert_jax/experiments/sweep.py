@@ -101,7 +101,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
 
 
 def best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
-    """Of the combinations that differ in ``choose`` alone, the one with the best median; the first of equal ones."""
+    """Return the combination with the best median of those that differ in ``choose`` alone; the first of equal ones."""
     sign = -1.0 if lower_is_better(metric) else 1.0
     groups: dict[tuple[str, ...], Outcome] = {}
     for outcome in outcomes:

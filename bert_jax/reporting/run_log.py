@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.reporting.mirror import Mirror
-from bert_jax.storage import files
+from bert_jax.storage import failures, files
 
 FILE = "metrics.jsonl"
 MIRRORED = (FILE, "events")
@@ -94,7 +94,7 @@ class RunLog:
           UserError: the disk does not take it; ``PassingError`` where a store does not answer.
         """
         if error := self._append():
-            remedy = files.REMEDIES.get(error.errno or 0, "mend that")
+            remedy = failures.REMEDIES.get(error.errno or 0, "mend that")
             raise UserError(
                 f"cannot write {self._path}: {error.strerror or error}; steps saved before are whole: {remedy}, then "
                 "run the same command to go on from the newest"

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from bert_jax.errors import UserError
 from bert_jax.program import warn
-from bert_jax.storage import files
+from bert_jax.storage import failures, files
 from bert_jax.storage.sums import first_damage, write_sums
 
 Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
@@ -88,7 +88,7 @@ class PlanCache:
             if first_damage(path, wanted=[_file(name) for name in self._parts]) is None:
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
         except (OSError, ValueError) as error:  # absent, or one from before there were lists
-            if files.number_of(error) in files.FEW:
+            if failures.number_of(error) in failures.FEW:
                 raise
         return None
 
@@ -102,7 +102,7 @@ class PlanCache:
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
         except OSError as error:
-            advice = files.REMEDIES.get(error.errno or 0, "mend that")
+            advice = failures.REMEDIES.get(error.errno or 0, "mend that")
             raise UserError(
                 f"cannot write the chunk plan {self._path(epoch)}: {error.strerror or error}; {advice}, or set "
                 "BERT_JAX_CACHE to a folder that can be written"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files, trouble
+from bert_jax.storage import failures, files, trouble
 from bert_jax.storage.remote import RemotePath
 
 FOLDER = "lease"
@@ -41,7 +41,7 @@ def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Calla
       UserError: another process holds it, or nothing can be written there.
     """
     lease = Lease(folder, note, lost)
-    with files.explained(files.as_path(folder)):
+    with failures.explained(files.as_path(folder)):
         lease.take()
     try:
         yield

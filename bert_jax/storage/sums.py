@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax.storage import files
+from bert_jax.storage import failures, files
 from bert_jax.storage.trouble import is_passing
 
 SUMS = "SHA256SUMS"
@@ -57,6 +57,6 @@ def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> st
     try:
         return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
     except OSError as error:
-        if is_passing(error) or error.errno in files.FEW:
+        if is_passing(error) or error.errno in failures.FEW:
             raise
         return f"{name} cannot be read ({error.strerror or error})"

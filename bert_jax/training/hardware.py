@@ -35,7 +35,7 @@ def _measured(device: jax.Device) -> float:
 
 
 def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:
-    """Bytes a second that reading and writing ``size`` float32 numbers in place reaches now."""
+    """Return the bytes a second that reading and writing ``size`` float32 numbers in place reaches now."""
     x = jax.device_put(jnp.ones(size, jnp.float32), device)
     add = jax.jit(lambda v: v + 1, donate_argnums=0)  # in place: fresh memory would measure the operating system
     times = []
