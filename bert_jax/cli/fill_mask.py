@@ -9,7 +9,12 @@ from bert_jax.cli.main import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help='such as "The [MASK] of the array."')
+    parser.add_argument(
+        "texts",
+        nargs="+",
+        metavar="TEXT",
+        help='such as "The [MASK] of the array."; a tokenizer\'s own <mask> is read too',
+    )
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the newest)")
     parser.add_argument("--json", action="store_true", help="one JSON object a text")

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --init=WORKDIR: keep the moments of its optimizer (default: fresh)",
     )
     parser.add_argument(
-        "--vocab", help="vocab.txt or .model to use, in place of config.vocab.path; with --init it may have new pieces"
+        "--vocab",
+        help="vocab.txt, .model or tokenizer.json to use, in place of config.vocab.path; with --init it may have new "
+        "pieces",
     )
     parser.add_argument(
         "--private",

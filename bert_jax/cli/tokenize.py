@@ -16,8 +16,12 @@ MOST_POSITIONS = 1_000_000  # that a table is printed of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
-    parser.add_argument("--vocab", required=True, help="vocab.txt, or a .model of sentencepiece")
-    parser.add_argument("--cased", action="store_true", help="keep capitals and accents; a .model does as it was made")
+    parser.add_argument(
+        "--vocab", required=True, help="vocab.txt, a .model of sentencepiece, or a byte-level tokenizer.json"
+    )
+    parser.add_argument(
+        "--cased", action="store_true", help="keep capitals and accents; a .model or .json does as it was made"
+    )
     parser.add_argument("--max_length", type=whole(1, MOST_POSITIONS), help="cut and pad to this many positions")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 

@@ -1,4 +1,4 @@
-"""Learn a vocabulary, WordPiece or sentencepiece, from the corpus of a recipe."""
+"""Learn a vocabulary, WordPiece, sentencepiece or byte-level BPE, from the corpus of a recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from bert_jax.program import program
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--output", required=True, help="the vocab.txt to write; spiece.model for sentencepiece")
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="the vocab.txt to write; spiece.model for sentencepiece, tokenizer.json for byte_bpe",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import COVERAGE, learn_from_counts
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.tokenizer import Tokenizer
@@ -35,14 +36,17 @@ from bert_jax.text.wordpiece import WordPiece
 class VocabularyConfig:
     """``config.vocab``."""
 
-    path: str = ""  # a vocab.txt, or a .model of sentencepiece, to use as it is; "" learns one from the corpus
-    kind: Literal["wordpiece", "unigram", "bpe"] = "wordpiece"  # to learn; the last two are sentencepiece's
+    # A vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; "" learns one.
+    path: str = ""
+    kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # to learn; unigram and bpe: sentencepiece
     size: int = 30_522  # pieces to learn, special tokens included
-    lowercase: bool = True  # also strips accents; must agree with a published vocabulary
-    min_frequency: int = 2  # wordpiece: a pair of pieces seen less often is not joined
+    lowercase: bool = True  # also strips accents; must agree with a vocab.txt; a tokenizer.json says it itself
+    min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
     character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
     byte_fallback: bool = False  # sentencepiece: 256 pieces are bytes, and nothing is unknown
-    max_sentences: int = MAX_SENTENCES  # sentencepiece: learned from, chosen by their hashes; memory grows with them
+    max_sentences: int = (
+        MAX_SENTENCES  # sentencepiece, byte_bpe: learned from, chosen by their hashes; memory grows with them
+    )
     num_threads: int = NUM_THREADS  # sentencepiece: the model depends on it
 
     def __post_init__(self) -> None:
@@ -157,8 +161,17 @@ def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathL
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
         pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage)
         return WordPiece(pieces, vocab.lowercase)
+    sentences = (sentence for document in documents(source) for sentence in document.sentences)
+    if vocab.kind == "byte_bpe":
+        return learn_byte_bpe(
+            sentences,
+            vocab.size,
+            lowercase=vocab.lowercase,
+            min_frequency=vocab.min_frequency,
+            max_sentences=vocab.max_sentences,
+        )
     model = learn_sentencepiece(
-        (sentence for document in documents(source) for sentence in document.sentences),
+        sentences,
         vocab.size,
         vocab.kind,
         lowercase=vocab.lowercase,

@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.config import ModelConfig
 from bert_jax.records import MASK
+from bert_jax.text.byte_level import NAMES
 from bert_jax.text.tokenizer import Tokenizer
 
 
@@ -31,7 +32,7 @@ def fill_mask(
 
     Args:
       params: the parameters of ``BertForPreTraining(config)``, or of ``BertForMaskedLm``.
-      texts: at least one ``[MASK]`` in each.
+      texts: at least one ``[MASK]`` in each, or the tokenizer's own name of it, such as ``<mask>``.
 
     Raises:
       UserError: a text without a mask, or longer than the model's positions; a model that sees one side of a mask.
@@ -64,11 +65,15 @@ def fill_mask(
 
 
 def check_masked(texts: Sequence[str], where: str = "") -> None:
-    """Raise ``UserError`` for a text without ``[MASK]``; ``where`` is the key that has the texts."""
+    """Raise ``UserError`` for a text without a mask by any usual name; ``where`` is the key that has the texts."""
     for text in texts:
-        if MASK not in text:
-            told = f"{where} has no" if where else "no"
-            raise UserError(f"{told} {MASK} in {text[:60]!r}; write {MASK} where a word is to be found")
+        if not any(name in text for name in NAMES["mask"]):
+            raise _no_mask(text, where)
+
+
+def _no_mask(text: str, where: str) -> UserError:
+    told = f"{where} has no" if where else "no"
+    return UserError(f"{told} {MASK} in {text[:60]!r}; write {MASK} where a word is to be found")
 
 
 def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, where: str = "") -> list[np.ndarray]:
@@ -77,9 +82,10 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
     Raises:
       UserError: a text without ``[MASK]``, or longer than ``max_length``; ``where`` is the key that has the texts.
     """
-    check_masked(texts, where)
     encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
+        if tokenizer.mask_id not in ids:
+            raise _no_mask(text, where)
         if len(ids) > max_length:
             told = f"a text of {where}" if where else "a text"
             raise UserError(

@@ -57,7 +57,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
     if vocabulary is None:
         raise UserError(
             f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece"
-            " a line, or its sentencepiece model"
+            " a line, its sentencepiece model, or its byte-level tokenizer.json"
         )
     tokenizer = tokenizers.load(vocabulary, _lowercase(folder) if lowercase is None else lowercase)
     if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < _pieces_of_json(folder):

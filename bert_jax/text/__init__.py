@@ -1,1 +1,1 @@
-"""Text to token ids: WordPiece, sentencepiece, learning a vocabulary, splitting into sentences. No jax here."""
+"""Text to token ids: WordPiece, sentencepiece, byte-level BPE, learning a vocabulary, sentences. No jax here."""

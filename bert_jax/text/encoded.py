@@ -30,25 +30,35 @@ class Encoded:
 
 
 def lay_out(
-    parts: Sequence[Part], vocab: Sequence[str], cls_id: int, sep_id: int, pad_id: int, max_length: int | None
+    parts: Sequence[Part],
+    vocab: Sequence[str],
+    cls_id: int,
+    sep_id: int,
+    pad_id: int,
+    max_length: int | None,
+    pair_separators: int = 1,
+    pair_type: int = 1,
 ) -> Encoded:
     """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, cut and padded to ``max_length`` if that is given.
 
-    While too long, the longer of the two texts (the second on a tie) loses its last piece.
+    While too long, the longer of the two texts (the second on a tie) loses its last piece. ``pair_separators`` stand
+    between the texts of a pair, and ``pair_type`` is the token type of the second: 2 and 0 in RoBERTa.
     """
     kept = [len(part.ids) for part in parts]
     if max_length is not None:
-        room = max_length - 1 - len(parts)
+        special = 2 if len(parts) == 1 else 2 + pair_separators
+        room = max_length - special
         if room < 1:
-            raise UserError(f"max_length is {max_length}; at least {len(parts) + 2} positions are needed")
+            raise UserError(f"max_length is {max_length}; at least {special + 1} positions are needed")
         while sum(kept) > room:
             kept[-1 if kept[-1] >= kept[0] else 0] -= 1
     ids, types, offsets, starts = [cls_id], [0], [(0, 0)], [False]
     for segment, (part, n) in enumerate(zip(parts, kept, strict=True)):
-        ids += [*part.ids[:n], sep_id]
-        types += [segment] * (n + 1)
-        offsets += [*part.offsets[:n], (0, 0)]
-        starts += [*part.word_starts[:n], False]
+        closing = pair_separators if segment < len(parts) - 1 else 1
+        ids += [*part.ids[:n], *[sep_id] * closing]
+        types += [segment * pair_type] * (n + closing)
+        offsets += [*part.offsets[:n], *[(0, 0)] * closing]
+        starts += [*part.word_starts[:n], *[False] * closing]
     padding = max(0, (max_length or 0) - len(ids))
     mask = [1] * len(ids) + [0] * padding
     ids += [pad_id] * padding

@@ -49,7 +49,7 @@ def learn_sentencepiece(
     """
     library = quiet()
     model = io.BytesIO()
-    sentences = _sample(_cut(texts), max_sentences)
+    sentences = sample(texts, max_sentences)
     if not sentences:
         raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
     normalizer = folding_normalizer() if lowercase else library.SentencePieceNormalizer(rule_name="nmt_nfkc")
@@ -82,6 +82,12 @@ def _explained(message: str, size: int) -> str:
             f" {needed[1]}, better several times that, or lower vocab.character_coverage"
         )
     return f"sentencepiece cannot learn from this text: {message[:300]}; check the corpus and config.vocab"
+
+
+def sample(texts: Iterable[str], at_most: int) -> list[str]:
+    """Return at most ``at_most`` of ``texts``, those with the lowest hashes; a text that is too long counts as several,
+    and an empty one as none."""
+    return _sample(_cut(texts), at_most)
 
 
 def _cut(texts: Iterable[str]) -> Iterator[str]:

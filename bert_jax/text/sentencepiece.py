@@ -31,6 +31,7 @@ class SentencePiece:
     """The tokenizer of one model. Safe to share between threads; pickles as its model."""
 
     file_name = "spiece.model"
+    pair_separators = 1
 
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
         """``model``: the bytes of a ``.model`` file, and what messages call it. See ``sentencepiece_model.prepared``

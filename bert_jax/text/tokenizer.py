@@ -1,7 +1,8 @@
 """What a tokenizer is here, and how one is found and read, whichever its kind.
 
 A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, and the name says the kind: ``vocab.txt``
-is WordPiece, ``spiece.model`` is sentencepiece, unigram or BPE.
+is WordPiece, ``spiece.model`` is sentencepiece, unigram or BPE, ``tokenizer.json`` is byte-level BPE. In a folder that
+has several of them the first in this order counts. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.storage import files
+from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.byte_level import MERGES
 from bert_jax.text.encoded import Encoded
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece
 
-MODEL_SUFFIX = ".model"  # of any sentencepiece file; every other file is a vocab.txt
-FILE_NAMES = (WordPiece.file_name, SentencePiece.file_name)
+FILE_NAMES = (WordPiece.file_name, SentencePiece.file_name, ByteBpe.file_name)
+FILE_OF_KIND = {"wordpiece": WordPiece.file_name, "byte_bpe": ByteBpe.file_name}  # every other kind: sentencepiece's
 
 
 class Tokenizer(Protocol):
@@ -34,6 +37,7 @@ class Tokenizer(Protocol):
     sep_id: int
     mask_id: int
     special_ids: tuple[int, ...]  # the five above
+    pair_separators: int  # [SEP] between the texts of a pair: 1, or 2 in RoBERTa
 
     @property
     def size(self) -> int:
@@ -47,7 +51,7 @@ class Tokenizer(Protocol):
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: the piece goes on with a word. A word starts where this is False."""
+        """bool [V]: the piece goes on with a word. A word starts where this is False, and after a special token."""
         ...
 
     @property
@@ -87,14 +91,18 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
 
     Args:
       lowercase: lower capitals (and strip accents)? None: as a sentencepiece model does by itself; a ``vocab.txt``
-        does not say, and is taken as lower-case. A model that lowers by itself does so whatever is asked.
+        does not say, and is taken as lower-case. A model that lowers by itself does so whatever is asked, and a
+        ``tokenizer.json`` does as it says.
 
     Raises:
       UserError: no such file, or one that makes no tokenizer.
     """
     if files.as_path(path).is_dir():
         path = find(path)
-    if os.fspath(path).endswith(MODEL_SUFFIX):
+    kind = _file_of(path)
+    if kind == ByteBpe.file_name:
+        return ByteBpe.load(path)
+    if kind == SentencePiece.file_name:
         return SentencePiece.load(path, lowercase)
     return WordPiece.load(path, lowercase is not False)
 
@@ -109,20 +117,27 @@ def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
 
 def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
     """The tokenizer's file in ``folder``, or None."""
-    candidates = [files.as_path(folder) / name for name in FILE_NAMES]
+    candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, MERGES)]
     return next((path for path in candidates if path.exists()), None)
 
 
 def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
     """What a folder calls the file of a tokenizer: a copy of ``path``, or a learned one of ``kind``, where that is
     empty."""
-    is_wordpiece = not os.fspath(path).endswith(MODEL_SUFFIX) if path else kind == "wordpiece"
-    return (WordPiece if is_wordpiece else SentencePiece).file_name
+    return _file_of(path) if path else FILE_OF_KIND.get(kind, SentencePiece.file_name)
+
+
+def _file_of(path: str | os.PathLike[str]) -> str:
+    """Return what a folder calls the file of the kind that the name of ``path`` says; any other name is a vocab.txt."""
+    name = os.fspath(path)
+    if name.endswith(".json") or os.path.basename(name) == MERGES:
+        return ByteBpe.file_name
+    return SentencePiece.file_name if name.endswith(".model") else WordPiece.file_name
 
 
 def check_name(output: str | os.PathLike[str], kind: str, path: str | os.PathLike[str] = "") -> None:
     """Raise ``UserError`` where the name of ``output`` would be read as a tokenizer of another kind."""
     wanted = file_name(kind, path)
-    if os.fspath(output).endswith(MODEL_SUFFIX) != wanted.endswith(MODEL_SUFFIX):
+    if _file_of(output) != wanted:
         found = f"the vocabulary {path}" if path else f"a vocabulary of kind {kind!r}"
         raise UserError(f"{output} would be read as a vocabulary of another kind than {found}; call it {wanted}")

@@ -72,6 +72,7 @@ class WordPiece:
     """The tokenizer of one vocabulary. Safe to share between threads; pickles as its vocabulary."""
 
     file_name = "vocab.txt"
+    pair_separators = 1
 
     def __init__(self, vocab: Sequence[str], lowercase: bool = True) -> None:
         self.vocab = check_vocab(vocab, "the vocabulary")

@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax.cli import main
 from bert_jax.corpora.store import Corpus
+from bert_jax.text.byte_bpe import ByteBpe
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import read_vocab
 
@@ -43,6 +44,24 @@ def test_a_published_vocabulary_is_checked_and_copied(tmp_path, flags):
     assert read_vocab(output) == read_vocab(published)
 
 
+def test_a_byte_level_vocabulary_then_corpus(tmp_path, capsys, flags):
+    made, store = tmp_path / "out" / "tokenizer.json", tmp_path / "out" / "corpus"
+    flags = [*flags, "--config.vocab.kind=byte_bpe", "--config.vocab.size=290", "--config.vocab.lowercase=False"]
+    assert main.run(["vocab", *flags, f"--output={tmp_path / 'vocab.txt'}"]) == 2
+    assert "call it tokenizer.json" in capsys.readouterr().err
+    assert main.run(["vocab", *flags, f"--output={made}"]) == 0
+    assert "290 pieces in" in capsys.readouterr().out
+    assert main.run(["corpus", *flags, f"--config.vocab.path={made}", f"--output={store}"]) == 0
+    Corpus(store).check_tokenizer(ByteBpe.load(made))
+    assert main.run(["tokenize", f"--vocab={made}", "The cat"]) == 0
+    assert "\u0120The" in capsys.readouterr().out
+    made.write_text('{"model": {"type": "Unigram"}}')
+    assert main.run(["tokenize", f"--vocab={made}", "The cat"]) == 2
+    error = capsys.readouterr().err
+    assert "is a Unigram tokenizer; " in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_a_sentencepiece_vocabulary_then_corpus(tmp_path, capsys, flags, kind):
     model, store = tmp_path / "out" / "spiece.model", tmp_path / "out" / "corpus"
@@ -59,7 +78,7 @@ def test_a_sentencepiece_vocabulary_then_corpus(tmp_path, capsys, flags, kind):
 
 def test_values_of_the_vocabulary_that_cannot_be(tmp_path, capsys, flags):
     for flag, message in {
-        "kind=word": "allowed: 'wordpiece', 'unigram', 'bpe'",
+        "kind=word": "allowed: 'wordpiece', 'unigram', 'bpe', 'byte_bpe'",
         "character_coverage=2.0": "config.vocab.character_coverage is 2.0; a share",
         "num_threads=0": "config.vocab.num_threads is 0; at least 1",
     }.items():

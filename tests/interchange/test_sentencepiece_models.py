@@ -76,7 +76,10 @@ def test_a_tokenizer_that_is_not_there_or_too_large(exported: Path, tmp_path: Pa
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "SHA256SUMS").unlink()
     (tmp_path / "spiece.model").unlink()
-    with pytest.raises(UserError, match="has no vocab.txt or spiece.model; save"):
+    with pytest.raises(UserError, match="tokenizer.json is a BPE tokenizer that does not .* give a .model"):
+        import_model(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="has no vocab.txt or spiece.model or tokenizer.json; save"):
         import_model(tmp_path)
     (tmp_path / "spiece.model").write_bytes(learn_sentencepiece(TEXTS, 45, "bpe", num_threads=1))
     with pytest.raises(UserError, match=r"spiece.model has 45 pieces, the model 40 embeddings"):

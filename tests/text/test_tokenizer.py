@@ -8,6 +8,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.tokenizer import Tokenizer, check_name, existing, file_name, find, load
@@ -16,22 +17,26 @@ from bert_jax.text.wordpiece import WordPiece
 TEXTS = ["the cats run to the river", "The dog runs, and the cat sees it."] * 20
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "unigram", "bpe"])
+@pytest.fixture(scope="module", params=["wordpiece", "unigram", "bpe", "byte_bpe"])
 def tokenizer(request) -> Tokenizer:
     if request.param == "wordpiece":
         return WordPiece((*SPECIAL_TOKENS, "the", "cat", "##s", "run", "to", "river", ",", "."))
+    if request.param == "byte_bpe":
+        return learn_byte_bpe(TEXTS, 300)
     return SentencePiece(learn_sentencepiece(TEXTS, 45, request.param, lowercase=False))
 
 
 def test_what_every_tokenizer_offers(tokenizer, tmp_path):
-    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+    t = tokenizer
+    assert tokenizer.special_ids == (t.pad_id, t.unk_id, t.cls_id, t.sep_id, t.mask_id)
+    assert tokenizer.pair_separators == 1
     assert (tokenizer.size, len(tokenizer.is_continuation)) == (len(tokenizer.vocab), len(tokenizer.vocab))
-    assert tokenizer.surfaces[:5] == tuple((token, None) for token in SPECIAL_TOKENS)
+    assert [tokenizer.surfaces[i] for i in tokenizer.special_ids] == [(token, None) for token in SPECIAL_TOKENS]
     assert len(set(tokenizer.surfaces)) == tokenizer.size
     [ids] = tokenizer.encode_batch(["the cats run"])
     encoded = tokenizer.encode("the cats run", "to", max_length=20)
     assert encoded.input_ids[1 : 1 + len(ids)] == tuple(ids.tolist())
-    assert (len(encoded.input_ids), encoded.pieces[0], encoded.pieces[-1]) == (20, "[CLS]", "[PAD]")
+    assert (len(encoded.input_ids), encoded.input_ids[0], encoded.input_ids[-1]) == (20, t.cls_id, t.pad_id)
     assert tokenizer.decode(ids) == "the cats run"
     words = np.split(np.arange(len(ids)), np.flatnonzero(~tokenizer.is_continuation[ids])[1:])
     assert [tokenizer.decode(ids[word]).replace("##", "") for word in words] == ["the", "cats", "run"]
@@ -65,20 +70,23 @@ def test_half_characters_do_not_stop_the_learning():
     texts = [*TEXTS, "the \ud800 cat \udfff"]
     assert "the" in learn_wordpiece(texts, 60)
     assert b"the" in learn_sentencepiece(texts, 45, "bpe")
+    assert "Ġthe" in learn_byte_bpe(texts, 300).vocab
 
 
 def test_a_folder_without_a_tokenizer(tmp_path):
     assert existing(tmp_path) is None
-    with pytest.raises(UserError, match="has neither vocab.txt nor spiece.model; put"):
+    with pytest.raises(UserError, match="has neither vocab.txt nor spiece.model nor tokenizer.json; put"):
         load(tmp_path)
 
 
 def test_the_name_says_the_kind():
-    assert [file_name(kind) for kind in ("wordpiece", "unigram", "bpe")] == [
+    assert [file_name(kind) for kind in ("wordpiece", "unigram", "bpe", "byte_bpe")] == [
         "vocab.txt",
         "spiece.model",
         "spiece.model",
+        "tokenizer.json",
     ]
+    assert [file_name("", path) for path in ("a/merges.txt", "a/vocab.json")] == ["tokenizer.json"] * 2
     assert file_name("wordpiece", "some/t5.model") == "spiece.model"
     assert file_name("unigram", "some/vocab.txt") == "vocab.txt"
     check_name("any/name.model", "bpe")
@@ -87,3 +95,5 @@ def test_the_name_says_the_kind():
         check_name("vocab.txt", "bpe")
     with pytest.raises(UserError, match="x.model would be read as .* the vocabulary v.txt; call it vocab.txt"):
         check_name("x.model", "unigram", "v.txt")
+    with pytest.raises(UserError, match="vocab.txt would be read as .* of kind 'byte_bpe'; call it tokenizer.json"):
+        check_name("vocab.txt", "byte_bpe")

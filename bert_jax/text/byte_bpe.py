@@ -1,0 +1,236 @@
+"""Byte-level BPE: text to ids and back with a published tokenizer (RoBERTa's, ModernBERT's) or a learned one.
+
+Text is UTF-8 bytes, so nothing is unknown. A thin wrapper over the ``tokenizers`` library, whose ids these are. What it
+adds: special tokens by role, which count as plain text in a corpus; word starts; spans without the space before a word.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from bert_jax.errors import UserError
+from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
+from bert_jax.storage import files
+from bert_jax.text import byte_level
+from bert_jax.text.byte_level import ALPHABET, ROLES
+from bert_jax.text.encoded import Encoded, Part, lay_out
+from bert_jax.text.surrogates import retried, well_formed
+
+BYTE_OF = {character: byte for byte, character in enumerate(ALPHABET)}
+NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space to Python, not to Unicode
+
+
+class ByteBpe:
+    """The tokenizer of one ``tokenizer.json``. Safe to share between threads; pickles as that file."""
+
+    file_name = byte_level.FILE_NAME
+
+    def __init__(self, content: str, where: str = "the tokenizer") -> None:
+        """Take the text of a ``tokenizer.json``; ``where`` names it in messages.
+
+        Raises:
+          UserError: another kind of tokenizer, a damaged one, or one without the special tokens that BERT needs.
+        """
+        self._content = byte_level.prepared(byte_level.parsed(content, where), where)
+        self._tokenizer = _engine(self._content, where)
+        added = {entry["content"]: entry for entry in self._content["added_tokens"]}
+        ids = self._content["model"]["vocab"] | {token: entry["id"] for token, entry in added.items()}
+        self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
+        if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._tokenizer.get_vocab() != ids:
+            raise UserError(f"{where} does not number its {len(ids)} pieces from 0 to {len(ids) - 1}; copy it again")
+        roles = byte_level.roles_of(self._content)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (roles[role] for role in ROLES)
+        self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        self.pair_separators, self._pair_type = byte_level.pair_form(self._content)
+        normalizer = self._tokenizer.normalizer
+        self.lowercase = normalizer is not None and "B" not in normalizer.normalize_str("B")
+        self._added = added
+        self._bytes = tuple(p.encode() if p in added else bytes(map(BYTE_OF.__getitem__, p)) for p in self.vocab)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ByteBpe:
+        """Return the tokenizer of a ``tokenizer.json``, or of a ``vocab.json`` with a ``merges.txt`` (the path of
+        either). Raises ``UserError`` where there is none, or it is of another kind."""
+        return cls(json.dumps(byte_level.read(path)), str(path))
+
+    def __reduce__(self) -> tuple[type[ByteBpe], tuple[str]]:
+        return ByteBpe, (self.tokenizer_json(),)
+
+    @property
+    def size(self) -> int:
+        """V, the number of pieces."""
+        return len(self.vocab)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Identity of the tokenizer: the hash of its file in the one form."""
+        return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
+
+    @functools.cached_property
+    def is_continuation(self) -> np.ndarray:
+        """bool [V]: the piece goes on with a word, that is, neither begins with white space nor is an added token.
+
+        Punctuation goes on with its word. The first word of a text has no space before it where the tokenizer does not
+        put one there (``add_prefix_space``): then its first piece counts as one that goes on.
+        """
+        return np.array([not (self._opens[i] or piece in self._added) for i, piece in enumerate(self.vocab)])
+
+    @functools.cached_property
+    def _opens(self) -> tuple[bool, ...]:
+        """[V] whether a piece begins with white space."""
+        return tuple(_is_white(data.decode(errors="replace")[:1]) for data in self._bytes)
+
+    @functools.cached_property
+    def _closes(self) -> tuple[bool, ...]:
+        """[V] whether what follows a piece is a new word in any case. A space at the end of a piece does not count: if
+        no other white space follows, it is the space before the word that goes on."""
+        ends = [data.decode(errors="replace")[-1:] for data in self._bytes]
+        return tuple(
+            piece in self._added or (_is_white(end) and end != " ") for piece, end in zip(self.vocab, ends, strict=True)
+        )
+
+    @functools.cached_property
+    def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
+        """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``. A piece that is
+        no whole characters stands for its bytes, ``<0xE2>``."""
+        names = dict(zip(self.special_ids, SPECIAL_TOKENS, strict=True))
+        return tuple((names[i], None) if i in names else self._surface(i) for i in range(self.size))
+
+    def _surface(self, token: int) -> tuple[str, bool | None]:
+        if self.vocab[token] in self._added:
+            return self.vocab[token], None
+        data = self._bytes[token]
+        stem = data.removeprefix(b" ")
+        try:
+            text = stem.decode()
+        except UnicodeDecodeError:
+            text = "".join(f"<0x{byte:02X}>" for byte in stem)
+        return text, len(stem) == len(data)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text."""
+        return retried(self._encoded, texts)
+
+    def _encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        found = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        for ids in found:
+            ids.flags.writeable = False
+        return found
+
+    def encode(
+        self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
+    ) -> Encoded:
+        """``<s> text </s>`` or ``<s> text </s> pair </s>`` (RoBERTa: ``</s></s>`` between them), cut and padded to
+        ``max_length`` if that is given.
+
+        While too long, the longer of the two texts (the second on a tie) loses its last piece.
+        ``special_tokens_in_text`` recognises special tokens where they stand in a text, by BERT's names (``[MASK]``)
+        and by the tokenizer's (``<mask>``).
+        """
+        split = self._around_special_tokens if special_tokens_in_text else self._plain
+        parts = [split(well_formed(t)) for t in ([text] if pair is None else [text, pair])]
+        layout = (self.pair_separators, self._pair_type)
+        return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length, *layout)
+
+    def _plain(self, text: str) -> Part:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        ids = encoding.ids
+        starts = [i == 0 or self._closes[ids[i - 1]] or self._opens[token] for i, token in enumerate(ids)]
+        offsets = [_trimmed(text, start, stop) for start, stop in encoding.offsets]
+        if ids and self._bytes[ids[0]] == b" " and not text.startswith(" "):
+            offsets[0] = (0, 0)  # a space that was put there
+        return Part(ids, offsets, starts)
+
+    def _around_special_tokens(self, text: str) -> Part:
+        """Return the pieces of ``text``; each stretch between special tokens is encoded as a text of its own."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        starts: list[bool] = []
+        done = 0
+        for match in [*self._special_pattern.finditer(text), None]:
+            part = self._plain(text[done : match.start() if match else None])
+            ids += part.ids
+            offsets += [(a + done, b + done) for a, b in part.offsets]
+            starts += part.word_starts
+            if match:
+                group = match.lastindex or 0
+                ids.append(self._by_name[match.group(group)])
+                offsets.append(match.span(group))
+                starts.append(False)
+                done = match.end()
+        return Part(ids, offsets, starts)
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, int]:
+        own = {name: entry["id"] for name, entry in self._added.items() if entry["special"]}
+        return dict(zip(SPECIAL_TOKENS, self.special_ids, strict=True)) | own
+
+    @functools.cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        """The special tokens, each in a group, with the white space that belongs to it: that before a mask, mostly."""
+        choices = []
+        for name in sorted(self._by_name, key=len, reverse=True):
+            entry = self._added[self.vocab[self._by_name[name]]]
+            before, after = (rf"[^\S{NOT_WHITE}]*" if entry[side] else "" for side in ("lstrip", "rstrip"))
+            choices.append(f"{before}({re.escape(name)}){after}")
+        return re.compile("|".join(choices))
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Return readable text: padding and the tokens around texts left out, ``[MASK]`` and ``[UNK]`` by these names,
+        what is not UTF-8 as U+FFFD."""
+        shown = {self.unk_id: UNK, self.mask_id: MASK}
+        silent = {self.pad_id, self.cls_id, self.sep_id}
+        data = b""
+        for i in map(int, ids):
+            if i in shown:  # the space before a mask is a part of it
+                data += (b" " if data and not data.endswith(b" ") else b"") + shown[i].encode()
+            elif i not in silent:
+                data += self._bytes[i]
+        text = data.decode(errors="replace")
+        return text.removeprefix(" ") if self._puts_space else text
+
+    @functools.cached_property
+    def _puts_space(self) -> bool:
+        """Whether a text that begins without a space is given one."""
+        return len(self._tokenizer.pre_tokenizer.pre_tokenize_str("a")[0][0]) > 1
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``tokenizer.json``, whole or not at all."""
+        files.write_text(path, self.tokenizer_json())
+
+    def tokenizer_json(self) -> str:
+        """Return its file: a Hugging Face ``tokenizer.json``, with the special tokens and their template."""
+        return json.dumps(self._content, ensure_ascii=False, indent=1) + "\n"
+
+
+def _engine(content: dict[str, Any], where: str) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer, to which special tokens in a text are plain text. It lays nothing out."""
+    try:
+        engine = tokenizers.Tokenizer.from_str(json.dumps(content | {"post_processor": None}))
+    except Exception as error:  # the library raises no other class
+        raise UserError(f"{where} is damaged or of another kind: {str(error)[:200]}; copy it again") from error
+    engine.encode_special_tokens = True
+    return engine
+
+
+def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
+    """Return a span without the white space at its ends; a piece that is white space has an empty span at its end."""
+    while start < stop and _is_white(text[start]):
+        start += 1
+    while start < stop and _is_white(text[stop - 1]):
+        stop -= 1
+    return start, stop
+
+
+def _is_white(character: str) -> bool:
+    return character.isspace() and character not in NOT_WHITE

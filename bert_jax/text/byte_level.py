@@ -1,0 +1,338 @@
+"""The files of a byte-level BPE tokenizer, checked and brought to one form.
+
+Published tokenizers come as ``tokenizer.json`` (merges are strings or pairs) or as ``vocab.json`` with ``merges.txt``.
+The one form is a ``tokenizer.json`` whose template names the special tokens by their roles, so that a single file says
+all that a tokenizer depends on. Special tokens are found by role and never by id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.storage import files
+
+ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
+# What published tokenizers call a role where no template and no file beside them says it.
+NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("<s>", "[CLS]"),
+    "sep": ("</s>", "[SEP]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+FILE_OF_KIND = {"WordPiece": "a vocab.txt", "Unigram": "its .model of sentencepiece"}  # what else is read here
+FILE_NAME = "tokenizer.json"
+MERGES, VOCABULARY = "merges.txt", "vocab.json"
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
+NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+
+
+def _alphabet() -> tuple[str, ...]:
+    """Return the printable character that stands for each byte (Radford et al. 2019, ``bytes_to_unicode``)."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+ALPHABET = _alphabet()  # byte -> character
+SPACE = ALPHABET[ord(" ")]  # U+0120, which begins most words
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the tokenizer at ``path`` in the one form.
+
+    Args:
+      path: a ``tokenizer.json``, or the ``merges.txt`` or the ``vocab.json`` of a pair.
+
+    Raises:
+      UserError: no such file, a damaged one, or a tokenizer of another kind.
+    """
+    source = files.as_path(path)
+    if source.name == MERGES:
+        return prepared(*_joined(source.parent / VOCABULARY, source))
+    content = _read_json(source)
+    if "model" not in content and source.name == VOCABULARY:
+        return prepared(*_joined(source, source.parent / MERGES))
+    return prepared(content, str(path), _named_beside(source.parent))
+
+
+def parsed(data: str | bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object in ``data``; ``where`` names it in messages."""
+    try:
+        content = json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON ({error}); it may be cut short: copy it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{where} holds no JSON object, but a {type(content).__name__}; give a tokenizer.json")
+    return content
+
+
+def prepared(content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return ``content`` in the one form, checked.
+
+    Args:
+      content: of a ``tokenizer.json``.
+      where: names it in messages.
+      named: role -> token, as files beside it say.
+
+    Raises:
+      UserError: another kind of tokenizer, a damaged one, or one without the special tokens that BERT needs.
+    """
+    try:
+        return _prepared(content, where, named or {})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{where} is damaged ({type(error).__name__}: {error}); copy it again") from error
+
+
+def _prepared(content: Mapping[str, Any], where: str, named: Mapping[str, str]) -> dict[str, Any]:
+    model = _checked_model(content, where)
+    vocab: dict[str, int] = model["vocab"]
+    added = {token["content"]: dict(token) for token in content.get("added_tokens") or ()}
+    ids = {**vocab, **{token: entry["id"] for token, entry in added.items()}}
+    processors = list(_flat(content.get("post_processor"), "processors"))
+    found = _roles(processors, named, ids, added, where)
+    for token in found.values():
+        entry = added.get(token) or {"id": ids[token], "content": token}
+        added[token] = {**entry, "special": True}
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    entries = [
+        {"id": e["id"], "content": e["content"], **{flag: bool(e.get(flag)) for flag in flags}}
+        for e in sorted(added.values(), key=lambda e: e["id"])
+    ]
+    separators, pair_type = _pair_form(processors, found, where)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": entries,
+        "normalizer": content.get("normalizer"),
+        "pre_tokenizer": content["pre_tokenizer"],
+        "post_processor": template({role: (token, ids[token]) for role, token in found.items()}, separators, pair_type),
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": model,
+    }
+
+
+def template(special: Mapping[str, tuple[str, int]], separators: int, pair_type: int) -> dict[str, Any]:
+    """Return the post-processor ``cls A sep`` and ``cls A sep.. B sep`` with the special tokens under their roles.
+
+    Args:
+      special: role -> (token, id).
+      separators: tokens between the texts of a pair.
+      pair_type: token type of the second text.
+    """
+
+    def token(role: str, kind: int = 0) -> dict[str, Any]:
+        return {"SpecialToken": {"id": role, "type_id": kind}}
+
+    def text(name: str, kind: int = 0) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    single = [token("cls"), text("A"), token("sep")]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *[token("sep")] * (separators - 1), text("B", pair_type), token("sep", pair_type)],
+        "special_tokens": {role: {"id": role, "ids": [i], "tokens": [name]} for role, (name, i) in special.items()},
+    }
+
+
+def roles_of(content: Mapping[str, Any]) -> dict[str, int]:
+    """Return role -> id of a tokenizer in the one form."""
+    return {role: entry["ids"][0] for role, entry in content["post_processor"]["special_tokens"].items()}
+
+
+def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the separators between the texts of a pair and the type of the second, of a tokenizer in the one form."""
+    pair = content["post_processor"]["pair"]
+    return len(pair) - 4, pair[-1]["SpecialToken"]["type_id"]
+
+
+def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return ``model`` of a ``tokenizer.json`` with merges as ``"a b"``, if it is BPE of bytes and whole."""
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give that file")
+    kind = model.get("type") or _kind(model)
+    if kind != "BPE":
+        raise UserError(
+            f"{where} is a {kind} tokenizer; a tokenizer.json is read if it is byte-level BPE, as RoBERTa's: give"
+            f" {FILE_OF_KIND.get(kind, 'a vocab.txt of WordPiece or a .model of sentencepiece')} instead"
+        )
+    marks = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback") if model.get(name)]
+    steps = [step.get("type") for step in _flat(content.get("pre_tokenizer"), "pretokenizers")]
+    if marks or "ByteLevel" not in steps:
+        reason = f"has {marks[0]}" if marks else "does not turn text into bytes first (no ByteLevel pre-tokenizer)"
+        raise UserError(
+            f"{where} is a BPE tokenizer that {reason}; a tokenizer.json is read if it is byte-level BPE, as RoBERTa's:"
+            " give a .model of sentencepiece or a vocab.txt instead"
+        )
+    vocab = model["vocab"]
+    if lost := [byte for byte in range(256) if byte not in NEVER_IN_UTF8 and ALPHABET[byte] not in vocab]:
+        raise UserError(
+            f"{where} has no piece for {len(lost)} of the bytes of text, such as 0x{lost[0]:02X}; characters with them"
+            " would be dropped: give a vocabulary that begins with all 256 bytes"
+        )
+    pairs = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+    for number, pair in enumerate(pairs, 1):
+        if len(pair) != 2:
+            raise UserError(f"{where} is damaged: merge {number} has {len(pair)} pieces, not two; copy it again")
+        first, second = pair
+        if unknown := [piece for piece in (first, second, first + second) if piece not in vocab]:
+            raise UserError(
+                f"{where} is damaged: merge {number}, {first!r} with {second!r}, needs the piece {unknown[0]!r}, which"
+                " the vocabulary lacks; copy it again, together with its vocabulary"
+            )
+    plain = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    flags = {name: bool(model.get(name)) for name in ("fuse_unk", "byte_fallback", "ignore_merges")}
+    return {"type": "BPE", **plain, **flags, "vocab": dict(vocab), "merges": [" ".join(pair) for pair in pairs]}
+
+
+def _kind(model: Mapping[str, Any]) -> str:
+    """Return the kind of a model that an early version wrote without its type."""
+    if "merges" in model:
+        return "BPE"
+    if "unk_id" in model:
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
+
+
+def _flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
+    """Return the steps of a pre-tokenizer or a post-processor: none, itself, or those of a sequence."""
+    if not step:
+        return []
+    return [inner for part in step[members] for inner in _flat(part, members)] if step["type"] == "Sequence" else [step]
+
+
+def _roles(
+    processors: Sequence[Mapping[str, Any]],
+    named: Mapping[str, str],
+    ids: Mapping[str, int],
+    added: Mapping[str, Any],
+    where: str,
+) -> dict[str, str]:
+    """Return role -> token: as the post-processor says, else the files beside, else the names that are usual."""
+    said: dict[str, str] = {}
+    for step in processors:
+        if step["type"] in ("RobertaProcessing", "BertProcessing"):
+            said |= {"cls": step["cls"][0], "sep": step["sep"][0]}
+        elif step["type"] == "TemplateProcessing":
+            said |= _said_by_template(step)
+    found = {}
+    for role in ROLES:
+        usual = next((name for name in NAMES[role] if name in added), None)
+        token = said.get(role) or named.get(role) or usual
+        if token is not None:
+            found[role] = token
+    if missing := [role for role in ROLES if role not in found]:
+        raise UserError(
+            f"{where} has no special token for {', '.join(missing)}; name each in a special_tokens_map.json beside it,"
+            f' such as {{"{missing[0]}_token": "{NAMES[missing[0]][0]}"}}, and add what the vocabulary lacks'
+        )
+    for role, token in found.items():
+        if token not in ids:
+            raise UserError(f"{where} takes {token!r} for {role}, which the vocabulary lacks; add it as an added token")
+    if len(set(found.values())) < len(found):
+        twice = next(token for token in found.values() if list(found.values()).count(token) > 1)
+        roles = " and ".join(role for role in found if found[role] == twice)
+        raise UserError(
+            f"{where} takes {twice!r} for {roles}; name a token of its own for each in special_tokens_map.json"
+        )
+    return found
+
+
+def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
+    """Return the roles that a template says: by the keys of the one form, or first and last around a single text."""
+    tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+    if set(ROLES) <= tokens.keys():
+        return {role: tokens[role] for role in ROLES}
+    single = [piece["SpecialToken"]["id"] if "SpecialToken" in piece else None for piece in step["single"]]
+    if len(single) == 3 and single[0] and single[1] is None and single[2]:
+        return {"cls": tokens[single[0]], "sep": tokens[single[2]]}
+    return {}
+
+
+def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
+    """Return the separators between the texts of a pair and the type of the second: 2, 0 (RoBERTa) or 1, 1 (BERT)."""
+    for step in processors:
+        if step["type"] == "RobertaProcessing":
+            return 2, 0
+        if step["type"] == "TemplateProcessing" and step["pair"]:
+            names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+            kinds = [next(iter(piece.values())) for piece in step["pair"]]
+            layout = [names.get(kind["id"], kind["id"]) for kind in kinds]
+            cls, sep = roles["cls"], roles["sep"]
+            for separators in (1, 2):
+                if layout == [cls, "A", *[sep] * separators, "B", sep]:
+                    return separators, kinds[-1]["type_id"]
+            if cls in layout:  # a template that only joins the texts says nothing
+                raise UserError(
+                    f"{where} lays a pair out as {' '.join(layout)}; {cls} A {sep} B {sep}, or two {sep} between the"
+                    " texts, can be read"
+                )
+    return 1, 1
+
+
+def _joined(vocabulary: Any, merges: Any) -> tuple[dict[str, Any], str, dict[str, str]]:
+    """Return what ``prepared`` takes, of a ``vocab.json`` and a ``merges.txt``: the rules of GPT-2 and RoBERTa."""
+    vocab = _read_json(vocabulary)
+    if not all(isinstance(i, int) for i in vocab.values()):
+        raise UserError(f"{vocabulary} is not the vocabulary of a tokenizer, a number for each piece; give that file")
+    try:
+        lines = merges.read_bytes().decode("utf-8").split("\n")
+    except FileNotFoundError:
+        raise UserError(
+            f"{vocabulary} has no {MERGES} beside it; put both, or a tokenizer.json, into one folder"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{merges} is not UTF-8 at byte offset {error.start}; copy it again") from error
+    # Only the first line may be a comment: "# #" is a merge.
+    pairs = [line.rstrip("\r") for line in lines[lines[0].startswith("#version") :]]
+    named = _named_beside(merges.parent)
+    special = {name for names in NAMES.values() for name in names if name in vocab} | {*named.values()} & vocab.keys()
+    mask = named.get("mask", "<mask>")
+    options = _options_beside(merges.parent)
+    content = {
+        "added_tokens": [
+            {"id": vocab[name], "content": name, "lstrip": name == mask, "special": True} for name in special
+        ],
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": bool(options.get("add_prefix_space")),
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": {"type": "BPE", "vocab": vocab, "merges": [pair for pair in pairs if pair]},
+    }
+    if {"<s>", "</s>"} <= special:
+        content["post_processor"] = {"type": "RobertaProcessing", "cls": ["<s>"], "sep": ["</s>"]}
+    return content, str(merges), named
+
+
+def _named_beside(folder: Any) -> dict[str, str]:
+    """Return role -> token, as ``tokenizer_config.json`` and ``special_tokens_map.json`` say it."""
+    options = _options_beside(folder)
+    tokens = {role: options.get(f"{role}_token") for role in ROLES}
+    # A token is a string, or an object with what is around it.
+    texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
+    return {role: text for role, text in texts.items() if isinstance(text, str)}
+
+
+def _options_beside(folder: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in BESIDE:
+        if (folder / name).exists():
+            found |= _read_json(folder / name)
+    return found
+
+
+def _read_json(source: Any) -> dict[str, Any]:
+    if not source.exists():
+        raise UserError(
+            f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published tokenizer.json"
+        )
+    return parsed(source.read_bytes(), str(source))

@@ -1,0 +1,67 @@
+"""Learning a byte-level BPE tokenizer, the same one every time from the same text.
+
+Every byte has its piece before a pair is counted, in the order of code points, and the trainer breaks ties by ids, so
+nothing depends on the order of a hash map. Special tokens stand as in RoBERTa: ``<s>`` ``<pad>`` ``</s>`` ``<unk>``
+first and ``<mask>`` last. A pair is laid out as in BERT, with one ``</s>`` between the texts and types 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tokenizers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
+
+from bert_jax.errors import UserError
+from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.byte_level import ALPHABET
+from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, sample
+
+FIRST, MASK = ("<s>", "<pad>", "</s>", "<unk>"), "<mask>"
+
+
+def learn_byte_bpe(
+    texts: Iterable[str],
+    size: int,
+    *,
+    lowercase: bool = False,
+    min_frequency: int = 2,
+    max_sentences: int = MAX_SENTENCES,
+) -> ByteBpe:
+    """Return a tokenizer of at most ``size`` pieces; fewer where too few pairs are seen ``min_frequency`` times.
+
+    A space is put before a text that begins without one: sentences are encoded one by one, and their first words get
+    the pieces that they get after a space.
+
+    Args:
+      texts: sentences, read once. Of more than ``max_sentences``, those with the lowest hashes are learned from.
+      lowercase: the tokenizer lowers capitals and strips accents.
+
+    Raises:
+      UserError: there is no text, or ``size`` has no room for the special tokens and the bytes.
+    """
+    reserved = len(FIRST) + len(ALPHABET) + 1
+    if size < reserved:
+        raise UserError(
+            f"a vocabulary of {size} pieces has no room for {len(FIRST) + 1} special tokens and 256 bytes; ask for at"
+            f" least {reserved}, better several times that"
+        )
+    sentences = sample(texts, max_sentences)
+    if not sentences:
+        raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
+    engine = tokenizers.Tokenizer(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    if lowercase:
+        engine.normalizer = normalizers.Sequence(
+            [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+        )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - 1,
+        min_frequency=min_frequency,
+        special_tokens=list(FIRST),
+        initial_alphabet=list(ALPHABET),
+        show_progress=False,
+    )
+    engine.train_from_iterator(sentences, trainer)
+    engine.add_special_tokens([AddedToken(MASK, lstrip=True, normalized=False)])
+    return ByteBpe(engine.to_str())

@@ -1,0 +1,292 @@
+"""Byte-level BPE: published forms, ids beside an independent implementation and the library, spans, word starts."""
+
+import json
+import pickle
+import random
+import unicodedata
+
+import pytest
+import regex
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from bert_jax.errors import UserError
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.byte_level import ALPHABET
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
+from bert_jax.text.tokenizer import load
+from tests.text.byte_level_files import MERGES, SPECIAL, modern_bert, roberta
+
+WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+ODD = [
+    *"\x00\x1c\x1d\x1e\x1f\x85\xa0\u180e\u200b\u2028\u3000\ufeff\u0301\u00ad",
+    "\r\n",
+    "\t",
+    "\n",
+    "e\u0301",
+    "🦙",
+    "👨‍👩‍👧",
+]
+COMMON = [
+    "the",
+    " the",
+    " world",
+    "Hello",
+    "'ll",
+    "'LL",
+    "cat",
+    "##",
+    "# #",
+    " ",
+    "  ",
+    " " * 7,
+    "é",
+    "日本",
+    "3",
+    "½",
+    "!",
+]
+
+
+def text_of(rng: random.Random) -> str:
+    parts = [
+        rng.choice(COMMON) if rng.random() < 0.6 else rng.choice(ODD) if rng.random() < 0.7 else chr(rng.choice(PLANES))
+        for _ in range(rng.randrange(1, 12))
+    ]
+    return rng.choice(["", "", " "]).join(parts)
+
+
+PLANES = [code for code in range(0x20, 0x20000, 37) if not 0xD800 <= code < 0xE000]
+
+
+def merged(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Return the pieces of one word (Sennrich et al. 2016): the pair of lowest rank is joined, leftmost first."""
+    pieces = [ALPHABET[byte] for byte in word.encode()]
+    while len(pieces) > 1:
+        best = min(zip(pieces, pieces[1:], strict=False), key=lambda pair: ranks.get(pair, len(ranks)))
+        if best not in ranks:
+            break
+        joined, i = [], 0
+        while i < len(pieces):
+            step = 2 if tuple(pieces[i : i + 2]) == best else 1
+            joined.append("".join(pieces[i : i + step]))
+            i += step
+        pieces = joined
+    return pieces
+
+
+@pytest.fixture(scope="module", params=[roberta, modern_bert])
+def content(request):
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(content) -> ByteBpe:
+    return ByteBpe(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def learned() -> ByteBpe:
+    texts = ["the cats run to the river.", "The dog's cat, and the naïve café in 日本!"] * 20
+    return learn_byte_bpe(texts, 320)
+
+
+def test_each_byte_has_a_character():
+    assert set(ALPHABET) == set(pre_tokenizers.ByteLevel.alphabet())
+    assert len(set(ALPHABET)) == 256
+    assert (ALPHABET[ord(" ")], ALPHABET[ord("\n")], ALPHABET[0x7F], ALPHABET[0xAD]) == ("Ġ", "Ċ", "ġ", "Ń")
+
+
+def test_ids_are_those_of_an_independent_implementation():
+    rng, tokenizer = random.Random(0), ByteBpe(json.dumps(roberta()))
+    ranks = {tuple(merge.split(" ")): i for i, merge in enumerate(MERGES)}
+    texts = [text_of(rng) for _ in range(2000)]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        wanted = [piece for word in WORDS.findall(text) for piece in merged(word, ranks)]
+        assert [tokenizer.vocab[i] for i in ids] == wanted, repr(text)
+
+
+def test_ids_are_those_of_the_published_file_in_its_library(content, tokenizer):
+    rng = random.Random(1)
+    library = tokenizers.Tokenizer.from_str(json.dumps({**content, "truncation": None}))
+    ours = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json())
+    mask = tokenizer.vocab[tokenizer.mask_id]
+    texts = [text_of(rng) for _ in range(2500)]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids.tolist() == library.encode(text, add_special_tokens=False).ids, repr(text)
+    for text, pair in zip(texts[:500], texts[500:1000], strict=True):
+        text = f"{text}{mask}{pair}"
+        found = tokenizer.encode(text, pair, special_tokens_in_text=True)
+        wanted = library.encode(text, pair)
+        assert list(found.input_ids) == wanted.ids == ours.encode(text, pair).ids, repr((text, pair))
+        assert list(found.token_type_ids) == wanted.type_ids == ours.encode(text, pair).type_ids
+
+
+def test_golden_ids_and_templates():
+    """Ids by hand: special tokens 0 to 3, bytes 4 to 259 in the order of their characters, merges from 260."""
+    tokenizer = ByteBpe(json.dumps(roberta()))
+    place = {piece: i for i, piece in enumerate(tokenizer.vocab)}
+    assert [place[p] for p in ("<s>", "<pad>", "</s>", "<unk>", "!", "Ġ", "Ġt", "Ġthe", "<mask>")] == [
+        *(0, 1, 2, 3, 4, 224, 260, 262, 275),
+    ]
+    one = tokenizer.encode("Hello the<mask>", special_tokens_in_text=True)
+    assert one.input_ids == (0, 273, place["o"], 262, 275, 2)
+    two = tokenizer.encode("cat", "cat the", max_length=10)
+    assert two.input_ids == (0, 264, 2, 2, 264, 262, 2, 1, 1, 1)
+    assert two.token_type_ids == (0,) * 10
+    assert two.attention_mask == (1,) * 7 + (0,) * 3
+    assert tokenizer.pair_separators == 2
+    with pytest.raises(UserError, match="max_length is 4; at least 5"):
+        tokenizer.encode("cat", "cat", max_length=4)
+    other = ByteBpe(json.dumps(modern_bert()))
+    assert other.pair_separators == 1
+    assert other.encode("cat", "cat").pieces == ("[CLS]", "cat", "[SEP]", "cat", "[SEP]")
+    assert other.encode("cat  cat").pieces == ("[CLS]", "cat", "  ", "cat", "[SEP]")
+
+
+def test_special_tokens_have_roles(tokenizer, learned):
+    names = set(SPECIAL_TOKENS) if "[CLS]" in tokenizer.vocab else set(SPECIAL)
+    assert {tokenizer.vocab[i] for i in tokenizer.special_ids} == names
+    assert [learned.vocab[i] for i in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert learned.mask_id == learned.size - 1
+    for each in (tokenizer, learned):
+        name = each.vocab[each.mask_id]
+        found = [each.encode(f"the {mask} cat", special_tokens_in_text=True) for mask in (name, "[MASK]")]
+        assert found[0].input_ids == found[1].input_ids
+        assert found[0].input_ids.count(each.mask_id) == 1
+        [plain] = each.encode_batch([f"the {name} cat"])
+        assert not set(plain.tolist()) & set(each.special_ids)
+        assert each.decode(found[0].input_ids) == "the [MASK] cat"
+
+
+def test_text_comes_back(tokenizer, learned):
+    rng = random.Random(2)
+    for text in (text_of(rng) for _ in range(1000)):
+        normal = unicodedata.normalize("NFC", text) if "[CLS]" in tokenizer.vocab else text
+        [ids] = tokenizer.encode_batch([text])
+        assert tokenizer.decode(ids) == normal
+        if not text.startswith(" "):
+            assert learned.decode(learned.encode_batch([text])[0]) == text
+
+
+def test_spans_slice_the_text_back(tokenizer, learned):
+    text = "Hello  world, the cat's naïve café \t🦙"
+    for each in (tokenizer, learned):
+        encoded = each.encode(text)
+        covered = set()
+        for token, (start, stop) in list(zip(encoded.input_ids, encoded.offsets, strict=True))[1:-1]:
+            covered.update(range(start, stop))
+            surface = each.surfaces[token][0]
+            if "<0x" in surface:  # some bytes of a character have the span of the whole character
+                assert stop == start + 1
+            else:
+                assert text[start:stop] == surface.strip()
+        assert covered == {i for i, character in enumerate(text) if not character.isspace()}
+    marked = tokenizer.encode("the [MASK] cat", "cat", special_tokens_in_text=True)
+    assert "the [MASK] cat"[slice(*marked.offsets[marked.input_ids.index(tokenizer.mask_id)])] == "[MASK]"
+    assert marked.offsets[-2] == (0, 3)
+
+
+def test_words_start_where_white_space_ends(tokenizer, learned):
+    text = "Hello world! It's the cat's 3rd café, said\nthe naïve (one)\tin日本"
+    for each in (tokenizer, learned):
+        encoded = each.encode(text)
+        starts = {start for (start, _), begins in zip(encoded.offsets, encoded.word_starts, strict=True) if begins}
+        assert starts == {match.start() for match in regex.finditer(r"\S+", text)}
+    line = "Hello world! It's the cat."
+    [ids] = learned.encode_batch([line])
+    assert (~learned.is_continuation[ids]).sum() == len(line.split())
+    [ids] = tokenizer.encode_batch([line])  # nothing is put before the first word
+    assert (~tokenizer.is_continuation[ids]).sum() == len(line.split()) - 1
+    marked = tokenizer.encode("the [MASK]cat", special_tokens_in_text=True)
+    assert [piece for piece, begins in zip(marked.pieces, marked.word_starts, strict=True) if begins][-1] == "cat"
+
+
+def test_a_copy_is_the_same(tokenizer, learned, tmp_path):
+    for each in (tokenizer, learned):
+        each.save(tmp_path / "tokenizer.json")
+        for copy in (load(tmp_path), load(tmp_path / "tokenizer.json"), pickle.loads(pickle.dumps(each))):
+            assert isinstance(copy, ByteBpe)
+            assert (copy.sha256, copy.vocab, copy.special_ids) == (each.sha256, each.vocab, each.special_ids)
+        assert len(set(each.surfaces)) == each.size
+    assert ByteBpe(json.dumps(roberta())).sha256 != ByteBpe(json.dumps(modern_bert())).sha256
+
+
+def test_a_vocabulary_with_its_merges(tmp_path):
+    """The older form says the same as RoBERTa's ``tokenizer.json``; only its first line is a comment."""
+    (tmp_path / "vocab.json").write_text(json.dumps(roberta()["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *MERGES, ""]), encoding="utf-8")
+    for path in (tmp_path, tmp_path / "merges.txt", tmp_path / "vocab.json"):
+        assert load(path).sha256 == ByteBpe(json.dumps(roberta())).sha256
+    assert load(tmp_path).encode("##").pieces == ("<s>", "##", "</s>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    assert load(tmp_path).encode("the").pieces == ("<s>", "Ġthe", "</s>")
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(UserError, match="vocab.json has no merges.txt beside it"):
+        load(tmp_path / "vocab.json")
+
+
+def test_special_tokens_that_only_a_file_beside_names(tmp_path):
+    content = json.loads(json.dumps(roberta()).replace("<mask>", "<blank>").replace("<pad>", "<fill>"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"has no special token for pad, mask; name each in a special_tokens_map.json"):
+        load(tmp_path)
+    named = {"mask_token": {"content": "<blank>", "lstrip": True}, "pad_token": "<fill>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(named))
+    tokenizer = load(tmp_path)
+    assert (tokenizer.vocab[tokenizer.mask_id], tokenizer.vocab[tokenizer.pad_id]) == ("<blank>", "<fill>")
+    tokenizer.save(tmp_path / "alone" / "tokenizer.json")
+    assert load(tmp_path / "alone").special_ids == tokenizer.special_ids
+
+
+def changed(**keys):
+    return {**roberta(), **keys}
+
+
+def with_model(**keys):
+    return changed(model={**roberta()["model"], **keys})
+
+
+BAD = {
+    "is a Unigram tokenizer; .* give its .model of sentencepiece": with_model(type="Unigram"),
+    "is a WordPiece tokenizer; .* give a vocab.txt": with_model(type="WordPiece"),
+    "is a WordLevel tokenizer; ": changed(model={"vocab": {}}),
+    "BPE tokenizer that has byte_fallback": with_model(byte_fallback=True),
+    "BPE tokenizer that does not turn text into bytes": changed(pre_tokenizer={"type": "Whitespace"}),
+    "merge 16, 'zz' with 'q', needs the piece 'zz', which": with_model(merges=[*MERGES, "zz q"]),
+    "merge 1 has 3 pieces": with_model(merges=["a b c"]),
+    "no piece for 1 of the bytes of text, such as 0x61": with_model(
+        vocab={("zz" if piece == "a" else piece): i for piece, i in roberta()["model"]["vocab"].items()}
+    ),
+    "does not number its 276 pieces from 0 to 275": with_model(
+        vocab={piece: i + (i > 200) for piece, i in roberta()["model"]["vocab"].items()}
+    ),
+    "has no 'model'": {"version": "1.0"},
+    "is damaged .*KeyError: 'merges'": changed(model={"type": "BPE", "vocab": roberta()["model"]["vocab"]}),
+    "takes '<nil>' for cls, which the vocabulary lacks": changed(
+        post_processor={"type": "RobertaProcessing", "cls": ["<nil>", 0], "sep": ["</s>", 2]}
+    ),
+    "takes '<s>' for cls and sep": changed(
+        post_processor={"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["<s>", 0]}
+    ),
+    "is damaged or of another kind": changed(normalizer={"type": "Unheard"}),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_what_cannot_be_read(tmp_path, message):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(BAD[message]))
+    with pytest.raises(UserError, match=f"tokenizer.json .*{message}") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b'{"model": {"type": "BPE", "vo', b"\xff\xfe", b"[1, 2]"])
+def test_files_that_are_cut_short(tmp_path, data):
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    with pytest.raises(UserError, match="tokenizer.json (is not JSON|holds no JSON object)"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="no vocabulary file .*nowhere.json; learn one"):
+        load(tmp_path / "nowhere.json")

@@ -1,0 +1,55 @@
+"""Learning byte-level BPE: the same in every process, ties by code points, every byte kept."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
+
+PROGRAM = """
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
+texts = [f"{a}{b} {b}{c} the {c}{a}" for a in "xayb" for b in "zwcé" for c in "mno日"]
+print(learn_byte_bpe(texts, 340).sha256)
+"""
+
+
+def test_two_processes_learn_the_same():
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed, threads in (("1", "1"), ("2", "2"))
+    ]
+    assert found[0] == found[1] != ""
+
+
+def test_pairs_that_are_as_frequent_are_joined_by_code_points():
+    tokenizer = learn_byte_bpe(["zy", "xw", "ba"] * 3, 4 + 256 + 3 + 1)
+    assert tokenizer.vocab[260:] == ("ba", "xw", "zy", "<mask>")
+
+
+def test_a_byte_that_was_not_seen_is_kept():
+    tokenizer = learn_byte_bpe(["xab xab"] * 3, 270)
+    assert tokenizer.decode(tokenizer.encode_batch(["xab é🙂"])[0]) == "xab é🙂"
+
+
+def test_case_and_accents_go_if_asked():
+    tokenizer = learn_byte_bpe(["the naive cafe"] * 3, 300, lowercase=True)
+    assert tokenizer.lowercase
+    assert tokenizer.decode(tokenizer.encode_batch(["The Naïve CAFÉ"])[0]) == "the naive cafe"
+    assert not learn_byte_bpe(["the naive cafe"] * 3, 300).lowercase
+
+
+def test_what_cannot_be_learned():
+    with pytest.raises(UserError, match="260 pieces has no room .* at least 261"):
+        learn_byte_bpe(["the"], 260)
+    with pytest.raises(UserError, match="is empty"):
+        learn_byte_bpe(["", " \n"], 300)
+    assert learn_byte_bpe(["half \ud800 a character"], 261).size == 261
