@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bert_jax.corpora.columns import Column
 from bert_jax.corpora.manifest import SPLITS
 from bert_jax.corpora.part_job import lengths_name
 from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES
@@ -34,6 +36,18 @@ def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for part in parts
         ],
     }
+
+
+def join_columns(columns: Sequence[Column], parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what the manifest says of each column, from the facts of the parts."""
+    return {column.name: _join_column(column, parts) for column in columns}
+
+
+def _join_column(column: Column, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    made = [part["splits"][split] for split in SPLITS for part in parts]
+    values = [facts["columns"][column.name]["fingerprint"] for facts in made if facts["num_documents"]]
+    identity = column.identity()
+    return {**identity, "fingerprint": hashlib.sha256(json.dumps([identity, values]).encode()).hexdigest()}
 
 
 def write_offsets(

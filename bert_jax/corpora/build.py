@@ -20,8 +20,9 @@ import numpy as np
 
 import bert_jax
 from bert_jax.corpora import duplicates, engine, hits, part_job
-from bert_jax.corpora.assembly import join_splits, write_offsets, write_tfds_metadata
+from bert_jax.corpora.assembly import join_columns, join_splits, write_offsets, write_tfds_metadata
 from bert_jax.corpora.card import CARD, write_card
+from bert_jax.corpora.columns import Column
 from bert_jax.corpora.manifest import FORMAT_VERSION, MANIFEST, SPLITS, fingerprint, sealed
 from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
@@ -79,6 +80,7 @@ def build(
     config: BuildConfig = BuildConfig(),
     progress: Progress | None = None,
     remarks: Mapping[str, str] | None = None,
+    columns: Sequence[Column] = (),
 ) -> dict[str, Any]:
     """Write the store of ``source`` to ``output`` and return its manifest.
 
@@ -87,6 +89,7 @@ def build(
 
     Args:
       remarks: what else the manifest and the data card should say (license, notes).
+      columns: are made beside the tokens.
 
     Raises:
       UserError: bad source, nothing to train on or to hold out, no second document to draw next sentences from,
@@ -97,7 +100,8 @@ def build(
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
     parts = group(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
-    identity = [FORMAT_VERSION, facts, config.identity(), tokenizer.sha256, _versions()]
+    identity: list[Any] = [FORMAT_VERSION, facts, config.identity(), tokenizer.sha256, _versions()]
+    identity += [[column.name, column.identity()] for column in columns]
     target = os.fspath(files.as_path(output))
     root = target if files.is_remote(target) else f"{target}.partial"
     with working(root, target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
@@ -115,14 +119,15 @@ def build(
             config.block_tokens,
             dtype.name,
             drop_duplicates=bool(repeated),
+            columns=tuple(columns),
         )
         run(job, _Watch(workplace, parts, progress))
         made = [workplace.facts(part_job.STAGE, part) for part in parts]
         _check(made, config.heldout_fraction)
-        splits = join_splits(made)
+        splits, beside = join_splits(made), join_columns(columns, made)
         manifest: Facts = {
             "format_version": FORMAT_VERSION,
-            "fingerprint": fingerprint(tokenizer.sha256, splits),
+            "fingerprint": fingerprint(tokenizer.sha256, splits, beside),
             "tokenizer_sha256": tokenizer.sha256,
             "vocab_size": tokenizer.size,
             "lowercase": tokenizer.lowercase,
@@ -135,6 +140,7 @@ def build(
             "text_hits": _hits(made),
             **(remarks or {}),
             "splits": splits,
+            **({"columns": beside} if beside else {}),
             **facts,
             "versions": _versions(),
         }
@@ -154,7 +160,9 @@ def _run(
 
 def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: list[Facts], manifest: Facts) -> Facts:
     """Add to the shards what makes them a store, its manifest last, and put it at ``output``."""
-    shards = [part["splits"][split]["file"] for split in SPLITS for part in made]
+    finished = [part["splits"][split] for split in SPLITS for part in made]
+    shards = [facts["file"] for facts in finished]
+    shards += [column["file"] for facts in finished for column in facts["columns"].values()]
     sizes = {split: sum(part["splits"][split]["file"]["bytes"] for part in made) for split in SPLITS}
     with workplace.scratch() as folder:
         written = write_offsets(workplace, parts, manifest["splits"], folder)

@@ -27,6 +27,7 @@ def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None
     lines += _part("Licence and dates", _table(_rights(manifest, source), ("", "")))
     lines += _part("Kept and dropped", _table(_counts(manifest), ("", "count")))
     lines += _part("Splits", _splits(manifest.get("splits") or {}))
+    lines += _part("Columns", _table(_columns(manifest.get("columns") or {}), ("beside the tokens", "made by")))
     lines += _part("Personal data and encoding", _hits(manifest))
     lines += _part("Inspection", _inspection(inspection))
     lines += _part("Identity", _table(_identity(manifest), ("", "")))
@@ -91,6 +92,13 @@ def _splits(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
     keys = ("num_documents", "num_sentences", "num_tokens")
     rows = [_row((name, *(f"{int(facts.get(key, 0)):,}" for key in keys))) for name, facts in splits.items()]
     return ["| split | documents | sentences | tokens |", "|---|---|---|---|", *rows] if rows else []
+
+
+def _columns(columns: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    return [
+        (name, ", ".join(f"{key} {value}" for key, value in facts.items() if key not in ("dtype", "fingerprint")))
+        for name, facts in columns.items()
+    ]
 
 
 def _hits(manifest: Mapping[str, Any]) -> list[str]:

@@ -33,9 +33,12 @@ class DamagedError(UserError):
         return f"{self.finding}; {ADVICE}"
 
 
-def fingerprint(tokenizer_sha256: str, splits: Mapping[str, Mapping[str, Any]]) -> str:
-    """Hash of the vocabulary, all tokens and all boundaries."""
+def fingerprint(
+    tokenizer_sha256: str, splits: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Return the hash of the vocabulary, all tokens and all boundaries, and of all columns if there are some."""
     parts = [tokenizer_sha256, *(splits[name]["fingerprint"] for name in SPLITS)]
+    parts += [f"{name} {facts['fingerprint']}" for name, facts in columns.items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -95,7 +98,7 @@ def _is_whole(manifest: Mapping[str, Any]) -> bool:
         return bool(manifest[SEAL] == _digest(manifest))
     splits = manifest["splits"]
     tokens = [splits[n]["num_tokens"] == sum(shard["num_tokens"] for shard in splits[n]["shards"]) for n in SPLITS]
-    told = fingerprint(manifest["tokenizer_sha256"], splits)
+    told = fingerprint(manifest["tokenizer_sha256"], splits, manifest.get("columns", {}))
     return all(tokens) and manifest["fingerprint"] == told and isinstance(manifest["files"], dict)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bert_jax.corpora.source import Piece, Skipped, Source
@@ -41,6 +41,12 @@ class Mixture:
             return next(iter(self.parts.values())).fingerprint
         facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.parts.items()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise ``UserError`` if a part lacks one of the columns ``names``."""
+        names = list(names)
+        for corpus in self.parts.values():
+            corpus.check_columns(names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise ``UserError`` unless all parts were made with this very vocabulary."""

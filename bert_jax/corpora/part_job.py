@@ -5,18 +5,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.corpora import duplicates, hits
+from bert_jax.corpora.columns import Column, spans_of
 from bert_jax.corpora.manifest import SPLITS
-from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter
+from bert_jax.corpora.part_writer import DOCUMENTS, SENTENCES, SHARD, PartWriter, column_ending
 from bert_jax.corpora.parts import Part
 from bert_jax.corpora.source import Skipped, Source
-from bert_jax.corpora.store import shard_name
+from bert_jax.corpora.store import column_name, shard_name
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
 from bert_jax.storage import files
@@ -37,6 +38,7 @@ class Tokenized(NamedTuple):
     num_empty: int  # sentences without a token, left out
     lengths: np.ndarray  # int64 [S], all at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
+    columns: dict[str, np.ndarray]  # the values [sum(lengths)] of each column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,7 @@ class PartJob:
     block_tokens: int
     dtype: str
     drop_duplicates: bool = False  # those that ``duplicates.mark`` has marked
+    columns: tuple[Column, ...] = ()
 
     def __call__(self, part: Part) -> None:
         if self.workplace.failed or self.workplace.finished(STAGE, part):
@@ -62,7 +65,9 @@ class PartJob:
             self.workplace.finish(STAGE, part, facts)
 
     def _make(self, part: Part, folder: Path) -> dict[str, Any]:
-        writers = {split: PartWriter(folder, split, np.dtype(self.dtype), self.block_tokens) for split in SPLITS}
+        dtypes = {column.name: np.dtype(column.annotator.dtype) for column in self.columns}
+        dtype = np.dtype(self.dtype)
+        writers = {split: PartWriter(folder, split, dtype, self.block_tokens, dtypes) for split in SPLITS}
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
         draws: list[float] = []
@@ -71,7 +76,7 @@ class PartJob:
         documents = _documents(items, skipped)
         if self.drop_duplicates:
             documents = duplicates.without(documents, np.load(self.workplace.get(duplicates.marks_name(part), folder)))
-        for document in tokenize(documents, self.tokenizer):
+        for document in tokenize(documents, self.tokenizer, self.columns):
             counts["documents"] += 1
             counts["bytes"] += document.num_bytes
             counts["text_hits"] = hits.add(counts["text_hits"], document.text_hits)
@@ -80,18 +85,24 @@ class PartJob:
             if len(document.lengths):
                 draws = extremes([*draws, document.heldout_draw])
                 split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
-                writers[split].write(document.tokens, document.lengths)
+                writers[split].write(document.tokens, document.lengths, document.columns)
         splits = {split: writer.close() for split, writer in writers.items()}
         return {**counts, "dropped": dict(dropped), "skipped": skipped, "draws": draws, "splits": splits}
 
     def _publish(self, part: Part, split: str, folder: Path, facts: dict[str, Any]) -> None:
-        """Move the files of a split to the workplace; add to ``facts`` what the manifest says of the shard."""
-        shard = folder / f"{split}.{SHARD}"
-        name = shard_name(split, part.number, self.num_parts)
-        facts["file"] = {"name": name, "bytes": shard.stat().st_size, "sha256": files.sha256(shard)}
-        self.workplace.put(shard, name)
+        """Move the files of a split to the workplace; add to ``facts`` what the manifest says of the shards."""
+        shard = shard_name(split, part.number, self.num_parts)
+        facts["file"] = self._put(folder / f"{split}.{SHARD}", shard)
+        for name, column in facts["columns"].items():
+            column["file"] = self._put(folder / f"{split}.{column_ending(name)}", column_name(name, shard))
         for ending in (SENTENCES, DOCUMENTS):
             self.workplace.put(folder / f"{split}.{ending}", lengths_name(part, split, ending))
+
+    def _put(self, file: Path, name: str) -> dict[str, Any]:
+        """Move a file to the workplace; return what the manifest says of it."""
+        facts = {"name": name, "bytes": file.stat().st_size, "sha256": files.sha256(file)}
+        self.workplace.put(file, name)
+        return facts
 
 
 def lengths_name(part: Part, split: str, ending: str) -> str:
@@ -116,28 +127,36 @@ def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str,
             facts["examples"] = [*facts["examples"], item.where][:EXAMPLES]
 
 
-def tokenize(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Tokenized]:
-    """Documents in order, tokenized some ``BATCH_BYTES`` at a time."""
+def tokenize(
+    documents: Iterable[Document], tokenizer: Tokenizer, columns: Sequence[Column] = ()
+) -> Iterator[Tokenized]:
+    """Yield the documents in order, tokenized some ``BATCH_BYTES`` at a time."""
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += sum(map(len, document.sentences))
         if size >= BATCH_BYTES:
-            yield from _tokenize(tokenizer, batch)
+            yield from _tokenize(tokenizer, batch, columns)
             batch, size = [], 0
-    yield from _tokenize(tokenizer, batch)
+    yield from _tokenize(tokenizer, batch, columns)
 
 
-def _tokenize(tokenizer: Tokenizer, batch: list[Document]) -> Iterator[Tokenized]:
-    encoded = tokenizer.encode_batch([sentence for document in batch for sentence in document.sentences])
+def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Column]) -> Iterator[Tokenized]:
+    texts = [sentence for document in batch for sentence in document.sentences]
+    encoded = tokenizer.encode_batch(texts)
+    spans = [spans_of(tokenizer, *pair) for pair in zip(texts, encoded, strict=True)] if columns else []
+    values = {column.name: column.values(texts, spans) for column in columns}
     start = 0
     for document in batch:
-        sentences = encoded[start : start + len(document.sentences)]
-        start += len(document.sentences)
+        here = slice(start, start + len(document.sentences))
+        start = here.stop
+        sentences = encoded[here]
         lengths = np.array([len(s) for s in sentences], np.int64)
         tokens = np.concatenate([np.zeros(0, np.int32), *sentences])
         text = "\n".join(document.sentences).encode("utf-8", "replace")
         name = document.id.encode("utf-8", "surrogateescape")
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
-        yield Tokenized(draw, len(text), hits.text_hits(text), int((lengths == 0).sum()), lengths[lengths > 0], tokens)
+        beside = {name: np.concatenate([np.zeros(0, np.uint8), *made[here]]) for name, made in values.items()}
+        empty = int((lengths == 0).sum())
+        yield Tokenized(draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)

@@ -1,17 +1,19 @@
-"""Writes one split of one part: a shard of token blocks, and the lengths of its sentences and documents beside it."""
+"""Writes one split of one part: a shard of token blocks, the lengths of sentences and documents, a shard a column."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from bert_jax.corpora.columns import TOKENS
 from bert_jax.corpora.store import record_header
 
 # Larger groups are up to 85 times slower to read at random; compression saves a quarter and halves the speed.
@@ -19,60 +21,107 @@ WRITER_OPTIONS = "group_size:1,uncompressed"
 SHARD, SENTENCES, DOCUMENTS = "array_record", "sentences.npy", "documents.npy"  # how the three files end
 
 
-class PartWriter:
-    """``<split>.array_record``, ``<split>.sentences.npy`` (tokens of each) and ``<split>.documents.npy`` (sentences of
-    each) in ``folder``. Memory is bounded by the number of sentences of the part."""
+def column_ending(name: str) -> str:
+    """Return how the shard of a column ends."""
+    return f"{name}.{SHARD}"
 
-    def __init__(self, folder: Path, split: str, dtype: np.dtype, block_tokens: int) -> None:
-        self._folder, self._split, self._dtype, self._block_tokens = folder, split, dtype, block_tokens
-        self._writer = ArrayRecordWriter(str(self._path(SHARD)), WRITER_OPTIONS)
+
+class PartWriter:
+    """Writes ``<split>.array_record``, ``<split>.sentences.npy`` (tokens of each), ``<split>.documents.npy`` (sentences
+    of each) and ``<split>.<column>.array_record`` into ``folder``. Memory is bounded by the number of sentences."""
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        dtype: np.dtype,
+        block_tokens: int,
+        columns: Mapping[str, np.dtype] = types.MappingProxyType({}),
+    ) -> None:
+        """``columns``: the dtype of the values of each column."""
+        self._folder, self._split = folder, split
+        self._tokens = BlockWriter(self._path(SHARD), dtype, block_tokens)
+        self._columns = {
+            name: BlockWriter(self._path(column_ending(name)), dtype, block_tokens, name)
+            for name, dtype in columns.items()
+        }
         self._lengths: list[np.ndarray] = []
         self._documents: list[int] = []
-        self._content = hashlib.sha256()
-        self._pending = np.zeros(0, dtype)  # tokens that do not fill a block yet
-        self.num_tokens = self.num_blocks = 0
         self.num_long_documents = 0  # with at least two sentences
 
-    def write(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
-        """Add a document: ``tokens`` [sum(lengths)] of the sentences ``lengths`` [S], S at least 1."""
+    def write(
+        self,
+        tokens: np.ndarray,
+        lengths: np.ndarray,
+        columns: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+    ) -> None:
+        """Add a document: ``tokens`` [sum(lengths)] of the sentences ``lengths`` [S], S at least 1.
+
+        Args:
+          columns: the values [sum(lengths)] of each column.
+        """
         self._lengths.append(lengths)
         self._documents.append(len(lengths))
-        self.num_tokens += len(tokens)
         self.num_long_documents += len(lengths) > 1
-        self._content.update(tokens.astype("<u4").tobytes())
-        self._pending = np.concatenate([self._pending, tokens.astype(self._dtype)])
+        self._tokens.write(tokens)
+        for name, writer in self._columns.items():
+            writer.write(columns[name])
+
+    def close(self) -> dict[str, Any]:
+        """Finish the files, and return what the manifest says of them."""
+        content = self._tokens.close()
+        for name, values in ((SENTENCES, np.concatenate([[], *self._lengths])), (DOCUMENTS, self._documents)):
+            array = np.array(values, np.int64)
+            np.save(self._path(name), array)
+            content.update(array.astype("<i8").tobytes())
+        return {
+            "num_documents": len(self._documents),
+            "num_sentences": sum(self._documents),
+            "num_tokens": self._tokens.num_values,
+            "num_long_documents": self.num_long_documents,
+            "num_blocks": self._tokens.num_blocks,
+            "fingerprint": content.hexdigest(),
+            "columns": {name: {"fingerprint": w.close().hexdigest()} for name, w in self._columns.items()},
+        }
+
+    def _path(self, ending: str) -> Path:
+        return self._folder / f"{self._split}.{ending}"
+
+
+class BlockWriter:
+    """Writes values to a shard whose records are blocks of ``block_tokens`` of them; the last one is shorter."""
+
+    def __init__(self, path: Path, dtype: np.dtype, block_tokens: int, feature: str = TOKENS) -> None:
+        """``feature``: what TFDS would call the values."""
+        self._dtype, self._block_tokens, self._feature = dtype, block_tokens, feature
+        self._writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
+        self._content = hashlib.sha256()
+        self._pending = np.zeros(0, dtype)  # values that do not fill a block yet
+        self.num_values = self.num_blocks = 0
+
+    def write(self, values: np.ndarray) -> None:
+        """Add ``values`` [n]."""
+        self.num_values += len(values)
+        self._content.update(values.astype("<u4").tobytes())
+        self._pending = np.concatenate([self._pending, values.astype(self._dtype)])
         whole = len(self._pending) // self._block_tokens * self._block_tokens
         for start in range(0, whole, self._block_tokens):
             self._write_block(self._pending[start : start + self._block_tokens])
         self._pending = self._pending[whole:]
 
-    def close(self) -> dict[str, Any]:
-        """Finish the files; what the manifest says of them."""
+    def close(self) -> hashlib._Hash:
+        """Finish the shard, and return the hash of all values."""
         if len(self._pending):
             self._write_block(self._pending)
         with _os_errors():
             self._writer.close()
-        for name, values in ((SENTENCES, np.concatenate([[], *self._lengths])), (DOCUMENTS, self._documents)):
-            array = np.array(values, np.int64)
-            np.save(self._path(name), array)
-            self._content.update(array.astype("<i8").tobytes())
-        return {
-            "num_documents": len(self._documents),
-            "num_sentences": sum(self._documents),
-            "num_tokens": self.num_tokens,
-            "num_long_documents": self.num_long_documents,
-            "num_blocks": self.num_blocks,
-            "fingerprint": self._content.hexdigest(),
-        }
+        return self._content
 
-    def _write_block(self, tokens: np.ndarray) -> None:
-        payload = tokens.tobytes()
+    def _write_block(self, values: np.ndarray) -> None:
+        payload = values.tobytes()
         with _os_errors():
-            self._writer.write(record_header(len(payload)) + payload)
+            self._writer.write(record_header(len(payload), self._feature) + payload)
         self.num_blocks += 1
-
-    def _path(self, ending: str) -> Path:
-        return self._folder / f"{self._split}.{ending}"
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
+from bert_jax.corpora import columns
 from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.count import count_words
@@ -73,10 +74,12 @@ class CorpusConfig:
     part_bytes: int = 0  # of text in a shard; 0: by the size of the corpus
     num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> its annotator, and options of that
     parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig: a mixture of them
     temperature: float = 1.0  # of a mixture without weights: above 1 small parts get more than their size
 
     def __post_init__(self) -> None:
+        columns.check(self.columns)
         for name, part in self.parts.items():
             if not isinstance(part, Mapping):
                 raise UserError(
@@ -222,4 +225,5 @@ def prepare_corpus(
             "dates": corpus.dates,
             "notes": "" if config.get("private") else corpus.notes,
         },
+        columns.find(corpus.columns),
     )

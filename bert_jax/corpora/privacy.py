@@ -37,6 +37,7 @@ OPEN_KEYS = frozenset(
         "bad_text",
         "line_breaks",
         "weighting",
+        "annotator",
     )
 )
 PREFIX = "sha256:"

@@ -66,12 +66,13 @@ def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path,
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file of a corpus holds tokens."""
+    """Return whether a file of a corpus holds tokens, or values of a column."""
     return re.fullmatch(r".*\.array_record-\d+-of-\d+", name) is not None
 
 
 def fetch(source: epath.Path, target: Path, sha256: str) -> None:
     """Copy a file whole or not at all, once whatever the number of processes; raise ``UserError`` if it is damaged."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     with files.one_at_a_time(target.with_name(f"{target.name}.lock")):
         if target.exists():
             return
@@ -102,7 +103,7 @@ class RemoteShards:
         return target
 
     def _make_room(self, needed: int) -> None:
-        shards = [path for path in self.folder.iterdir() if is_shard(path.name)]
+        shards = [path for path in self.folder.rglob("*") if is_shard(path.name)]
         for path in sorted(shards, key=lambda path: path.stat().st_mtime_ns):
             if shutil.disk_usage(self.folder).free >= needed + SPARE_BYTES:
                 return

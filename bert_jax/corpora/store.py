@@ -2,7 +2,8 @@
 
 A folder that TFDS reads too. Per split: ArrayRecord shards whose records are blocks of ``block_tokens`` tokens (the
 last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence, and the
-first sentence of every document. ``manifest.json`` says what is in it.
+first sentence of every document. ``columns/<name>`` has shards of the same blocks with a value a token, for each column
+(``corpora.columns``). ``manifest.json`` says what is in it all.
 
 Nothing damaged is read: the manifest has a digest of itself and of every other file. The small files are digested when
 a store is opened; a shard, whose chunks have hashes of their own, is checked as it is read.
@@ -14,6 +15,7 @@ import collections
 import functools
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora import staging
+from bert_jax.corpora.columns import TOKENS, lacking
 from bert_jax.corpora.manifest import SPLITS, DamagedError, check_file
 from bert_jax.corpora.staging import RemoteShards, is_shard
 from bert_jax.errors import UserError, first_line
@@ -45,6 +48,11 @@ def shard_name(split: str, index: int, count: int) -> str:
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
+def column_name(column: str, shard: str) -> str:
+    """Return where a store keeps the values of a column for the tokens of ``shard``."""
+    return f"columns/{column}/{shard}"
+
+
 def sentence_offsets_name(split: str) -> str:
     """File of the token offset of every sentence."""
     return f"{split}.sentence_offsets.npy"
@@ -56,16 +64,17 @@ def document_starts_name(split: str) -> str:
 
 
 @functools.lru_cache
-def record_header(num_bytes: int) -> bytes:
-    """What stands before the tokens in a record.
+def record_header(num_bytes: int, feature: str = TOKENS) -> bytes:
+    """Return what stands before the tokens in a record, or before the values of the column ``feature``.
 
-    A record is ``tf.train.Example(features={"tokens": BytesList([<num_bytes> bytes])})``, so that TFDS decodes it; with
+    A record is ``tf.train.Example(features={feature: BytesList([<num_bytes> bytes])})``, so that TFDS decodes it; with
     one feature the payload is simply the end of the record.
     """
+    key = feature.encode()
     header = b""
     for tag in (b"\x0a", b"\x0a", b"\x12", b"\x0a", b"\x0a"):  # value, bytes_list, map value; map entry; features
         if tag == b"\x12":
-            header = b"\x0a\x06tokens" + tag + _varint(len(header) + num_bytes) + header
+            header = b"\x0a" + _varint(len(key)) + key + tag + _varint(len(header) + num_bytes) + header
         else:
             header = tag + _varint(len(header) + num_bytes) + header
     return header
@@ -92,7 +101,7 @@ class Corpus:
     ) -> None:
         """
         Args:
-          cache_bytes: of decoded blocks that each split keeps in memory.
+          cache_bytes: of decoded blocks that each split keeps in memory, of the tokens and of each column.
           note: is told of what is copied from an object store.
         """
         self.folder, self._shards = staging.stage(path, note)
@@ -108,6 +117,12 @@ class Corpus:
             raise UserError(f"unknown split {name!r} of a corpus; valid: {', '.join(SPLITS)}")
         return CorpusSplit(self.folder, name, self._cache_bytes, self._shards)
 
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise ``UserError`` if the corpus lacks one of the columns ``names``."""
+        for name in names:
+            if name not in self.manifest.get("columns", {}):
+                raise lacking(self.folder, name, self.manifest.get("columns", {}))
+
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise ``UserError`` unless the corpus was made with this very vocabulary."""
         if tokenizer.sha256 != self.tokenizer_sha256:
@@ -118,7 +133,7 @@ class Corpus:
 
 
 class CorpusSplit:
-    """One split: random access to tokens. Safe to share between threads; pickles as its path."""
+    """One split: random access to tokens and columns. Safe to share between threads; pickles as its path."""
 
     def __init__(
         self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES, shards: RemoteShards | None = None
@@ -134,7 +149,10 @@ class CorpusSplit:
         self.sentence_offsets: np.ndarray = np.load(folder / sentence_offsets_name(name), mmap_mode="r")
         self.document_starts: np.ndarray = np.load(folder / document_starts_name(name), mmap_mode="r")
         self._arguments = (folder, name, cache_bytes, shards)
-        self._blocks = _Blocks(folder, manifest, name, cache_bytes, shards)
+        self._blocks = {
+            column: _Blocks(folder, manifest, name, cache_bytes, shards, column)
+            for column in (TOKENS, *manifest.get("columns", {}))
+        }
 
     def __reduce__(self) -> tuple[type[CorpusSplit], tuple[Path, str, int, RemoteShards | None]]:
         return CorpusSplit, self._arguments
@@ -143,53 +161,61 @@ class CorpusSplit:
         """int64 [S]: tokens of each sentence, all at least 1."""
         return np.diff(self.sentence_offsets)
 
-    def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Tokens ``starts[i] : starts[i] + lengths[i]`` of every span, concatenated.
+    def read(self, starts: np.ndarray, lengths: np.ndarray, column: str = TOKENS) -> np.ndarray:
+        """Return the tokens ``starts[i] : starts[i] + lengths[i]`` of every span, concatenated, or values of a column.
 
         Args:
           starts: int64 [n], token offsets in the split.
           lengths: int64 [n].
+          column: whose values to read, one a token.
 
         Returns:
           int32 [sum(lengths)].
+
+        Raises:
+          UserError: the corpus has no such column, or is damaged there.
         """
+        if column not in self._blocks:
+            raise lacking(self._arguments[0], column, self._blocks.keys() - {TOKENS})
+        stored = self._blocks[column]
         stops = starts + lengths
         assert len(starts) == 0 or (starts.min() >= 0 and lengths.min() >= 0 and stops.max() <= self.num_tokens)
-        first, last = self._blocks.find(starts), self._blocks.find(np.maximum(stops - 1, starts))
-        blocks = self._blocks.get(np.unique(np.concatenate([first, last])))
+        first, last = stored.find(starts), stored.find(np.maximum(stops - 1, starts))
+        blocks = stored.get(np.unique(np.concatenate([first, last])))
         pieces = []
         for start, stop, block, final, offset in zip(
             starts.tolist(),
             stops.tolist(),
             first.tolist(),
             last.tolist(),
-            self._blocks.starts[first].tolist(),
+            stored.starts[first].tolist(),
             strict=True,
         ):
             if block == final:
                 pieces.append(blocks[block][start - offset : stop - offset])
             else:
-                pieces += self._across(blocks, start, stop, range(block, final + 1))
+                pieces += stored.across(blocks, start, stop, range(block, final + 1))
         return np.concatenate(pieces, dtype=np.int32, casting="same_kind") if pieces else np.zeros(0, np.int32)
-
-    def _across(self, blocks: dict[int, np.ndarray], start: int, stop: int, numbers: range) -> list[np.ndarray]:
-        """The parts of a span that crosses the blocks ``numbers``."""
-        inner = np.array(numbers[1:-1], np.int64)
-        blocks = {**blocks, **self._blocks.get(inner)} if len(inner) else blocks
-        offsets = self._blocks.starts[numbers.start : numbers.stop].tolist()
-        return [blocks[b][max(start - o, 0) : stop - o] for b, o in zip(numbers, offsets, strict=True)]
 
 
 class _Blocks:
-    """Decoded blocks by number, the latest used within ``cache_bytes``; a split that fits is one block, read once."""
+    """Decoded blocks by number, of the tokens or of a column: the latest used within ``cache_bytes``. A split that fits
+    is one block, read once."""
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int, shards: RemoteShards | None
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        split: str,
+        cache_bytes: int,
+        shards: RemoteShards | None,
+        column: str,
     ) -> None:
         facts = manifest["splits"][split]
-        self._shards = shards
-        self._dtype = np.dtype(manifest["dtype"])
-        self._paths = [folder / shard["name"] for shard in facts["shards"]]
+        names = [shard["name"] for shard in facts["shards"]]
+        self._folder, self._shards, self._column = folder, shards, column
+        self._names = names if column == TOKENS else [column_name(column, name) for name in names]
+        self._dtype = np.dtype((manifest if column == TOKENS else manifest["columns"][column])["dtype"])
         self._first_records = np.cumsum([0] + [shard["num_blocks"] for shard in facts["shards"]])
         self._record_starts = _record_starts(facts["shards"], manifest["block_tokens"])
         num_bytes = facts["num_tokens"] * self._dtype.itemsize
@@ -224,6 +250,14 @@ class _Blocks:
                 self._cache.popitem(last=False)
         return blocks
 
+    def across(self, blocks: dict[int, np.ndarray], start: int, stop: int, numbers: range) -> list[np.ndarray]:
+        """Return the parts of the span [start, stop) that crosses the blocks ``numbers``; ``blocks`` has the first and
+        the last of them."""
+        inner = np.array(numbers[1:-1], np.int64)
+        blocks = {**blocks, **self.get(inner)} if len(inner) else blocks
+        offsets = self.starts[numbers.start : numbers.stop].tolist()
+        return [blocks[b][max(start - o, 0) : stop - o] for b, o in zip(numbers, offsets, strict=True)]
+
     def _load(self, numbers: list[int]) -> list[np.ndarray]:
         if self._whole:
             records = self._read_records(np.arange(self._first_records[-1]))
@@ -246,7 +280,8 @@ class _Blocks:
         if shard not in self._readers:
             if len(self._readers) >= (OPEN_SHARDS if self._shards is None else OPEN_REMOTE_SHARDS):
                 self._readers.pop(next(iter(self._readers)))
-            path = self._paths[shard] if self._shards is None else self._shards.fetch(self._paths[shard].name)
+            name = self._names[shard]
+            path = self._folder / name if self._shards is None else self._shards.fetch(name)
             reader = ArrayRecordReader(os.fspath(path), "readahead_buffer_size:0,max_parallelism:0")
             expected = self._first_records[shard + 1] - self._first_records[shard]
             if not reader.ok() or reader.num_records() != expected:  # a file that was cut opens with no records
@@ -257,11 +292,11 @@ class _Blocks:
         return self._readers[shard]
 
     def _damaged(self, shard: int, why: str) -> DamagedError:
-        return DamagedError(f"{self._paths[shard]} is damaged ({why})")
+        return DamagedError(f"{self._folder / self._names[shard]} is damaged ({why})")
 
     def _decode(self, record: bytes, number: int) -> np.ndarray:
         tokens = int(self._record_starts[number + 1] - self._record_starts[number])
-        header = record_header(tokens * self._dtype.itemsize)
+        header = record_header(tokens * self._dtype.itemsize, self._column)
         if not record.startswith(header):
             shard = int(np.searchsorted(self._first_records, number, side="right")) - 1
             raise self._damaged(shard, f"block {number - self._first_records[shard]:,} is of another length")

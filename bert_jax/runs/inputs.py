@@ -15,6 +15,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.corpora import columns
 from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora.build import Progress
 from bert_jax.corpora.mixture import Mixture
@@ -68,12 +69,14 @@ class Inputs:
         for where, corpus in (parts or {"config.corpus": self.corpus}).items():
             if corpus.path:
                 there = Corpus(corpus.path)
+                there.check_columns(corpus.columns)
                 if tokenizer and not self.bound:  # else the vocabulary is that of the workdir
                     there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if not (corpus.path or self.corpus.path or self.bound):
                 find_source(corpus, where).describe()  # a path that matches nothing, a package that is not installed
+                columns.find(corpus.columns)
 
     def check_made(self) -> None:
         """Raise ``UserError`` unless all is there: several processes train, a single one builds."""
@@ -161,6 +164,7 @@ class Inputs:
             vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
             prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place, _now_and_then(note))
         corpus = Corpus(place, note=note)
+        corpus.check_columns(config.columns)
         train, heldout = corpus.split("train"), corpus.split("heldout")
         note(
             f"{name.removeprefix('the ')}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
@@ -244,7 +248,8 @@ def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bo
     manifest = manifests.read(path)
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
     wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
-    return all(manifest.get(name) == value for name, value in wanted.items())
+    same = all(manifest.get(name) == value for name, value in wanted.items())
+    return same and columns.made_as_asked(columns.find(corpus.columns), manifest)
 
 
 def find_vocabulary(

@@ -121,7 +121,7 @@ def test_cache_of_blocks_is_bounded(folder):
     split = Corpus(folder, cache_bytes=5 * 16 * 2).split("train")
     for start in range(0, split.num_tokens - 8, 7):
         split.read(np.array([start]), np.array([8]))
-        assert len(split._blocks._cache) <= 5
+        assert len(split._blocks["tokens"]._cache) <= 5
 
 
 def test_split_is_shared_by_threads_and_pickles_small(folder):

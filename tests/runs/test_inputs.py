@@ -69,3 +69,22 @@ def test_what_an_older_version_wrote_says_nothing_of_the_file(inputs: Inputs) ->
     for bound in (False, True):
         dataclasses.replace(inputs, bound=bound).open_vocabulary(lambda _: None)
     assert file.read_bytes() == changed
+
+
+def test_a_corpus_with_other_columns_is_made_again_while_no_step_is_saved(inputs: Inputs) -> None:
+    tokenizer = inputs.open_vocabulary(lambda _: None)
+    (Path(inputs.workdir) / "phrases.txt").write_text("of the\n")
+    asked = {"phrases": {"annotator": "lexicon", "path": f"{inputs.workdir}/phrases.txt"}}
+    wanted = dataclasses.replace(inputs, corpus=dataclasses.replace(inputs.corpus, columns=asked))
+    inputs.open_corpus(tokenizer, lambda _: None).check_columns([])
+    wanted.check()
+    with pytest.raises(UserError, match="has no column 'phrases' .*; build it with the column: "):
+        dataclasses.replace(wanted, bound=True).open_corpus(tokenizer, lambda _: None)
+    wanted.open_corpus(tokenizer, lambda _: None).check_columns(["phrases"])
+    made = {path: path.stat().st_mtime_ns for path in (Path(inputs.workdir) / "corpus").rglob("*")}
+    wanted.open_corpus(tokenizer, lambda _: None)
+    assert made == {path: path.stat().st_mtime_ns for path in made}
+    elsewhere = dataclasses.replace(wanted.corpus, path=f"{inputs.workdir}/corpus", columns={"words": asked["phrases"]})
+    vocab = dataclasses.replace(inputs.vocab, path=f"{inputs.workdir}/vocab.txt")
+    with pytest.raises(UserError, match="has no column 'words' .it has phrases.; build it with the column: "):
+        dataclasses.replace(wanted, corpus=elsewhere, vocab=vocab).check()

@@ -1,0 +1,111 @@
+"""The annotator ``lexicon``: the phrases of a text file, such as names of persons, places and things."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_jax.corpora.columns import unit_values
+from bert_jax.errors import UserError
+from bert_jax.storage import files
+from bert_jax.text.sentences import one_space
+
+VERSION = 1  # raised whenever the same text gets other values
+# Letters and digits, but for the scripts that write words without spaces or with endings: Thai, Lao, Burmese, Khmer,
+# kana, ideographs, Hangul. A phrase of these may begin and end anywhere, a phrase of others at the ends of words only.
+SPACED = re.compile(
+    r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    r"\U00020000-\U0003ffff]"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotator:
+    """Units are the phrases of a lexicon: from left to right, at each place the longest one. Other pieces are outside.
+
+    A line of the file is a phrase; what follows a tab in it (THUOCL's counts) is left out.
+    """
+
+    path: str = ""  # UTF-8 text; local, or of an object store
+    ignore_case: bool = False
+    dtype: ClassVar[str] = "uint8"
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise UserError("an annotator 'lexicon' of config.corpus.columns has no path; name a file of phrases")
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the values: the phrases, wherever their file lies."""
+        phrases = "\n".join(sorted(_phrases(self.path)))
+        digest = hashlib.sha256(phrases.encode("utf-8")).hexdigest()
+        return {"version": VERSION, "sha256": digest, "ignore_case": self.ignore_case}
+
+    def annotate(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
+        table = _table(self.path, self.ignore_case)
+        texts = map(_lowered, sentences) if self.ignore_case else sentences
+        return [unit_values(_matches(text, table), places) for text, places in zip(texts, spans, strict=True)]
+
+
+@functools.lru_cache(maxsize=8)
+def _phrases(path: str) -> frozenset[str]:
+    """Return the phrases of a file. Raises ``UserError`` where there are none."""
+    source = files.as_path(path)
+    if not source.is_file():
+        raise UserError(f"no lexicon {path}; name a text file of phrases, one a line")
+    try:
+        text = source.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the lexicon as UTF-8") from error
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    phrases = frozenset(filter(None, (one_space(line.partition("\t")[0]) for line in lines)))
+    if not phrases:
+        raise UserError(f"{path} has no phrases; a lexicon has one a line")
+    return phrases
+
+
+@functools.lru_cache(maxsize=8)
+def _table(path: str, ignore_case: bool) -> Mapping[str, dict[int, set[str]]]:
+    """Return the phrases by their first two characters (or their only one), then by length, the longest first."""
+    phrases = set(map(_lowered, _phrases(path))) if ignore_case else _phrases(path)
+    table: dict[str, dict[int, set[str]]] = {}
+    for phrase in sorted(phrases, key=len, reverse=True):
+        table.setdefault(phrase[:2], {}).setdefault(len(phrase), set()).add(phrase)
+    return table
+
+
+def _matches(text: str, table: Mapping[str, dict[int, set[str]]]) -> Iterator[tuple[int, int]]:
+    """Yield the characters [start, stop) of each phrase in ``text``."""
+    start = 0
+    while start < len(text):
+        stop = start + _longest(text, start, table)
+        if stop > start:
+            yield start, stop
+        start = max(stop, start + 1)
+
+
+def _longest(text: str, start: int, table: Mapping[str, dict[int, set[str]]]) -> int:
+    """Return the characters of the longest phrase that begins at ``start``; 0 if there is none."""
+    for beginning in (text[start : start + 2], text[start]):
+        for length, phrases in table.get(beginning, {}).items():
+            if text[start : start + length] in phrases and not (
+                _in_word(text, start) or _in_word(text, start + length)
+            ):
+                return length
+    return 0
+
+
+def _in_word(text: str, place: int) -> bool:
+    """Return whether ``place`` is inside of a word of a script that puts spaces between words."""
+    return 0 < place < len(text) and all(map(SPACED.match, text[place - 1 : place + 1]))
+
+
+def _lowered(text: str) -> str:
+    """Return ``text`` in small letters, as long as it was: a letter whose small form is longer stays as it is."""
+    lowered = text.lower()
+    return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)

@@ -1,0 +1,68 @@
+"""The annotator ``segmenter``: the words of Chinese text, with ``jieba`` (extra ``segment``).
+
+Each word is a unit, and so is each run of what jieba does not cut: a Latin word, a number, a space, a sign.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import itertools
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_jax.corpora.columns import unit_values
+from bert_jax.errors import UserError
+
+VERSION = 1  # raised whenever the same text gets other values
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotator:
+    """Units are the words that jieba finds in its accurate mode."""
+
+    hmm: bool = True  # also finds words that are not in jieba's dictionary; without it is faster by a third
+    dtype: ClassVar[str] = "uint8"
+
+    def identity(self) -> dict[str, Any]:
+        _library()
+        return {"version": VERSION, "jieba": importlib.metadata.version("jieba"), "hmm": self.hmm}
+
+    def annotate(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values = []
+        for sentence, places in zip(sentences, spans, strict=True):
+            ends = [0, *itertools.accumulate(map(len, _segmenter().cut(sentence, HMM=self.hmm)))]
+            assert ends[-1] == len(sentence), f"jieba changed {sentence!r}"
+            values.append(unit_values(itertools.pairwise(ends), places))
+        return values
+
+
+def _library() -> Any:
+    """Return ``jieba``. Raises ``UserError`` that names the extra if it is not installed."""
+    try:
+        with warnings.catch_warnings():  # newer Pythons warn of its escapes
+            warnings.simplefilter("ignore")
+            import jieba
+    except ImportError as error:
+        raise UserError(
+            "the annotator 'segmenter' needs jieba, of the extra 'segment'; install it with: pip install jieba (in the"
+            " source tree: pip install --no-deps --require-hashes -r requirements/segment.txt)"
+        ) from error
+    return jieba
+
+
+@functools.cache
+def _segmenter() -> Any:
+    """Return jieba's segmenter with its dictionary, read from the package: jieba itself would trust a cache in the
+    machine's folder for temporary files, which any user may have written."""
+    library = _library()
+    library.setLogLevel(logging.WARNING)
+    segmenter = library.Tokenizer()
+    segmenter.FREQ, segmenter.total = segmenter.gen_pfdict(segmenter.get_dict_file())
+    segmenter.initialized = True
+    return segmenter
