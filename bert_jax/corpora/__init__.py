@@ -1,1 +1,1 @@
-"""Raw text to a sharded store of tokenized documents: sources, the build, the store that reads it. No jax here."""
+"""Turns raw text into a sharded store of tokenized documents: sources, the build, the store. Nothing imports jax."""

@@ -1,4 +1,4 @@
-"""Finished parts become one store: offsets over all parts, and the metadata with which TFDS reads it."""
+"""Makes one store of finished parts: offsets over all parts, and the metadata with which TFDS reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
 def join_splits(parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What the manifest says of each split, from the facts of the parts."""
+    """Return what the manifest says of each split, from the facts of the parts."""
     return {split: _join([part["splits"][split] for part in parts]) for split in SPLITS}
 
 
@@ -53,7 +53,7 @@ def _join_column(column: Column, parts: Sequence[dict[str, Any]]) -> dict[str, A
 def write_offsets(
     workplace: Workplace, parts: Sequence[Part], splits: dict[str, dict[str, Any]], folder: Path
 ) -> list[Path]:
-    """Write the offset arrays of each split to ``folder``, part by part in bounded memory; their paths."""
+    """Write the offset arrays of each split to ``folder``, part by part in bounded memory; return their paths."""
     written = []
     for split, facts in splits.items():
         for ending, name, count in (
@@ -80,11 +80,14 @@ def write_offsets(
 def write_tfds_metadata(
     folder: Path, dtype: np.dtype, splits: dict[str, dict[str, Any]], num_bytes: dict[str, int]
 ) -> list[Path]:
-    """``dataset_info.json`` and ``features.json``, with which TFDS reads the store without TensorFlow; their paths.
+    """Write ``dataset_info.json`` and ``features.json``, with which TFDS reads the store without TensorFlow.
 
     Args:
       folder: where nothing else is.
       num_bytes: split -> size of its shards.
+
+    Returns:
+      the paths of the two files.
     """
     import tensorflow_datasets as tfds
 

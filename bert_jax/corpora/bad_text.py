@@ -1,4 +1,4 @@
-"""Text that cannot be read: one error that names the place, which a source raises or, told to skip, counts."""
+"""The error for text that cannot be read, with the place. A source raises it, or counts it if told to skip."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ class BadTextError(UserError):
         self._skipped = Skipped(below(where), reason)
 
     def __reduce__(self) -> tuple[type[BadTextError], tuple[str, str, str]]:
-        """A worker's error is sent to the process that waits for it."""
+        """Return how to pickle the error: a worker sends it to the process that waits."""
         return type(self), self._made_of
 
     def counted(self, bad_text: BadText, where: str = "") -> Skipped:
-        """What to count if bad text is skipped, at ``where`` if given; raises this error if it is not."""
+        """Return what to count if bad text is skipped, at ``where`` if given; raises this error if it is not."""
         if bad_text == "error":
             raise self
         return self._skipped._replace(where=where) if where else self._skipped
 
 
 def decode(raw: bytes, path: str, offset: int) -> str:
-    """``raw``, found at byte ``offset`` of the unpacked ``path``, as text; without a byte order mark at the start.
+    """Return ``raw``, found at byte ``offset`` of the unpacked ``path``, as text; without a byte order mark at the
+    start.
 
     Raises:
       BadTextError: a NUL byte, or bytes that are not UTF-8; its offset is that of the first such byte.
@@ -67,14 +68,15 @@ def decode(raw: bytes, path: str, offset: int) -> str:
 
 
 def foreign(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is binary or all in another encoding, so that no line of it is wanted:
-    one character in ten is a control character or not UTF-8. Text with a few bad letters is not."""
+    """Return whether a file that begins with ``head`` is binary or all in another encoding, so that no line of it is
+    wanted: one character in ten is a control character or not UTF-8. Text with a few bad letters is not."""
     text = head.decode("utf-8", "replace")
     return 10 * sum(map(text.count, ODD)) > len(text)
 
 
 def _guess(raw: bytes, offset: int) -> str:
-    """What bytes that are not UTF-8 probably are, with the command that converts them where that is sure enough."""
+    """Return what bytes that are not UTF-8 probably are, with the command that converts them where that is sure
+    enough."""
     encoding = None
     if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "UTF-16"
@@ -89,7 +91,8 @@ def _guess(raw: bytes, offset: int) -> str:
 
 
 def _single_bytes(raw: bytes) -> str | None:
-    """Windows-1252, of which Latin-1 text is a part, if every odd byte stands for a letter or a mark of that set."""
+    """Return "Windows-1252", of which Latin-1 text is a part, if every odd byte stands for a letter or a mark of that
+    set."""
     try:
         odd = [c for c in raw.decode("cp1252") if ord(c) > 127]
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Documents to the store: parts made by workers, then put together.
+"""Builds a store: workers make its parts, which are then put together.
 
 While it grows, a store is the folder ``OUTPUT.partial`` (on an object store: ``OUTPUT`` without its marker). A build
 that was cut goes on there with the parts that are missing.
@@ -40,7 +40,7 @@ Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens s
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
-    """How a store is made. ``num_workers`` and ``beam_options`` decide who makes it, the others what is in it."""
+    """How a store is made. ``num_workers`` and ``beam_options`` do not change what is in it; the other fields do."""
 
     heldout_fraction: float = 0.05  # of the documents, chosen by their hash
     block_tokens: int = 4096  # tokens of a record
@@ -68,7 +68,7 @@ class BuildConfig:
             )
 
     def identity(self) -> dict[str, Any]:
-        """What decides the result."""
+        """Return the settings that decide what is in the store."""
         free = ("num_workers", "beam_options")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
 
@@ -159,7 +159,8 @@ def _run(
 
 
 def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: list[Facts], manifest: Facts) -> Facts:
-    """Add to the shards what makes them a store, its manifest last, and put it at ``output``."""
+    """Add to the shards what makes them a store, the manifest last, put the store at ``output``, return the
+    manifest."""
     finished = [part["splits"][split] for split in SPLITS for part in made]
     shards = [facts["file"] for facts in finished]
     shards += [column["file"] for facts in finished for column in facts["columns"].values()]
@@ -186,7 +187,7 @@ def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: li
 
 
 class _Watch:
-    """Tells ``progress`` what the finished parts hold."""
+    """Tells ``progress`` how much the finished parts hold."""
 
     def __init__(self, workplace: Workplace, parts: Sequence[Part], progress: Progress | None) -> None:
         self._workplace, self._progress = workplace, progress
@@ -247,7 +248,7 @@ def _hits(made: Sequence[Facts]) -> dict[str, dict[str, int]]:
 
 
 def _skipped(made: Sequence[Facts]) -> dict[str, Facts]:
-    """Reason -> how often, and the first places."""
+    """Return how often each reason led to a skip, and the first places."""
     skipped: dict[str, Facts] = {}
     for part in made:
         for reason, facts in part["skipped"].items():

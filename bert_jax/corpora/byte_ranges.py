@@ -14,7 +14,8 @@ GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and
 
 
 def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """(offset, line without its line feed) of the lines that begin in [start, stop), to the end if ``stop`` is -1."""
+    """Yield (offset, line without its line feed) of the lines that begin in [start, stop), to the end if ``stop`` is
+    -1."""
     if start:
         file.seek(start - 1)  # a line that ends just before start leaves an empty one, which is dropped
     for position, block in _whole_lines(file, max(start - 1, 0)):
@@ -27,7 +28,7 @@ def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int,
 
 
 def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """(offset, text) of the runs of lines without a blank one that begin in [start, stop).
+    """Yield (offset, text) of the runs of lines without a blank one that begin in [start, stop).
 
     A blank line has nothing but ASCII white space.
     """
@@ -82,7 +83,8 @@ def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of blocks that end with a line, longer than usual where a line is; the last may lack its end."""
+    """Yield (offset, bytes) of blocks that end with a line, longer than usual where a line is; the last may lack its
+    end."""
     parts: list[bytes] = []
     while block := file.read(BLOCK_BYTES):
         end = block.rfind(b"\n") + 1

@@ -12,7 +12,7 @@ UNSAID = "not stated"
 
 
 def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None = None) -> str:
-    """Markdown, made from facts alone: the same manifest and inspection give the same card.
+    """Return the card in Markdown, made from facts alone: the same manifest and inspection give the same card.
 
     Args:
       manifest: of the store. Read where they are there: ``license``, ``notes`` (as given in the config), ``source``
@@ -56,12 +56,12 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line that cannot leave its cell, whatever stands in it."""
+    """Return ``text`` as one line that cannot leave its cell, whatever stands in it."""
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Leaves of nested facts, by dotted name; short lists of plain values stay together."""
+    """Return the leaves of nested facts, by dotted name; short lists of plain values stay together."""
     if isinstance(value, Mapping):
         return [fact for key, inner in value.items() for fact in _facts(inner, f"{name}.{key}" if name else str(key))]
     if isinstance(value, (list, tuple)):
@@ -72,7 +72,7 @@ def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
 
 
 def _rights(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was said of licence and dates, by the config or by any part of the source; nothing is guessed."""
+    """Return what was said of licence and dates, by the config or by any part of the source; nothing is guessed."""
     rows = []
     for label, keys in (("licence", ("license", "licence")), ("dates", ("date", "dates", "revision", "snapshot"))):
         given = [str(manifest[key]) for key in keys if manifest.get(key)]

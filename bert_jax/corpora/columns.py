@@ -48,7 +48,7 @@ class Annotator(Protocol):
         Args:
           sentences: raw text, before any normalisation.
           spans: int64 [n, 2] for each sentence; a piece stands for its characters [start, stop). A character may have
-            several pieces; spaces have none, or are in none.
+            several pieces. Spaces are in none; the span of a piece that is a space is empty.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Counting the words of a corpus part by part, for the vocabulary that is learned from them."""
+"""Counts the words of a corpus part by part, for the vocabulary that is learned from them."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def count_words(
     num_workers: int = 0,
     beam_options: Sequence[str] = (),
 ) -> Counter[str]:
-    """The words of ``source``, as ``text.learn.count_words`` gives them; they do not depend on who counts.
+    """Return the words of ``source``, as ``text.learn.count_words`` gives them; they do not depend on who counts.
 
     Args:
-      output: the vocabulary to be made: ``OUTPUT.partial`` holds the counts of a run that is cut, for the next one.
+      output: the vocabulary to be made. ``OUTPUT.partial`` keeps finished counts, so that a run that was cut goes on.
 
     Raises:
       UserError: text that cannot be read, a full disk.

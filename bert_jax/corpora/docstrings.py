@@ -69,25 +69,28 @@ class Source:
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
     def pieces(self) -> list[Piece]:
-        """One piece: what is a copy is known only to who has read all before it. Raises ``UserError`` for a package
-        that is not installed."""
+        """Return one piece: only a reader of all docstrings before one knows that it is a copy.
+
+        Raises:
+          UserError: a package is not installed.
+        """
         self._versions()
         return [Piece("docstrings", num_bytes=TEXT_BYTES)]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Modules that have prose, by package and then by path."""
+        """Yield the modules that have prose, by package and then by path."""
         yield from _read(tuple(sorted(set(self.packages))))
 
     def fingerprint(self) -> str:
-        """Hash of the versions, which decide the text."""
+        """Return the hash of the versions, which decide the text."""
         return hashlib.sha256(repr(sorted(self._versions().items())).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         return {"source": "docstrings", "packages": self._versions()}
 
     def _versions(self) -> dict[str, str]:
-        """Raises ``UserError`` for packages that are not installed."""
+        """Return the version of each package. Raises ``UserError`` for packages that are not installed."""
         versions, missing = {}, []
         for package in sorted(set(self.packages)):
             try:
@@ -122,7 +125,7 @@ def _read(packages: tuple[str, ...]) -> tuple[Document, ...]:
 
 
 def _modules(package: str) -> Iterator[tuple[str, Path]]:
-    """(path inside the package, file) of each Python file, sorted."""
+    """Yield (path inside the package, file) of each Python file, sorted."""
     if package == STANDARD_LIBRARY:
         root = Path(sysconfig.get_path("stdlib"))
         found = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
@@ -136,7 +139,7 @@ def _modules(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def _docstrings(path: Path) -> list[str]:
-    """Docstrings of one file, top to bottom; none where it is not Python of this version."""
+    """Return the docstrings of one file, top to bottom; none where it is not Python of this version."""
     with contextlib.suppress(SyntaxError, ValueError, OSError), warnings.catch_warnings(), _no_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's files
         found: list[str] = []
@@ -158,7 +161,8 @@ def _collect(node: ast.AST, found: list[str]) -> None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A syntax tree is a burst of live objects: collecting among them costs half the time and frees nothing."""
+    """Collect no garbage in the block. A syntax tree is a burst of live objects: collecting among them costs half the
+    time and frees nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

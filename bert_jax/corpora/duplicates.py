@@ -1,4 +1,4 @@
-"""Documents that say what an earlier one said: found in a first pass over the corpus, left out in the second.
+"""Finds documents that repeat an earlier one, in a first pass over the corpus; the second pass leaves them out.
 
 Exact duplicates have the same text, white space aside. Near duplicates share about four in five of their runs of five
 words (Broder 1997; MinHash signatures from ``datasketch``, candidates by banding). The first of its kind is kept, in
@@ -70,7 +70,7 @@ class FingerprintJob:
 
 
 def digest(text: str) -> np.ndarray:
-    """uint64 [2], equal where the words are; zero where there are none."""
+    """Return uint64 [2], equal where the words are; zero where there are none."""
     words = " ".join(text.split())
     if not words:
         return EMPTY
@@ -78,7 +78,7 @@ def digest(text: str) -> np.ndarray:
 
 
 def signature(text: str) -> np.ndarray:
-    """uint32 [40] MinHash of the shingles of ``text``."""
+    """Return uint32 [40], the MinHash of the shingles of ``text``."""
     import datasketch
 
     words = WORD.findall(text.lower())
@@ -89,7 +89,7 @@ def signature(text: str) -> np.ndarray:
 
 
 def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, int]:
-    """Write which documents of each part to leave out (``parts/<name>.duplicates.npy``); how many, by kind."""
+    """Write which documents of each part to leave out (``parts/<name>.duplicates.npy``); return how many, by kind."""
     with workplace.scratch() as folder:
 
         def load(name: str) -> np.ndarray:
@@ -110,12 +110,12 @@ def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, i
 
 
 def marks_name(part: Part) -> str:
-    """Where the workplace keeps bool [n], true for the documents of a part to leave out."""
+    """Return where the workplace keeps bool [n], true for the documents of a part to leave out."""
     return f"parts/{part.name}.duplicates.npy"
 
 
 def exact_duplicates(digests: np.ndarray) -> np.ndarray:
-    """bool [n]: an earlier row of ``digests`` uint64 [n, 2] is the same; never so for zeros."""
+    """Return bool [n]: an earlier row of ``digests`` uint64 [n, 2] is the same; never so for zeros."""
     order = np.lexsort((np.arange(len(digests)), digests[:, 1], digests[:, 0]))
     ordered = digests[order]
     repeated = np.zeros(len(digests), bool)
@@ -124,7 +124,7 @@ def exact_duplicates(digests: np.ndarray) -> np.ndarray:
 
 
 def near_duplicates(signatures: np.ndarray) -> np.ndarray:
-    """bool [n]: linked to an earlier row of ``signatures`` uint32 [n, 40].
+    """Return bool [n]: linked to an earlier row of ``signatures`` uint32 [n, 40].
 
     Two rows that agree in a band are compared with the first that agrees there, and linked if they agree in enough
     places; links carry on (of a chain of versions the first is kept).
@@ -138,7 +138,7 @@ def near_duplicates(signatures: np.ndarray) -> np.ndarray:
 
 
 def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each band: rows [m], and for each the first row [m] with the same band."""
+    """Yield for each band: rows [m], and for each the first row [m] with the same band."""
     for start in range(0, PERMUTATIONS, BAND):
         bands = np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8")  # [n, 2]
         order = np.lexsort((np.arange(len(bands)), bands[:, 1], bands[:, 0]))
@@ -150,7 +150,7 @@ def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray
 
 
 def _link(root: np.ndarray, a: int, b: int) -> None:
-    """Union of two sets under their smallest member."""
+    """Unite two sets under their smallest member."""
     a, b = _find(root, a), _find(root, b)
     root[max(a, b)] = min(a, b)
 
@@ -163,7 +163,7 @@ def _find(root: np.ndarray, a: int) -> int:
 
 
 def without(read: Iterable[Document], marks: np.ndarray) -> Iterator[Document]:
-    """``read`` but for those that ``marks`` [n] leaves out."""
+    """Yield the documents of ``read`` but for those that ``marks`` [n] leaves out."""
     for document, marked in zip(read, marks.tolist(), strict=True):
         if not marked:
             yield document

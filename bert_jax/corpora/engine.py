@@ -1,7 +1,7 @@
-"""Who does the work of a build: this process, worker processes of this machine, or a cluster. One Apache Beam pipeline.
+"""Runs the work of a build: in this process, in worker processes of this machine, or on a cluster, by Apache Beam.
 
-An element is the description of a part of the source; whoever gets it reads that part, and writes what comes of it as
-files of its own. Nothing else passes between workers, so memory does not grow with the corpus.
+An element of the pipeline describes a part of the source. The worker that gets it reads that part and writes the result
+to files. Nothing else passes between workers, so memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def run(
     beam_options: Sequence[str] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have ``work`` done for every part.
+    """Do ``work`` for every part.
 
     Args:
-      num_workers: processes of this machine; 0: one a core, as far as the text is worth their start. One needs no
-        engine and works in this process.
+      num_workers: processes of this machine; 0: one a core, or fewer if there is little text. One needs no Beam: this
+        process does the work.
       beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is the runner's.
       tick: called about once a second and after the last part, to show progress.
     """
@@ -57,7 +57,7 @@ def run(
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -103,14 +103,14 @@ def _check_flags(flags: Sequence[str]) -> None:
 
 
 def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
-    """Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program.
+    """Return Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program.
 
     A worker leaves its number in ``folder``, and its exit code when it ends.
     """
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-    # What a worker logs is its own coming and going; an error comes back as an exception. Ctrl-C is for this process.
+    # A worker logs only that it starts and ends; an error comes back as an exception. Ctrl-C is for this process.
     here = shlex.quote(str(folder))
     command = (
         f"exec 2>/dev/null; trap '' INT; {shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main"
@@ -134,7 +134,7 @@ def _watching(folder: Path) -> Iterator[None]:
             if any(codes):
                 died.extend(codes)
                 if in_main:
-                    signal.pthread_kill(caller, signal.SIGUSR1)  # nothing else wakes who waits in Beam
+                    signal.pthread_kill(caller, signal.SIGUSR1)  # nothing else interrupts a thread that waits in Beam
                 return
 
     def tell(number: int, frame: FrameType | None) -> None:
@@ -159,14 +159,15 @@ def _watching(folder: Path) -> Iterator[None]:
     finally:
         signals.hearers.remove(workers)
         done.set()
-        watcher.join()  # else its signal might come when nobody takes it
+        watcher.join()  # its signal must not come after the handler is gone
         if in_main:
             signal.signal(signal.SIGUSR1, before)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What Beam logs, and the tracebacks of its threads, are not for users: errors reach us as exceptions."""
+    """Silence Beam in the block. What it logs, and the tracebacks of its threads, are not for users: errors reach us as
+    exceptions."""
     logging.disable(logging.CRITICAL)
     hook, threading.excepthook = threading.excepthook, lambda _: None
     try:
@@ -177,7 +178,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Workers:
-    """Hears that this process is told to end."""
+    """Kills the worker processes when this process is told to end."""
 
     saves = False
 
@@ -185,7 +186,7 @@ class _Workers:
         self._folder, self._done = folder, done
 
     def hear(self, number: int) -> bool:
-        """Have all end at once; what they have finished serves the next try."""
+        """Kill all of them; what they have finished serves the next try."""
         self._done.set()
         for worker in _numbers(self._folder, "*.pid"):
             with contextlib.suppress(ProcessLookupError):
@@ -198,17 +199,18 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 
 
 class _WorkerDiedError(BaseException):
-    """As ``KeyboardInterrupt``, so that Beam does not take it for an error of its own."""
+    """A worker process was killed. Derived as ``KeyboardInterrupt`` is, so that Beam does not take it for an error of
+    its own."""
 
 
 class _Worker:
-    """``work`` in a worker process."""
+    """Does ``work`` in a worker process."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
 
     def __call__(self, part: Any) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # the processes are the parallelism
+        os.environ["RAYON_NUM_THREADS"] = "1"  # there is a process a core already
         self._work(Part(*part))
 
 

@@ -1,4 +1,4 @@
-"""The files that globs name: order, names, sizes, pieces and hash, for the sources that read files."""
+"""Finds the files that globs name: order, names, sizes, pieces and hash, for the sources that read files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # of an object, a
 
 
 def find(paths: Sequence[str], kinds: str) -> list[str]:
-    """Every file that ``paths`` (globs) match, once, in the order of the names, with ``MARK`` in it.
+    """Return every file that ``paths`` (globs) match, once, in the order of the names, with ``MARK`` in it.
 
     Args:
       kinds: what the files are, for the errors.
@@ -41,8 +41,8 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
 
 
 def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -> list[Piece]:
-    """One piece a file, or, where ``cut`` and not compressed, a piece every ``RANGE_BYTES``; also compressed ones
-    whose name ends as in ``cut_packed``."""
+    """Return one piece a file, or, where ``cut`` and not compressed, a piece every ``RANGE_BYTES``; also compressed
+    ones whose name ends as in ``cut_packed``."""
     result = []
     for name in names:
         size = _size(name)
@@ -58,7 +58,7 @@ def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -
 
 
 def fingerprint(names: Sequence[str], settings: object) -> str:
-    """Hash of ``settings`` and of every file's name and content, never of its place or time.
+    """Return the hash of ``settings`` and of every file's name and content, never of its place or time.
 
     Local files are read (about 1.5 GB/s). An object's size and the checksum that its store keeps stand for its
     content where there is one: a local copy of such a corpus has another hash.

@@ -1,7 +1,7 @@
 """Counts of what should be known of a text before it is trained on: addresses, telephone numbers, wrong encoding.
 
 They are made from UTF-8 bytes while a corpus is built, since the tokenizer drops some of it, and cost a few scans that
-run at memory speed. They count what looks like it: a pattern proves nothing, and finds not everything.
+run at memory speed. They count by pattern: some hits are wrong, and some places are missed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _C1 = re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")  # U+0085 is a line end
 
 
 def private_hits(text: bytes | str) -> dict[str, int]:
-    """E-mail addresses and telephone numbers in ``text``: ``{"e-mail": n, "phone": n}``."""
+    """Count e-mail addresses and telephone numbers in ``text``: ``{"e-mail": n, "phone": n}``."""
     data = _bytes(text)
     emails = 0
     if b"@" in data:
@@ -53,7 +53,7 @@ def _phones(data: bytes) -> int:
 
 
 def encoding_hits(text: bytes | str) -> dict[str, int]:
-    """Traces of a wrong encoding in ``text``.
+    """Count traces of a wrong encoding in ``text``.
 
     ``replacement_characters`` (U+FFFD), ``control_characters`` and ``mojibake`` (places where UTF-8 was read as
     Latin-1 or Windows-1252, or replacement characters as GBK).
@@ -74,13 +74,13 @@ def _bytes(text: bytes | str) -> bytes:
 
 
 def text_hits(text: bytes | str) -> dict[str, dict[str, int]]:
-    """Both, as the manifest keeps them under ``text_hits``: ``{"private": {...}, "encoding": {...}}``."""
+    """Return both counts, as the manifest keeps them under ``text_hits``: ``{"private": {...}, "encoding": {...}}``."""
     data = _bytes(text)
     return {"private": private_hits(data), "encoding": encoding_hits(data)}
 
 
 def add(total: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """The sum of two counts of ``text_hits``; ``{}`` counts as none."""
+    """Return the sum of two counts of ``text_hits``; ``{}`` counts as none."""
     groups = total.keys() | more.keys()
     return {
         group: {

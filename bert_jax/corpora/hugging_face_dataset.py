@@ -44,7 +44,7 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Runs of rows. Downloads the dataset if it is not in the cache of ``datasets``.
+        """Return runs of rows. Downloads the dataset if it is not in the cache of ``datasets``.
 
         Raises:
           UserError: ``datasets`` is not installed, or no such dataset, split or column.
@@ -58,7 +58,7 @@ class Source:
         return [Piece(name, a, min(a + step, len(rows)), size * step // max(len(rows), 1)) for a in starts]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """The documents of the rows of ``piece``."""
+        """Yield the documents of the rows of ``piece``."""
         rows = self._rows(piece.name.rpartition("@")[2])
         stop = len(rows) if piece.stop < 0 else piece.stop
         if stop == 0:
@@ -70,7 +70,7 @@ class Source:
                 yield self._document(number, column, value)
 
     def fingerprint(self) -> str:
-        """Hash of the settings, and of the commit or, of a local folder, its content."""
+        """Return the hash of the settings, and of the commit or, of a local folder, its content."""
         settings = (self.config_name, self.split, self.text_column, self.line_breaks, self.language, self.bad_text)
         if not self._local():
             return globbed.fingerprint((), (self.name, self._commit(), *settings))
@@ -79,7 +79,7 @@ class Source:
         return globbed.fingerprint([f"{root}{MARK}{name}" for name in found], settings)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         commit = self._commit()
         rows = self._rows(commit)
         facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}
@@ -99,13 +99,13 @@ class Source:
         return os.path.isdir(os.path.expanduser(self.name))
 
     def _commit(self) -> str:
-        """The commit that ``revision`` stands for; "" for a local folder."""
+        """Return the commit that ``revision`` stands for; "" for a local folder."""
         if self._local():
             return ""
         return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision, OPTIONS)
 
     def _rows(self, commit: str) -> Any:
-        """The split, with the one column that is read."""
+        """Return the split, with the one column that is read."""
         name = os.path.expanduser(self.name) if self._local() else self.name
         rows = _load(name, self.config_name, self.split, commit, OPTIONS)
         for column in (self.text_column, self.text_column.partition(".")[0]):
@@ -118,7 +118,7 @@ class Source:
 
 
 def rows_of(name: str, config_name: str, split: str, revision: str, options: str) -> Any:
-    """The rows of a split, a ``datasets.Dataset``, for those who read more than one column.
+    """Return the rows of a split, a ``datasets.Dataset``, for those who read more than one column.
 
     Args:
       options: what the config calls the options, for errors.
@@ -172,7 +172,8 @@ def _load(name: str, config_name: str, split: str, commit: str, options: str) ->
 
 
 def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
-    """A folder of ``save_to_disk``: of a dataset dict the split, of a dataset the whole, whatever ``split`` says."""
+    """Return what ``save_to_disk`` wrote to a folder: of a dataset dict the split, of a dataset the whole, whatever
+    ``split`` says."""
     found = datasets.load_from_disk(name)
     if not isinstance(found, dict):
         return found

@@ -34,11 +34,11 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Files in the order of their names; big plain ones are cut."""
+        """Return the files in the order of their names; big plain ones are cut."""
         return globbed.pieces(globbed.find(self.paths, KINDS), cut=True)
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """The documents whose lines begin in ``piece``; blank lines are none."""
+        """Yield the documents whose lines begin in ``piece``; a blank line is no document."""
         name = below(piece.name)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
@@ -61,12 +61,12 @@ class Source:
             yield Skipped(name, "no text")
 
     def fingerprint(self) -> str:
-        """Hash of the settings and of every file's name and content."""
+        """Return the hash of the settings and of every file's name and content."""
         settings = (self.text_field, self.line_breaks, self.language, self.bad_text)
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "jsonl", **dataclasses.asdict(self), **facts}
@@ -83,7 +83,7 @@ class Source:
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
-    """Raises ``BadTextError`` if ``line`` is not one JSON object."""
+    """Return the JSON object of ``line``. Raises ``BadTextError`` if it is not one."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:  # also nested too deep, or a number with too many digits

@@ -43,7 +43,7 @@ def fingerprint(
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """``manifest``, as it is in JSON, with its own digest."""
+    """Return ``manifest``, as it is in JSON, with its own digest."""
     manifest = json.loads(json.dumps(manifest))
     return {**manifest, SEAL: _digest(manifest)}
 
@@ -54,7 +54,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def read(folder: AnyPath) -> dict[str, Any]:
-    """The manifest of the store in ``folder``.
+    """Return the manifest of the store in ``folder``.
 
     Raises:
       DamagedError: it is not as it was written.
@@ -72,12 +72,12 @@ def read(folder: AnyPath) -> dict[str, Any]:
 
 
 def parts(folder: AnyPath) -> list[str]:
-    """Names of the stores that a mixture holds in folders of its own, sorted."""
+    """Return the names of the stores that a mixture holds, each in a folder, sorted."""
     return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
 
 
 def parse(text: str | bytes, where: AnyPath) -> dict[str, Any]:
-    """A manifest from its text; raises as ``read`` does."""
+    """Return a manifest from its text; raises as ``read`` does."""
     try:
         manifest = json.loads(text)
         version = manifest["format_version"]

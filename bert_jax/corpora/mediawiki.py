@@ -44,14 +44,14 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Files in the order of their names. Big plain and ``.bz2`` files are cut; those in one bz2 stream do not
-        gain from it, the ``multistream`` dumps do."""
+        """Return the files in the order of their names. Big plain and ``.bz2`` files are cut; those in one bz2 stream
+        do not gain from it, the ``multistream`` dumps do."""
         wikitext.library()
         names = globbed.find(self.paths, KINDS)
         return globbed.pieces(names, cut=True, cut_packed=(".bz2",))
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """The pages that begin in the range, or in bz2 streams that begin in it."""
+        """Yield the pages that begin in the range, or in bz2 streams that begin in it."""
         if not piece.num_bytes:
             yield Skipped(below(piece.name), "empty file")
             return
@@ -72,12 +72,13 @@ class Source:
             yield error.counted(self.bad_text)
 
     def fingerprint(self) -> str:
-        """Hash of the settings, the version of the library that strips markup, and every file's name and content."""
+        """Return the hash of the settings, the version of the library that strips markup, and every file's name and
+        content."""
         settings = (self.namespaces, self.headings, self.lists, self.language, self.bad_text, wikitext.version())
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names), "mwparserfromhell": wikitext.version()}
         return {"source": "mediawiki", **dataclasses.asdict(self), **facts}
@@ -112,7 +113,7 @@ def _disambiguates(title: str, text: str) -> bool:
 
 
 def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:
-    """(text, whether it is in the piece), on to the end of the file: a page may end after its piece."""
+    """Yield (text, whether it is in the piece), on to the end of the file: a page may end after its piece."""
     if piece.name.endswith(".bz2"):
         yield from bz2_streams(piece.name, piece.start, piece.stop)
         return
@@ -129,7 +130,7 @@ def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:
 
 
 def _pages(chunks: Iterator[tuple[bytes, bool]]) -> Iterator[bytes]:
-    """``<page>...</page>`` of every page that begins inside. Text in a dump is escaped: it holds no such tags."""
+    """Yield ``<page>...</page>`` of every page that begins inside. Text in a dump is escaped: it holds no such tags."""
     begin, end = b"<page>", b"</page>"
     text = b""
     inside = 0  # bytes of ``text`` that are in the piece

@@ -25,18 +25,18 @@ class Mixture:
 
     @classmethod
     def alone(cls, corpus: Corpus) -> Mixture:
-        """One corpus, without a name."""
+        """Return a mixture of one corpus, without a name."""
         return cls({"": corpus}, {"": 1.0})
 
     @classmethod
     def of(cls, parts: Mapping[str, Corpus], weights: Mapping[str, float | None], temperature: float) -> Mixture:
-        """Parts by weight, or by their tokens and a temperature (``shares``)."""
+        """Return the parts mixed by weight, or by their tokens and a temperature (``shares``)."""
         sizes = {name: corpus.split("train").num_tokens for name, corpus in parts.items()}
         return cls(parts, shares(weights, sizes, temperature))
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all parts and shares; of one corpus its own."""
+        """Return the hash of all parts and shares; of one corpus its own."""
         if len(self.parts) == 1:
             return next(iter(self.parts.values())).fingerprint
         facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.parts.items()]
@@ -70,7 +70,8 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
 
 
 def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """The share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 / temperature)``.
+    """Return the share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 /
+    temperature)``.
 
     Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
     """
@@ -81,7 +82,7 @@ def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temper
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """Sources by name as one, for the vocabulary that they share."""
+    """Reads sources, by name, as one source, for the vocabulary that they share."""
 
     sources: tuple[tuple[str, Source], ...]
 

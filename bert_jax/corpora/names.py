@@ -1,4 +1,4 @@
-"""Names of files: a path with a mark where the part begins that does not depend on the place."""
+"""Names of files. A name is a path with a mark where the part begins that does not depend on the place."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ MARK = "/./"  # between the folder that all files of a source share and the name
 
 
 def below(name: str) -> str:
-    """What documents are named by: the part after the mark."""
+    """Return the part after the mark, by which documents are named."""
     return name.rpartition(MARK)[2]
 
 
 def shown(name: str) -> str:
-    """What errors say: the path without the mark."""
+    """Return the path without the mark, as errors say it."""
     return name.replace(MARK, "/")

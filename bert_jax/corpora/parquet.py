@@ -40,7 +40,7 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """The row groups of each file, files in the order of their names.
+        """Return the row groups of each file, files in the order of their names.
 
         Raises:
           UserError: no file, one that is not parquet, or one without the column.
@@ -59,7 +59,7 @@ class Source:
         return result
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """The documents of the row groups of ``piece``."""
+        """Yield the documents of the row groups of ``piece``."""
         name = below(piece.name)
         try:
             with _opened(piece.name) as table:
@@ -75,12 +75,12 @@ class Source:
             yield error.counted(self.bad_text)
 
     def fingerprint(self) -> str:
-        """Hash of the settings and of every file's name and content."""
+        """Return the hash of the settings and of every file's name and content."""
         settings = (self.text_column, self.line_breaks, self.language, self.bad_text)
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "parquet", **dataclasses.asdict(self), **facts}
@@ -96,7 +96,7 @@ class Source:
             return error.counted(self.bad_text, name)
 
     def _check(self, name: str, schema: Any) -> str:
-        """The column of the file to read. Raises ``UserError`` that lists the columns if it is not there."""
+        """Return the column of the file to read. Raises ``UserError`` that lists the columns if it is not there."""
         for column in (self.text_column, self.text_column.partition(".")[0]):
             if column in schema.names:
                 return column
@@ -107,7 +107,7 @@ class Source:
 
 
 def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
-    """The values of ``column`` in ``groups``, in order. Raises ``BadTextError`` for a damaged file."""
+    """Yield the values of ``column`` in ``groups``, in order. Raises ``BadTextError`` for a damaged file."""
     batches = table.iter_batches(batch_size=ROWS, row_groups=list(groups), columns=[column])
     while True:
         try:
@@ -121,7 +121,7 @@ def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
 
 
 def _binary(column: Any) -> Any:
-    """Strings as bytes, which are checked one by one: a file may hold what is not UTF-8."""
+    """Return strings as bytes, which are checked one by one: a file may hold what is not UTF-8."""
     types = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
     return column.cast(types[column.type]) if column.type in types else column
 

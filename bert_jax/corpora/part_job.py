@@ -1,4 +1,4 @@
-"""What a worker of a build does with one part: read, tokenize, split off held-out documents, write."""
+"""Does the work of one part of a build: reads, tokenizes, splits off held-out documents, writes."""
 
 from __future__ import annotations
 
@@ -106,18 +106,18 @@ class PartJob:
 
 
 def lengths_name(part: Part, split: str, ending: str) -> str:
-    """Where the workplace keeps the lengths of a part until they become the offsets of the corpus."""
+    """Return where the workplace keeps the lengths of a part until they become the offsets of the corpus."""
     return f"parts/{part.name}.{split}.{ending}"
 
 
 def extremes(draws: list[float]) -> list[float]:
-    """Ascending; of many, the lowest and the highest ``EXTREMES``."""
+    """Return ``draws``, ascending; of many, the lowest and the highest ``EXTREMES``."""
     draws = sorted(draws)
     return draws[:EXTREMES] + draws[-EXTREMES:] if len(draws) > 2 * EXTREMES else draws
 
 
 def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
-    """The documents among ``items``; what was skipped is counted by reason."""
+    """Yield the documents among ``items``; what was skipped is counted by reason."""
     for item in items:
         if isinstance(item, Document):
             yield item

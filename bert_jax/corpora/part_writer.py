@@ -126,7 +126,7 @@ class BlockWriter:
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """ArrayRecord says a full disk with a RuntimeError of several lines."""
+    """Raise ``OSError`` for the RuntimeError of several lines that ArrayRecord raises when a disk is full."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Pieces of a source, put together into parts of even size: a part becomes one shard of each split."""
+"""Puts pieces of a source together into parts of even size. A part becomes one shard of each split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a part
 
 
 class Part(NamedTuple):
-    """The unit of work of a build. Whoever makes it, and whatever else is made, its bytes are the same."""
+    """The unit of work of a build. Its bytes are the same whichever worker makes it, whatever else is built."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 def group(pieces: Sequence[Piece], part_bytes: int = 0) -> list[Part]:
-    """Consecutive pieces together until they hold ``part_bytes`` of text; a larger piece is a part of its own.
+    """Put consecutive pieces together until they hold ``part_bytes`` of text; a larger piece is a part of its own.
 
     Args:
       part_bytes: 0: by the size of all, enough parts for many workers and no more than are good to read at random.

@@ -1,4 +1,4 @@
-"""What a run needs before its first step, made from its config tree: a vocabulary and a tokenized corpus.
+"""Makes what a run needs before its first step from its config tree: a vocabulary and a tokenized corpus.
 
 A ``path`` in ``config.vocab`` or ``config.corpus`` is used as it is; without one the vocabulary is learned and the
 corpus is built.
@@ -94,13 +94,13 @@ class CorpusConfig:
             raise UserError("config.corpus has options beside its parts; each part has options of its own")
 
     def part_configs(self) -> dict[str, PartConfig]:
-        """The parts of a mixture, typed, by name; empty for one corpus."""
+        """Return the parts of a mixture, typed, by name; empty for one corpus."""
         return {
             name: build(PartConfig, part, f"config.corpus.parts.{name}") for name, part in sorted(self.parts.items())
         }
 
     def part(self, name: str) -> CorpusConfig:
-        """The corpus that a part of the mixture is."""
+        """Return the corpus that a part of the mixture is."""
         chosen = dataclasses.asdict(self.part_configs()[name])
         del chosen["weight"]
         return dataclasses.replace(self, parts={}, **chosen)
@@ -127,7 +127,7 @@ class PartConfig:
 
 
 def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
-    """The ``Source`` that ``corpus`` names, with its options checked; of a mixture, all of them as one."""
+    """Return the ``Source`` that ``corpus`` names, with its options checked; of a mixture, all of them as one."""
     if corpus.parts:
         parts = {name: find_source(corpus.part(name), f"{where}.parts.{name}") for name in corpus.part_configs()}
         return Joined(tuple(parts.items()))
@@ -158,7 +158,7 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
 
 
 def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer that ``vocab`` describes, learned from ``corpus``; words are counted by many workers."""
+    """Return the tokenizer that ``vocab`` describes, learned from ``corpus``; words are counted by many workers."""
     source = find_source(corpus)
     if vocab.kind == "wordpiece":
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
@@ -192,10 +192,10 @@ def prepare_corpus(
     output: str | os.PathLike[str],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Build the store of ``config.corpus`` in the new folder ``output``, tokenized with ``vocabulary``; its manifest.
+    """Build the store of ``config.corpus`` in the new folder ``output``; return its manifest.
 
-    Of a mixture every part is built, in a folder of its name; the manifests by name. With ``config.private`` the
-    manifest does not say where the text came from (``corpora.privacy``).
+    The text is tokenized with ``vocabulary``. Each part of a mixture is built in a folder of its name, and its manifest
+    is returned by name. With ``config.private`` a manifest does not say where the text came from (``corpora.privacy``).
 
     Raises:
       UserError: bad config or input, an ``output`` that is not empty, a full disk. Nothing is left half-written.

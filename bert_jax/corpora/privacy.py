@@ -1,4 +1,4 @@
-"""Private mode: what a run writes about its text says how much there is, and not what or where.
+"""Private mode: a run writes how much text it has, and not what text or from where.
 
 Promised with ``--private`` (or ``config.private``): no text of the corpus, and no path or name of where it came from,
 is written to any file of the working folder or of the corpus, or printed, except
@@ -8,7 +8,7 @@ is written to any file of the working folder or of the corpus, or printed, excep
 - paths that the user chose for what is written (``--workdir``, ``--output``), and the recipe's own examples.
 
 A hash stands for what is left out, so that a restart with another source is still noticed and two runs can be told
-apart. It is of the bare text: who guesses a path can confirm the guess.
+apart. The hash is not salted: a reader who guesses a path can confirm the guess.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PREFIX = "sha256:"
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """``value`` with the hash of every text in it, except under ``OPEN_KEYS``. Numbers and structure stay.
+    """Return ``value`` with the hash of every text in it, except under ``OPEN_KEYS``. Numbers and structure stay.
 
     Names under which a mapping keeps things are names of fields and stay, unless they look like a path.
     """
@@ -63,18 +63,18 @@ def _name(name: Any) -> str:
 
 
 def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's tree as a private run records it: its vocabulary and corpus without paths and notes."""
+    """Return a recipe's tree as a private run records it: its vocabulary and corpus without paths and notes."""
     hidden = {name: redacted(config[name]) for name in ("vocab", "corpus") if name in config}
     return {**config, **hidden}
 
 
 def is_private(manifest: Mapping[str, Any]) -> bool:
-    """Whether a corpus was built in private mode."""
+    """Return whether a corpus was built in private mode."""
     return bool(manifest.get("private") or (manifest.get("source") or {}).get("private"))
 
 
 def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a card may know of ``manifest``: the source without its names, no notes."""
+    """Return what a card may know of ``manifest``: the source without its names, no notes."""
     source = {**redacted(manifest.get("source") or {}), "private": True}
     return {name: value for name, value in manifest.items() if name != "notes"} | {"source": source}
 

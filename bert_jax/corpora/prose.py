@@ -1,4 +1,5 @@
-"""Prose out of docstrings: examples, tables, rulers, headings and the boilerplate of parameter lists are left out."""
+"""Finds the prose in docstrings: examples, tables, rulers, headings and the boilerplate of parameter lists are left
+out."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ MIN_LETTERS = 0.65  # of the characters that are not spaces; code, formulas and 
 
 
 def paragraphs(docstring: str) -> Iterator[str]:
-    """Paragraphs of prose, lines joined; list items and parameter descriptions are paragraphs of their own."""
+    """Yield paragraphs of prose, lines joined; list items and parameter descriptions are paragraphs of their own."""
     paragraph: list[str] = []
     margin: int | None = None  # the indent of a line that goes on with the paragraph; None: any that is deeper
     entry_indent = 0
@@ -45,7 +46,8 @@ def paragraphs(docstring: str) -> Iterator[str]:
 
 
 def _text_lines(lines: list[str]) -> Iterator[str]:
-    """Lines without code blocks, doctests, tables, headings and directives; a blank line stands where they were."""
+    """Yield the lines without code blocks, doctests, tables, headings and directives; a blank line stands where they
+    were."""
     skipped_below: int | None = None  # a code block lasts while lines are indented deeper than this
     in_fence = in_example = in_list_of_names = False
     for i, line in enumerate(lines):
@@ -78,7 +80,7 @@ def _is_markup(line: str) -> bool:
 
 
 def _prose(lines: list[str]) -> Iterator[str]:
-    """The joined paragraph if it reads like prose."""
+    """Yield the joined paragraph if it reads like prose."""
     text = INLINE_MARKUP.sub("", " ".join(lines)).strip()
     letters = sum(map(str.isalpha, text))
     if len(text.split()) >= MIN_WORDS and letters >= MIN_LETTERS * (len(text) - text.count(" ")):

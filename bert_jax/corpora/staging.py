@@ -29,7 +29,7 @@ Note = Callable[[str], None]
 
 
 def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path, RemoteShards | None]:
-    """The local folder of a corpus, and what fetches its shards if they are not all in it.
+    """Return the local folder of a corpus, and what fetches its shards if they are not all in it.
 
     Args:
       note: is told what was copied, and how fast.
@@ -71,7 +71,7 @@ def is_shard(name: str) -> bool:
 
 
 def fetch(source: epath.Path, target: Path, sha256: str) -> None:
-    """Copy a file whole or not at all, once whatever the number of processes; raise ``UserError`` if it is damaged."""
+    """Copy a file, whole or not at all, once for all processes; raise ``UserError`` if it is damaged."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.one_at_a_time(target.with_name(f"{target.name}.lock")):
         if target.exists():
@@ -92,7 +92,7 @@ class RemoteShards:
     folder: Path
 
     def fetch(self, name: str) -> Path:
-        """The local path of a shard, copied now if it is not there."""
+        """Return the local path of a shard, copied now if it is not there."""
         target = self.folder / name
         if not target.exists():
             facts = manifests.read(self.folder)["files"][name]
@@ -107,4 +107,4 @@ class RemoteShards:
         for path in sorted(shards, key=lambda path: path.stat().st_mtime_ns):
             if shutil.disk_usage(self.folder).free >= needed + SPARE_BYTES:
                 return
-            path.unlink(missing_ok=True)  # who has it open keeps it
+            path.unlink(missing_ok=True)  # a process that has it open can still read it

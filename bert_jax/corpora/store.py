@@ -1,4 +1,4 @@
-"""The store of a tokenized corpus: what the build writes and rows read.
+"""The store of a tokenized corpus, which the build writes and rows are read from.
 
 A folder that TFDS reads too. Per split: ArrayRecord shards whose records are blocks of ``block_tokens`` tokens (the
 last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence, and the
@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
 
 
 def shard_name(split: str, index: int, count: int) -> str:
-    """TFDS's default name of a shard."""
+    """Return TFDS's default name of a shard."""
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
@@ -54,12 +54,12 @@ def column_name(column: str, shard: str) -> str:
 
 
 def sentence_offsets_name(split: str) -> str:
-    """File of the token offset of every sentence."""
+    """Return the name of the file of the token offset of every sentence."""
     return f"{split}.sentence_offsets.npy"
 
 
 def document_starts_name(split: str) -> str:
-    """File of the first sentence of every document."""
+    """Return the name of the file of the first sentence of every document."""
     return f"{split}.document_starts.npy"
 
 
@@ -112,7 +112,7 @@ class Corpus:
         self.tokenizer_sha256: str = self.manifest["tokenizer_sha256"]
 
     def split(self, name: str) -> CorpusSplit:
-        """The split ``train`` or ``heldout``."""
+        """Return the split ``train`` or ``heldout``."""
         if name not in SPLITS:
             raise UserError(f"unknown split {name!r} of a corpus; valid: {', '.join(SPLITS)}")
         return CorpusSplit(self.folder, name, self._cache_bytes, self._shards)
@@ -158,7 +158,7 @@ class CorpusSplit:
         return CorpusSplit, self._arguments
 
     def sentence_lengths(self) -> np.ndarray:
-        """int64 [S]: tokens of each sentence, all at least 1."""
+        """Return int64 [S]: tokens of each sentence, all at least 1."""
         return np.diff(self.sentence_offsets)
 
     def read(self, starts: np.ndarray, lengths: np.ndarray, column: str = TOKENS) -> np.ndarray:
@@ -229,13 +229,13 @@ class _Blocks:
         self._lock = threading.Lock()
 
     def find(self, tokens: np.ndarray) -> np.ndarray:
-        """The block [n] that each of ``tokens`` [n] lies in."""
+        """Return the block [n] that each of ``tokens`` [n] lies in."""
         if self._whole:
             return np.zeros(len(tokens), np.int64)
         return np.minimum(np.searchsorted(self.starts, tokens, side="right") - 1, len(self.starts) - 2)
 
     def get(self, numbers: np.ndarray) -> dict[int, np.ndarray]:
-        """Blocks by number: arrays [block_tokens] (the last one shorter) of the stored dtype."""
+        """Return blocks by number: arrays [block_tokens] (the last one shorter) of the stored dtype."""
         if self._whole and self._cache:
             return self._cache
         with self._lock:
@@ -265,7 +265,7 @@ class _Blocks:
         return self._read_records(np.array(numbers))
 
     def _read_records(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """Records by ascending number."""
+        """Return the records ``numbers``, ascending, decoded."""
         shards = np.searchsorted(self._first_records, numbers, side="right") - 1
         records: list[bytes] = []
         for shard in np.unique(shards).tolist():
@@ -286,7 +286,7 @@ class _Blocks:
             expected = self._first_records[shard + 1] - self._first_records[shard]
             if not reader.ok() or reader.num_records() != expected:  # a file that was cut opens with no records
                 raise self._damaged(shard, f"without the {expected:,} blocks that the manifest says")
-            if expected:  # the last block of a shard has a length of its own: that of another shard is told by it
+            if expected:  # another shard in its place mostly has a last block of another length
                 self._decode(reader.read([expected - 1])[0], self._first_records[shard + 1] - 1)
             self._readers[shard] = reader
         return self._readers[shard]
@@ -304,7 +304,7 @@ class _Blocks:
 
 
 def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray:
-    """int64 [n + 1]: the first token of every record of all shards, and the number of tokens."""
+    """Return int64 [n + 1]: the first token of every record of all shards, and the number of tokens."""
     sizes = [np.full(shard["num_blocks"], block_tokens, np.int64) for shard in shards]
     for size, shard in zip(sizes, shards, strict=True):
         if len(size):
@@ -327,5 +327,6 @@ def _digest_once(path: Path) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _digest(path: Path, *version: int) -> str:
-    """A run opens its corpus several times; the boundaries of a large one are gigabytes and are read through once."""
+    """Return the sha256 of a file, once a version. A run opens its corpus several times; the boundaries of a large one
+    are gigabytes and are read through once."""
     return files.sha256(path)

@@ -36,11 +36,11 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Files in the order of their names; a big plain one whose documents end at blank lines is cut."""
+        """Return the files in the order of their names; a big plain one whose documents end at blank lines is cut."""
         return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary == "blank_line")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """The documents of ``piece``, and at its first byte what there is to say of a file without any."""
+        """Yield the documents of ``piece``, and at its first byte what there is to say of a file without any."""
         name = below(piece.name)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
@@ -65,18 +65,18 @@ class Source:
             yield Skipped(name, "no text")
 
     def fingerprint(self) -> str:
-        """Hash of the settings and of every file's name and content."""
+        """Return the hash of the settings and of every file's name and content."""
         settings = (self.format, self.document_boundary, self.language, self.bad_text)
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "text_files", **dataclasses.asdict(self), **facts}
 
     def _sentences(self, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
-        """(offset, sentences) of each paragraph of ``piece``, and what is skipped."""
+        """Yield (offset, sentences) of each paragraph of ``piece``, and what is skipped."""
         skip = self.bad_text == "skip"
         name = below(piece.name)
         try:
@@ -106,7 +106,7 @@ class Source:
 
 
 def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]:
-    """The lines of a paragraph that are text, and the others."""
+    """Return the lines of a paragraph that are text, and what is skipped of the others."""
     good, bad = [], []
     for line in raw.split(b"\n"):
         try:

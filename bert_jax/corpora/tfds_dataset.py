@@ -45,7 +45,7 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Runs of records. Converts a dataset in another format.
+        """Return runs of records. Converts a dataset in another format.
 
         Raises:
           UserError: the dataset is not prepared, has no such split, or is to be converted and TensorFlow is missing.
@@ -58,14 +58,14 @@ class Source:
         return [Piece(os.fspath(builder.data_path), a, min(a + step, split.num_examples), size) for a in starts]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """The documents of the records of ``piece``."""
+        """Yield the documents of the records of ``piece``."""
         if piece.stop == 0:
             yield Skipped(self.split, "no text")
         for number, record in records(piece.name, self.split, piece.start, piece.stop):
             yield from self._documents(number, record)
 
     def fingerprint(self) -> str:
-        """Hash of the settings and of the dataset's name, version and files."""
+        """Return the hash of the settings and of the dataset's name, version and files."""
         builder = self._builder()
         rules = (self.split, self.text_field, self.document_rule, self.line_breaks, self.language, self.bad_text)
         folder = os.fspath(builder.data_path)
@@ -73,7 +73,7 @@ class Source:
         return globbed.fingerprint([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of the source."""
+        """Return what the manifest says of the source."""
         info = self._builder().info
         license_ = info.redistribution_info.license if info.redistribution_info else ""
         facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}
@@ -116,7 +116,7 @@ class Source:
 
 
 def opened(name: str, data_dir: str, keys: str) -> Any:
-    """The builder of a prepared dataset as ArrayRecord; found by its files, so that no code of a dataset is run.
+    """Return the builder of a prepared dataset as ArrayRecord; found by its files, so that no code of a dataset is run.
 
     Args:
       keys: what the config calls ``name`` and ``data_dir``, for errors.
@@ -157,8 +157,8 @@ def _prepared(name: str, data_dir: str, keys: str) -> Any:
 
 
 def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[int, Any]]:
-    """(number, example) of the records [start, stop) of a split of the dataset in ``folder``, to the end if ``stop``
-    is -1. Raises ``UserError`` for missing or damaged files."""
+    """Yield (number, example) of the records [start, stop) of a split of the dataset in ``folder``, to the end if
+    ``stop`` is -1. Raises ``UserError`` for missing or damaged files."""
     import tensorflow_datasets as tfds
 
     place = start
@@ -177,7 +177,7 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
 
 
 def _split_bytes(builder: Any, split: Any) -> int:
-    """Bytes of the records of ``split``, which may be a part of one or several."""
+    """Return the bytes of the records of ``split``, which may be a part of one or several."""
     whole = builder.info.splits
     examples = sum(s.num_examples for s in whole.values())
     return int(sum(s.num_bytes for s in whole.values()) * split.num_examples / max(examples, 1))

@@ -1,4 +1,4 @@
-"""Bytes of files, unpacked by the ending of their names, local or on an object store."""
+"""Reads the bytes of files, unpacked by the ending of their names, local or on an object store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNPACKERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.ope
 
 
 def is_packed(path: str) -> bool:
-    """Whether the file is compressed, so that it can only be read from its first byte on."""
+    """Return whether the file is compressed, so that it can only be read from its first byte on."""
     return os.path.splitext(path)[1] in UNPACKERS
 
 
@@ -46,7 +46,7 @@ class Unpacked:
         self._ahead = self.head = self._read(HEAD_BYTES)
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes more, none at the end. Raises ``BadTextError`` for a damaged archive."""
+        """Return at most ``size`` bytes more, none at the end. Raises ``BadTextError`` for a damaged archive."""
         if self._ahead:
             ahead, self._ahead = self._ahead[:size], self._ahead[size:]
             return ahead
@@ -73,7 +73,7 @@ def _damaged(path: str, position: int, error: object) -> BadTextError:
 
 @contextlib.contextmanager
 def unpacked(path: str) -> Iterator[Unpacked]:
-    """The file's bytes, unpacked. Raises ``UserError`` if it cannot be opened."""
+    """Open the file's bytes, unpacked. Raises ``UserError`` if it cannot be opened."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(files.as_path(path).open("rb"))
@@ -84,8 +84,8 @@ def unpacked(path: str) -> Iterator[Unpacked]:
 
 
 def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
-    """(text, whether it is inside) of the bz2 streams from byte ``start`` of a packed file on. Inside is a stream that
-    begins before ``stop``; -1 is the end of the file.
+    """Yield (text, whether it is inside) of the bz2 streams from byte ``start`` of a packed file on. Inside is a stream
+    that begins before ``stop``; -1 is the end of the file.
 
     Raises:
       BadTextError: a damaged archive.
@@ -115,7 +115,7 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
 
 
 def _first_stream(file: IO[bytes], start: int) -> tuple[bytes, int]:
-    """(bytes from it on, position) of the first bz2 stream that begins at or after ``start``."""
+    """Return (bytes from it on, position) of the first bz2 stream that begins at or after ``start``."""
     file.seek(start)
     packed = b""
     while block := file.read(PACKED_BYTES):

@@ -1,4 +1,4 @@
-"""The text of a record (JSON, parquet, TFDS, datasets) as a document."""
+"""Makes a document of the text of a record (JSON, parquet, TFDS, datasets)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = (str, bytes)
 
 
 def pick(record: Any, field: str, where: str, option: str) -> Any:
-    """``record[field]``; a dot goes into nested records. ``None`` stays ``None``.
+    """Return ``record[field]``; a dot goes into nested records. ``None`` stays ``None``.
 
     Raises:
       BadTextError: no such field; lists those found. ``option`` is what sets it.
@@ -38,7 +38,7 @@ def pick(record: Any, field: str, where: str, option: str) -> Any:
 
 
 def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, language: str) -> Document | Skipped:
-    """The document ``name`` with the text ``value``: a string or bytes, or a list of them, its sentences.
+    """Return the document ``name`` with the text ``value``: a string or bytes, or a list of them, its sentences.
 
     Args:
       where: file and record, for errors.
@@ -51,7 +51,7 @@ def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, lang
 
 
 def runs(text: str) -> Iterator[str]:
-    """The runs of lines of ``text`` without a blank one."""
+    """Yield the runs of lines of ``text`` without a blank one."""
     lines: list[str] = []
     for line in [*text.split("\n"), ""]:
         if line and not line.isspace():
@@ -82,7 +82,7 @@ def _running_text(text: str, line_breaks: LineBreaks, language: str) -> Iterator
 
 
 def decoded(value: Any, where: str) -> str:
-    """``value``, a string or bytes, as text. Raises ``BadTextError`` if it is neither, or not Unicode."""
+    """Return ``value``, a string or bytes, as text. Raises ``BadTextError`` if it is neither, or not Unicode."""
     if not isinstance(value, TEXT):
         raise BadTextError(
             where, "not text", f"{where} has {type(value).__name__} {str(value)[:40]!r} where text is needed"

@@ -1,4 +1,4 @@
-"""Whether the files of a store are as they were written."""
+"""Checks that the files of a store are as they were written."""
 
 from __future__ import annotations
 

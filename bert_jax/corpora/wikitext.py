@@ -1,4 +1,4 @@
-"""MediaWiki markup to plain text, with ``mwparserfromhell`` (extra ``wikipedia``)."""
+"""Makes plain text of MediaWiki markup, with ``mwparserfromhell`` (extra ``wikipedia``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIST, HEADING = "\x01", "\x02"  # at the start of a line; XML holds no such char
 
 @functools.cache
 def library() -> Any:
-    """``mwparserfromhell``. Raises ``UserError`` that names the extra if it is not installed."""
+    """Return ``mwparserfromhell``. Raises ``UserError`` that names the extra if it is not installed."""
     try:
         import mwparserfromhell
     except ImportError as error:
@@ -44,7 +44,7 @@ def version() -> str:
 
 
 def plain(text: str, namespaces: Collection[str] = (), *, headings: Part = "drop", lists: Part = "drop") -> str:
-    """Running text of a page, a paragraph a line: no templates, tables, references, files or categories.
+    """Return the running text of a page, a paragraph a line: no templates, tables, references, files or categories.
 
     Args:
       namespaces: names of the wiki's own for files and categories.
@@ -62,7 +62,7 @@ def plain(text: str, namespaces: Collection[str] = (), *, headings: Part = "drop
 
 
 def _shown(nodes: list[Any], hidden: set[str]) -> Iterator[str]:
-    """Text of what a reader sees in running text."""
+    """Yield the text that a reader sees in running text."""
     kinds = library().nodes
     for node in nodes:
         if isinstance(node, kinds.Text):

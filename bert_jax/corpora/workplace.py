@@ -1,5 +1,6 @@
-"""The folder in which a build grows, shared by its workers. Each finished part is a file that says so, so a build that
-was cut goes on with the parts that are missing."""
+"""The folder in which all workers of a build write. A file records each finished part, so a
+build that was cut goes on with the parts that are missing.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from bert_jax.corpora.parts import Part
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import failures, files
 
-FAILED = "failed"  # the folder of what went wrong
+FAILED = "failed"  # the folder of the errors of parts
 
 
 @contextlib.contextmanager
 def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
-    """The workplace ``root`` in which ``target`` is made, held by one process at a time.
+    """Open the workplace ``root``, in which ``target`` is made, held by one process at a time.
 
-    Bad input removes it; a kill, Ctrl-C or a full disk leaves it for the next try; success is the block's own affair.
+    It is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. After success the block
+    calls ``become``.
     """
     workplace = Workplace(os.fspath(root))
     if files.is_remote(root):
@@ -48,7 +50,7 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
 
 @dataclasses.dataclass(frozen=True)
 class Workplace:
-    """A local folder, or one on an object store; what workers know of it is its name."""
+    """A local folder, or one on an object store. Workers need nothing but its path."""
 
     root: str
 
@@ -64,7 +66,7 @@ class Workplace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A local folder to write into, on the file system of the workplace if that is local."""
+        """Make a local folder to write into, on the file system of the workplace if that is local."""
         beside = None
         if not files.is_remote(self.root):
             beside = Path(self.root) / "scratch"
@@ -85,7 +87,7 @@ class Workplace:
         os.replace(source, target)
 
     def get(self, name: str, folder: Path) -> Path:
-        """A local path of the file ``name``, copied into ``folder`` if it is remote."""
+        """Return a local path of the file ``name``, copied into ``folder`` if it is remote."""
         source = files.as_path(self.root) / name
         if not files.is_remote(source):
             return Path(source)
@@ -94,23 +96,23 @@ class Workplace:
         return target
 
     def finish(self, stage: str, part: Part, facts: Mapping[str, Any]) -> None:
-        """Say that ``stage`` of a part is done, and what came of it."""
+        """Record that ``stage`` of a part is done, with its ``facts``."""
         files.write_text(self._facts(stage, part), json.dumps(facts))
 
     def finished(self, stage: str, part: Part) -> bool:
         return self._facts(stage, part).exists()
 
     def facts(self, stage: str, part: Part) -> dict[str, Any]:
-        """What ``finish`` was told."""
+        """Return the facts that ``finish`` recorded."""
         return json.loads(self._facts(stage, part).read_text())  # type: ignore[no-any-return]
 
     def fail(self, part: Part, message: str, keep: bool = False, passing: bool = False) -> None:
-        """Have all workers stop. ``keep``: what is finished serves the next try; ``passing``: which may go well."""
+        """Make all workers stop. ``keep``: what is finished serves the next try; ``passing``: which may go well."""
         files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep, passing]))
 
     @contextlib.contextmanager
     def reporting(self, part: Part) -> Iterator[None]:
-        """Errors that the user should know of, wherever the block runs, become those of ``raise_failures``."""
+        """Record the errors of the block that a user should see; ``raise_failures`` raises them in the main process."""
         try:
             yield
         except UserError as error:
@@ -127,11 +129,11 @@ class Workplace:
 
     @property
     def worth_keeping(self) -> bool:
-        """Whether all that failed did so for want of room, or of an answer."""
+        """Return whether everything failed because a disk was full or a store did not answer."""
         return self.failed and all(keep for _, keep, _ in self._failures())
 
     def raise_failures(self) -> None:
-        """Raise ``UserError`` with what parts failed of, the first ones; ``PassingError`` if they may go well later."""
+        """Raise ``UserError`` with the first errors of parts; ``PassingError`` if all of them may pass."""
         if self.failed:
             failures = self._failures()
             messages = list(dict.fromkeys(message for message, _, _ in failures))
@@ -139,7 +141,7 @@ class Workplace:
             raise kind("; also: ".join(messages[:3]))
 
     def remove(self) -> None:
-        """Leave nothing."""
+        """Remove the folder with all that is in it."""
         root = files.as_path(self.root)
         if root.exists():
             root.rmtree()

@@ -25,6 +25,9 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.verify import verify
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
+from bert_jax.text.learn_sentencepiece import learn_sentencepiece
+from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
 
@@ -330,6 +333,23 @@ def test_words_of_chinese_text():
     assert units_of(segmenter.Annotator(), text) == ["我", "来到", "北京", "清华大学", "，", "new", "york", "。"]
     assert segmenter.Annotator().identity() == {"version": 1, "jieba": "0.42.1", "hmm": True}
     segmenter.Annotator().annotate(["\ud800 \t\x00", "", "é"], [np.zeros((0, 2), np.int64)] * 3)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "byte_bpe"])
+def test_words_are_the_same_whatever_cuts_them_into_pieces(kind):
+    texts = ["The 我来到北京清华大学 of Zürich, naïve.", "我来 到了", "abc 北京abc"]
+    learned = ["the of abc 我 来 到 北 京 清 华 大 学 zurich , . 北京 清华"] * 20
+    if kind == "byte_bpe":
+        tokenizer = learn_byte_bpe(learned, 300)
+    else:
+        tokenizer = SentencePiece(learn_sentencepiece(learned, 60, "unigram", byte_fallback=False))
+    words = Column("words", "segmenter", segmenter.Annotator())
+    for text, found in zip(texts, tokenize([Document("", (t,)) for t in texts], tokenizer, [words]), strict=True):
+        units = np.split(found.tokens, np.flatnonzero(found.columns["words"] != columns.CONTINUES)[1:])
+        joined = [word for word in (tokenizer.decode(unit).strip() for unit in units) if word]
+        expected = [word for word in segmenter._segmenter().cut(text) if word.strip()]
+        known = [tokenizer.decode(tokenizer.encode_batch([word])[0]).strip() for word in expected]
+        assert joined == known, kind
 
 
 def test_the_segmenter_reads_no_cache_that_others_may_write(tmp_path, monkeypatch):
