@@ -1,5 +1,5 @@
-"""The folder in which all workers of a build write. A file records each finished part, so a
-build that was cut goes on with the parts that are missing.
+"""The folder in which all workers of a build write. A file records each finished part, so a build that was
+cut goes on with the parts that are missing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FAILED = "failed"  # the folder of the errors of parts
 def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
     """Open the workplace ``root``, in which ``target`` is made, held by one process at a time.
 
-    It is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. After success the block
-    calls ``become``.
+    It is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. The block
+    calls ``become`` when all went well.
     """
     workplace = Workplace(os.fspath(root))
     if files.is_remote(root):
