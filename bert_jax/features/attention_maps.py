@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import TrainedModel
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.model import encoder_of
 
 
 def attention_maps(
@@ -40,20 +40,22 @@ def attention_maps(
     if wrong:
         raise UserError(f"there is no layer {wrong[0]}; the model has {total}, numbered from 0, or from -1 at the top")
     lengths = [len(ids) for ids in input_ids]
-    ids, types, mask = (np.zeros((len(lengths), max(lengths)), np.int32) for _ in range(3))
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    batch = {name: np.zeros((len(lengths), max(lengths)), np.int32) for name in names}
     for row, length in enumerate(lengths):
-        ids[row, :length], types[row, :length], mask[row, :length] = input_ids[row], token_type_ids[row], 1
+        for name, values in zip(names, (input_ids[row], token_type_ids[row], 1), strict=True):
+            batch[name][row, :length] = values
     # Unrolled, each layer keeps its own; to rematerialise saves nothing where there is no backward pass.
     config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
-    maps = np.asarray(_probabilities(config, chosen, trained.params["encoder"], ids, types, mask))
+    maps = np.asarray(_probabilities(config, chosen, trained.params["encoder"], batch))
     return [maps[:, row, :, :length, :length] for row, length in enumerate(lengths)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _probabilities(
-    config: ModelConfig, layers: tuple[int, ...], encoder: Any, ids: Any, types: Any, mask: Any
+    config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, np.ndarray]
 ) -> jax.Array:
     """[N, B, H, L, L] float32."""
-    _, kept = BertEncoder(config).apply({"params": encoder}, ids, types, mask, mutable=["intermediates"])
+    _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])
     found = [kept["intermediates"][f"layer_{i % config.num_layers}"]["attention"]["probabilities"][0] for i in layers]
     return jnp.stack(found).astype(jnp.float32)

@@ -19,7 +19,7 @@ from bert_jax.features.layers import LAST_FOUR, LAYERS, TOP_ONLY, check_depth, c
 from bert_jax.interchange.initial import load_initial
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.model import encoder_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -32,7 +32,7 @@ LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to the
 class Encoder(NamedTuple):
     """A trained encoder, of whatever model."""
 
-    params: Any  # numpy tree of ``BertEncoder``, layers unrolled
+    params: Any  # numpy tree of ``encoder_of(config)``, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
     weights: tuple[float, ...] | None = None  # of its layers, where a probe has learned them
@@ -131,7 +131,7 @@ class Extractor:
         self._batch_size = -(-batch_size // self._shards) * self._shards
         self._params = jax.device_put(encoder.params, meshes.replicated(self._mesh))
         chosen = tuple((name, _weights(name, encoder, weights)) for name in self.layers)
-        self._apply = functools.partial(read_layers, BertEncoder(config), chosen, dtype)
+        self._apply = functools.partial(read_layers, config, chosen, dtype)
         self.shapes = {name: vector_shape(name, config) for name in self.layers}
         self._token_bytes = sum(math.prod(shape) for shape in self.shapes.values()) * self.dtype.itemsize
 
@@ -208,20 +208,16 @@ def _rows(wanted: int, shards: int, most: int) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def read_layers(
-    model: BertEncoder,
+    config: ModelConfig,
     layers: tuple[tuple[str, tuple[float, ...]], ...],
     dtype: str,
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
     """Layer -> [B, L, ...] or [B, D] of a batch of ids [B, L]. ``layers``: those to take, and their weights."""
-    ids, types, mask = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
-    hidden: Any
-    if {name for name, _ in layers} <= set(TOP_ONLY):
-        hidden = (model.apply({"params": params}, ids, types, mask),)
-    else:
-        hidden = model.apply({"params": params}, ids, types, mask, hidden_states="all")
-    hidden = jnp.stack([jnp.asarray(one, jnp.float32) for one in hidden])
+    top = {name for name, _ in layers} <= set(TOP_ONLY)
+    read: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
+    hidden, mask = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32), batch["attention_mask"]
     return {
         name: LAYERS[name].of(hidden, mask, jnp.asarray(given, jnp.float32)).astype(dtype) for name, given in layers
     }

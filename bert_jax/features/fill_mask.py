@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.records import MASK
 from bert_jax.text.byte_level import NAMES
 from bert_jax.text.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def fill_mask(
     """Each text by itself.
 
     Args:
-      params: the parameters of ``BertForPreTraining(config)``, or of ``BertForMaskedLm``.
+      params: those of an encoder of ``config`` and of its ``mlm_head``, others beside them or not.
       texts: at least one ``[MASK]`` in each, or the tokenizer's own name of it, such as ``<mask>``.
 
     Raises:
@@ -50,8 +50,7 @@ def fill_mask(
         "attention_mask": _pad([np.ones_like(ids) for ids in encoded], 0),
         "masked_positions": _pad(masks, 0),  # [B, P]
     }
-    model = BertForMaskedLm(config)
-    logits = jax.jit(model.apply)({"params": params}, **batch)["mlm_logits"]  # [B, P, V]
+    logits = jax.jit(Model(config, (LM_HEAD,)).apply)({"params": params}, batch)["mlm_logits"]  # [B, P, V]
     probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # the rest is padding of the embeddings
     probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
 

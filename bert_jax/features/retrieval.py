@@ -14,7 +14,8 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection
 from bert_jax.interchange.workdir import TrainedModel, load_trained
-from bert_jax.models.sentence import BertForSentenceEmbedding, Pooling
+from bert_jax.models.heads import Pooling, SentenceVector
+from bert_jax.models.model import Model, Part
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.metrics.nearest import Nearest
@@ -58,13 +59,13 @@ class TextEncoder:
         self._mesh = meshes.make_mesh(MeshConfig())
         shards = self._mesh.shape["data"]
         self._rows = -(-batch_size // shards) * shards
-        model = BertForSentenceEmbedding(trained.config, pooling)
+        model = Model(trained.config, (Part.of("sentence_vector", SentenceVector, pooling=pooling),))
         with meshes.activations(self._mesh):
             params = {"encoder": trained.params["encoder"]}
             self._params = jax.device_put(params, meshes.replicated(self._mesh))
 
         def encode(params: Any, batch: Any) -> jax.Array:
-            outputs: Any = model.apply({"params": params}, **batch)
+            outputs: Any = model.apply({"params": params}, batch)
             return outputs["embeddings"]  # type: ignore[no-any-return]
 
         self._encode = jax.jit(encode)

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from bert_jax import configuration
 from bert_jax.checkpoints.leaves import named_leaves, none_fresh
 from bert_jax.checkpoints.restoring import read_params, read_step
 from bert_jax.checkpoints.saving import save_params
@@ -22,6 +21,7 @@ from bert_jax.interchange.original import is_original
 from bert_jax.interchange.workdir import load_trained, read_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
+from bert_jax.models.model import config_of
 from bert_jax.reporting.run_record import Kind, kind_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
@@ -84,7 +84,7 @@ def begun_from(workdir: str) -> Initial | None:
     if not identity.get("init") or "model" not in facts:
         return None
     parent = Parent(kind_of(identity), facts["parent_key"]) if "parent_key" in facts else None
-    model = configuration.recall(ModelConfig, facts["model"], "model")
+    model = config_of(facts["model"])
     tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
     return Initial(str(identity["init"]), {}, model, tokenizer, parent=parent)
 

@@ -9,6 +9,7 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.text.tokenizer import Tokenizer
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
@@ -62,6 +63,6 @@ def model_config(theirs: Mapping[str, Any], where: str, file: str = "config.json
         raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not a BERT's")
     values = {ours: theirs.get(name, _DEFAULTS.get(name)) for name, ours in _FIELDS.items()}
     try:
-        return configuration.build(ModelConfig, values | {"activation": activations[activation]}, "config")
+        return configuration.build(bert.Config, values | {"activation": activations[activation]}, "config")
     except UserError as error:
         raise UserError(f"{where}/{file} does not describe a BERT: {error}") from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from bert_jax.interchange.json_files import write_json
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.heads import Pooling
 
-Pooling = Literal["mean", "cls"]
 POOLINGS = ("mean", "cls")
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 

@@ -19,9 +19,8 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.downstream import Classifier
-from bert_jax.models.encoder import BertEncoder
-from bert_jax.models.heads import MaskedLmHead, NextSentenceHead, Pooler
+from bert_jax.models.heads import Classifier
+from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model, Part
 
 TOLERANCE = 1e-4  # relative to the largest output: two orders of float32 sums through 24 layers
 
@@ -142,30 +141,19 @@ def _read_by_classifier(head: Head) -> str:
 
 @functools.partial(jax.jit, static_argnames=("config", "head"))
 def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: Head) -> dict[str, Any]:
-    """The same outputs from the modules of ``models``, for those parts that ``params`` has."""
-
-    def apply(module: Any, part: str, *arguments: Any, **keywords: Any) -> Any:
-        return module.apply({"params": params[part]}, *arguments, **keywords)
-
-    encoder = BertEncoder(config)
-    x = apply(encoder, "encoder", batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+    """Return the same outputs from the modules of ``models``, for those parts that ``params`` has."""
     rows, length = batch["input_ids"].shape
-    outputs = {"sequence": x}
-    if "pooler" in params:
-        outputs["pooled"] = apply(Pooler(config), "pooler", x, np.zeros((rows, 1), np.int32))
-    if "mlm_head" in params:
-        everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-        hidden, bias = apply(MaskedLmHead(config), "mlm_head", x, everywhere)
-        outputs["mlm_logits"] = (
-            apply(encoder, "encoder", hidden, method=lambda m, h: m.embeddings.decode(h)) + bias[None, None]
-        )
-    if "nsp_head" in params and "pooler" in params:
-        outputs["nsp_logits"] = apply(NextSentenceHead(config), "nsp_head", outputs["pooled"])
-    if "classifier" in params and (read := outputs.get(_read_by_classifier(head))) is not None:
-        outputs["logits"] = apply(Classifier(config, head.num_outputs, 0.0), "classifier", read, None)
+    everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    vectors = _read_by_classifier(head)
+    parts = [one for one in (POOLER, LM_HEAD) if one.name in params]
+    if "pooler" in params and "nsp_head" in params:
+        parts.append(NSP_HEAD)
+    if "classifier" in params and (vectors == "sequence" or "pooler" in params):
+        parts.append(Part.of("classifier", Classifier, num_outputs=head.num_outputs, vectors=vectors))
     if "qa_outputs" in params:
-        outputs["qa_logits"] = apply(Classifier(config, 2, 0.0), "qa_outputs", x, None)
-    return outputs
+        parts.append(Part.of("qa_outputs", Classifier, num_outputs=2, vectors="sequence", logits="qa_logits"))
+    model = Model(config, tuple(parts))
+    return model.apply({"params": params}, {**batch, "masked_positions": everywhere})  # type: ignore[return-value]
 
 
 def check_outputs(named: HuggingFaceNames, params: Any, config: ModelConfig, head: Head, advice: str) -> str:
@@ -201,6 +189,6 @@ def probe_batch(config: ModelConfig) -> dict[str, np.ndarray]:
     mask = np.arange(length)[None] < np.array([[length], [max(1, length * 3 // 4)]])
     return {
         "input_ids": rng.integers(0, config.vocab_size, (2, length), np.int32),
-        "token_type_ids": rng.integers(0, config.type_vocab_size, (2, length), np.int32),
+        "token_type_ids": rng.integers(0, getattr(config, "type_vocab_size", 1), (2, length), np.int32),
         "attention_mask": mask.astype(np.int32),
     }

@@ -14,8 +14,8 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import PRETRAINED_PARTS, Head
-from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import fresh_params
 
 
 @dataclasses.dataclass(frozen=True)

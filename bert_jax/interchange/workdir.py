@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, read_params, saved_steps
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.corpora.manifest import MANIFEST
@@ -21,9 +20,9 @@ from bert_jax.interchange.original import import_original, is_original
 from bert_jax.interchange.pooling import Pooling
 from bert_jax.interchange.tensors import MAX_SHARD_BYTES
 from bert_jax.interchange.transfer import Report
-from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
+from bert_jax.models.model import config_of, fresh_params
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
@@ -72,7 +71,7 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
     tokenizer = tokenizers.load(file, facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
         raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
-    config = configuration.recall(ModelConfig, facts["model"], "model")
+    config = config_of(facts["model"])
     if config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
     return TrainedModel(params, config, tokenizer, facts, step)

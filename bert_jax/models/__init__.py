@@ -1,1 +1,1 @@
-"""Flax modules: embeddings, attention, encoder, heads, and the table of sizes. Knows no data, loss or mesh."""
+"""Flax modules: encoders, attention, heads, and a model of an encoder under heads. Knows no data, loss or mesh."""

@@ -1,4 +1,4 @@
-"""Multi-head self-attention and the masks that it adds to its scores."""
+"""Multi-head self-attention."""
 
 from __future__ import annotations
 
@@ -12,65 +12,10 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.masks import Visible, bias
 from bert_jax.models.primitives import Dense, constrain
 
 SCORES = "bqhd,bkhd->bhqk"
-HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its float32 softmax is then exactly 0
-
-
-def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-    """[B, L] (1 real, 0 padding) -> [B, 1, 1, L]: every query sees every real key.
-
-    A padded query sees them too, so its output is defined and means nothing. For the mask 1 1 1 0::
-
-                 key 0  1  2  3
-        query 0      0  0  0  H
-              1      0  0  0  H       H = -10000
-              2      0  0  0  H
-              3      0  0  0  H
-    """
-    return jnp.where(attention_mask[:, None, None, :] > 0, 0.0, HIDDEN).astype(dtype)
-
-
-def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-    """[B, L] (0 padding, packed pairs from 1) -> [B, 1, L, L]: a query sees the keys of its own pair.
-
-    For the ids 1 1 2 0::
-
-                 key 0  1  2  3
-        query 0      0  0  H  H
-              1      0  0  H  H       H = -10000
-              2      H  H  0  H
-              3      H  H  H  H       (all alike: the softmax is uniform, the output means nothing)
-    """
-    same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-    return jnp.where(same & (sequence_ids[:, None, None, :] > 0), 0.0, HIDDEN).astype(dtype)
-
-
-def causal_bias(bias: jax.Array) -> jax.Array:
-    """``padding_bias`` or ``packed_bias`` [B, 1, 1 or L, L] -> [B, 1, L, L]: of those keys, the ones not to the right.
-
-    For the padding bias of the mask 1 1 1 0, and for the packed bias of the ids 1 1 2 2::
-
-                 key 0  1  2  3                key 0  1  2  3
-        query 0      0  H  H  H       query 0      0  H  H  H
-              1      0  0  H  H             1      0  0  H  H       H = -10000
-              2      0  0  0  H             2      H  H  0  H
-              3      0  0  0  H             3      H  H  0  0
-
-    Pairs stand in a row one after another, so that a place to the right is a later position of the same pair.
-    """
-    length = bias.shape[-1]
-    places = jnp.arange(length)
-    earlier = places[None, None, None, :] <= places[None, None, :, None]  # [1, 1, L, L]
-    shape = (bias.shape[0], 1, length, length)
-    return jnp.where(jnp.broadcast_to(earlier, shape), jnp.broadcast_to(bias, shape), HIDDEN).astype(bias.dtype)
-
-
-def attention_bias(config: ModelConfig, attention_mask: jax.Array, sequence_ids: jax.Array | None) -> jax.Array:
-    """What a model of ``config`` adds to its scores, [B, 1, 1 or L, L]; ``sequence_ids`` None: a sequence a row."""
-    bias = padding_bias(attention_mask) if sequence_ids is None else packed_bias(sequence_ids)
-    return causal_bias(bias) if config.causal else bias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -95,18 +40,36 @@ def _gradients(dtype: Any, factors: tuple[jax.Array, jax.Array], gradient: jax.A
 products.defvjp(_products, _gradients)
 
 
-class SelfAttention(nn.Module):
-    """Scaled dot-product attention (Vaswani et al. 2017, section 3.2) with dropout on the probabilities.
+def attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, rate: float, rng: RowRng | None
+) -> jax.Array:
+    """Return scaled dot-product attention with dropout on the probabilities: four arrays [B, L, H, head_dim].
 
-    Who applies a model with the collection ``intermediates`` mutable finds them there, before dropout; others pay
-    nothing for it.
+    The one function that a kernel may replace (Vaswani et al. 2017, section 3.2).
+    """
+    weights = dropout(probabilities(query, key, visible), rate, rng, "attention_probabilities")
+    return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
+
+
+def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
+    """Return how each query spreads over the keys, [B, H, L, L] float32 or wider, without dropout."""
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    scores = products(query / math.sqrt(query.shape[-1]), key, wide)
+    return jax.nn.softmax(scores + jnp.broadcast_to(bias(visible), scores.shape))
+
+
+class SelfAttention(nn.Module):
+    """Projections to queries, keys and values, ``attend``, and a projection back.
+
+    A caller that applies a model with the collection ``intermediates`` mutable finds the probabilities there; other
+    callers pay nothing for it.
     """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array, bias: jax.Array, rng: RowRng | None) -> jax.Array:
-        """x [B, L, D], bias broadcastable to [B, H, L, L] -> [B, L, D]."""
+    def __call__(self, x: jax.Array, visible: Visible, rng: RowRng | None) -> jax.Array:
+        """x [B, L, D] -> [B, L, D]."""
         config = self.config
         embed = (("embed", config.hidden_size),)
         heads = (("heads", config.num_heads), ("head_dim", config.head_dim))
@@ -114,9 +77,7 @@ class SelfAttention(nn.Module):
             constrain(Dense(config, embed, heads, name=name)(x), "batch", "length", "heads", "head_dim")
             for name in ("query", "key", "value")
         )
-        scores = products(query / math.sqrt(config.head_dim), key, config.param_dtype)
-        probabilities = jax.nn.softmax(scores + jnp.broadcast_to(bias, scores.shape))
-        self.sow("intermediates", "probabilities", probabilities)
-        probabilities = dropout(probabilities, config.attention_dropout_rate, rng, "attention_probabilities")
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities.astype(config.compute_dtype), value)
+        if self.is_mutable_collection("intermediates"):
+            self.sow("intermediates", "probabilities", probabilities(query, key, visible))
+        mixed = attend(query, key, value, visible, config.attention_dropout_rate, rng)
         return Dense(config, heads, embed, name="output")(mixed)

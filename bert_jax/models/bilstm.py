@@ -12,30 +12,39 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.heads import Head, Outputs
 from bert_jax.models.primitives import named
+from bert_jax.records import Batch
 
 
-class BiLstm(nn.Module):
-    """Layers of a forward and a backward LSTM each (Hochreiter and Schmidhuber 1997, with forget gates).
+class BiLstm(Head):
+    """A part of a model: layers of a forward and a backward LSTM each, in place of ``sequence``.
 
-    Parameters, those of a layer and direction as ``torch.nn.LSTM`` has them, transposed, with its two biases added up;
-    gates in the order input, forget, cell, output::
+    Hochreiter and Schmidhuber 1997, with forget gates. Parameters, those of a layer and direction as ``torch.nn.LSTM``
+    has them, transposed, with its two biases added up; gates in the order input, forget, cell, output::
 
         layer_<i>/{forward, backward}/{kernel [D or 2F, 4F], recurrent_kernel [F, 4F], bias [4F]}
+
+    Attributes:
+      features: F, of one direction; None: half of the encoder's width.
+      steps: the feature [B, L] of a batch above 0 at the positions to step through, one after another.
     """
 
-    features: int  # F, of one direction
+    features: int | None = None
     num_layers: int = 1
+    steps: str = "attention_mask"
 
     @nn.compact
-    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """x [B, L, D], attention_mask [B, L] (1 real) -> [B, L, 2F]: forward, then backward; 0 where there is padding.
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return sequence [B, L, 2F]: forward, then backward; 0 at positions that are stepped over.
 
-        Padding is stepped over, so the backward direction starts at the last real token.
+        The backward direction starts at the last position that is not stepped over.
         """
+        x, mask = outputs["sequence"], batch[self.steps]
         for i in range(self.num_layers):
-            x = BiLstmLayer(self.features, name=f"layer_{i}")(x, attention_mask)
-        return x
+            x = BiLstmLayer(self.features or self.config.hidden_size // 2, name=f"layer_{i}")(x, mask)
+        return {"sequence": x}
 
 
 class BiLstmLayer(nn.Module):
@@ -45,7 +54,7 @@ class BiLstmLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """As ``BiLstm``."""
+        """x [B, L, D], attention_mask [B, L] (1 real) -> [B, L, 2F]."""
         forward = Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
         backward = Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
         return jnp.concatenate([forward, backward], axis=-1)

@@ -1,4 +1,4 @@
-"""The architecture of a BERT, typed."""
+"""What every encoder's architecture has, typed. The file of an encoder in ``models.encoders`` adds its own fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Defaults are BERT-base (Devlin et al. 2019, section 3).
+    """The fields that other packages read. Defaults are BERT-base (Devlin et al. 2019, section 3).
 
     activation:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
@@ -25,8 +25,6 @@ class ModelConfig:
       which needs ``jax_enable_x64`` and serves numerical comparison).
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
-    attention: "bidirectional" lets a token see its whole sequence; "causal" itself and what stands left of it, in
-      pretraining and in fine-tuning (the left-to-right model of section 5.1).
     remat: what the backward pass recomputes. "none" nothing, "dots" all but the matrix products with weights, "full"
       everything inside a layer.
     """
@@ -37,7 +35,6 @@ class ModelConfig:
     num_heads: int = 12
     mlp_dim: int = 3072
     max_length: int = 512  # number of learned positions
-    type_vocab_size: int = 2
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
@@ -46,7 +43,6 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"
-    attention: Literal["bidirectional", "causal"] = "bidirectional"
 
     def __post_init__(self) -> None:
         where = "config.model"
@@ -54,6 +50,7 @@ class ModelConfig:
         wrong = [
             unsound(self, where, f"1 to {most:,} are allowed", name, sound=range(1, most + 1).__contains__)
             for name, most in MOST.items()
+            if hasattr(self, name)
         ]
         if any(wrong):
             raise UserError("; ".join(filter(None, wrong)))
@@ -82,15 +79,25 @@ class ModelConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def encoder(self) -> str:
+        """The name of the encoder, which is that of its file in ``models.encoders``."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
     def causal(self) -> bool:
-        """Whether a token sees itself and what stands left of it alone."""
-        return self.attention == "causal"
+        """Whether a token sees only itself and what stands left of it."""
+        return False
+
+    @property
+    def embedding_size(self) -> int:
+        """E, the width of the table of word embeddings, which also decodes."""
+        return self.hidden_size
 
     @property
     def num_parameters(self) -> int:
         """Entries of the embeddings and of the layers' kernels: all but biases, layer norms and heads."""
         d = self.hidden_size
-        embeddings = (self.vocab_size + self.max_length + self.type_vocab_size) * d
+        embeddings = self.vocab_size * self.embedding_size + self.max_length * d
         return embeddings + self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)
 
     @property

@@ -1,31 +1,56 @@
-"""What stands on top of the encoder in pretraining."""
+"""What stands on an encoder."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, gather, named
+from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, named
+from bert_jax.records import Batch
+
+Outputs = Mapping[str, jax.Array]
+Pooling = Literal["mean", "cls"]
 
 
-class Pooler(nn.Module):
-    """tanh of a dense layer on the vectors at the ``[CLS]`` positions."""
+class Head(nn.Module):
+    """A part of a model: it reads the named outputs below it and returns those that it adds.
+
+    Outputs begin with those of the encoder: ``sequence`` [B, L, D], ``word_embeddings`` [V, E], and ``hidden``
+    [N + 1, B, L, D] if any head has ``reads_hidden``. ``rng`` None means no dropout.
+    """
 
     config: ModelConfig
+    reads_hidden: ClassVar[bool] = False
+
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return what the head adds."""
+        raise NotImplementedError
+
+
+class Pooler(Head):
+    """tanh of a dense layer on the vectors that stand for whole sequences."""
 
     @nn.compact
-    def __call__(self, sequence: jax.Array, cls_positions: jax.Array) -> jax.Array:
-        """sequence [B, L, D], cls_positions [B, K] -> [B, K, D]."""
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return pooled [B, K, D] at ``cls_positions`` [B, K], or without these [B, D] of the one sequence of a row."""
         config, size = self.config, self.config.hidden_size
-        x = gather(sequence, cls_positions)
+        positions = batch.get("cls_positions")
+        if positions is None:
+            x = gather(outputs["sequence"], summary_positions(config, batch["attention_mask"]))[:, 0]
+        else:
+            x = gather(outputs["sequence"], positions)
         x = jnp.tanh(Dense(config, (("embed", size),), ((None, size),), config.param_dtype, name="dense")(x))
-        return x.astype(config.compute_dtype)
+        return {"pooled": x.astype(config.compute_dtype)}
 
 
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
-    """Which vector of a sequence stands for the whole of it, [B, 1], from attention_mask [B, L].
+    """Return which vector of a sequence stands for the whole of it, [B, 1], from attention_mask [B, L].
 
     That at ``[CLS]``, the first; in a causal model, where ``[CLS]`` sees nothing but itself, the last real one.
     """
@@ -35,31 +60,121 @@ def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Arr
     return jnp.zeros((attention_mask.shape[0], 1), jnp.int32)
 
 
-class MaskedLmHead(nn.Module):
-    """Dense, activation and layer norm on the masked positions; the word embeddings decode, with a bias of its own."""
+class LmHead(Head):
+    """Dense, activation and layer norm; the word embeddings decode, with a bias of their own.
 
-    config: ModelConfig
-
-    @nn.compact
-    def __call__(self, sequence: jax.Array, masked_positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """sequence [B, L, D], masked_positions [B, P] -> what the word embeddings decode [B, P, D], bias [V]."""
-        config, size = self.config, self.config.hidden_size
-        x = gather(sequence, masked_positions)
-        x = ACTIVATIONS[config.activation](Dense(config, (("embed", size),), ((None, size),), name="transform")(x))
-        x = LayerNorm(config, name="layer_norm")(x)
-        bias = self.param(
-            "output_bias", named(nn.initializers.zeros, "vocab"), (config.vocab_size,), config.param_dtype
-        )
-        return x, bias
-
-
-class NextSentenceHead(nn.Module):
-    """Label 0: the second segment is the true next one; 1: a random one."""
-
-    config: ModelConfig
+    Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``, ``output_bias``.
+    """
 
     @nn.compact
-    def __call__(self, pooled: jax.Array) -> jax.Array:
-        """pooled [B, K, D] -> logits [B, K, 2] float32."""
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return mlm_logits [B, P, V] float32 at ``masked_positions`` [B, P]."""
         config, embed = self.config, (("embed", self.config.hidden_size),)
-        return Dense(config, embed, ((None, 2),), config.param_dtype, name="dense")(pooled)  # type: ignore[no-any-return]
+        x = gather(outputs["sequence"], batch["masked_positions"])
+        x = ACTIVATIONS[config.activation](Dense(config, embed, ((None, config.embedding_size),), name="transform")(x))
+        x = LayerNorm(config, name="layer_norm")(x)
+        table = outputs["word_embeddings"].astype(config.compute_dtype)
+        logits = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=config.param_dtype)
+        zeros = named(nn.initializers.zeros, "vocab")
+        logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
+        return {"mlm_logits": constrain(logits, "batch", None, "vocab")}
+
+
+class Classifier(Head):
+    """W in R^{K x D} and a bias on vectors, with dropout on them: ``logits`` from the output ``vectors``.
+
+    A pooled output gives a label, or a number (``num_outputs`` 1), for a text; ``sequence`` one for every token.
+    Parameters: ``dense/{kernel, bias}``.
+    """
+
+    num_outputs: int = 1
+    dropout_rate: float = 0.0
+    vectors: str = "pooled"
+    logits: str = "logits"
+
+    @nn.compact
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return logits [B, ..., K] float32 of vectors [B, ..., D]."""
+        x = dropout(outputs[self.vectors], self.dropout_rate, rng, "classifier")
+        config, embed = self.config, (("embed", x.shape[-1]),)
+        return {self.logits: Dense(config, embed, ((None, self.num_outputs),), config.param_dtype, name="dense")(x)}
+
+
+class SpanClassifier(Classifier):
+    """Scores of being the first and the last token of an answer; no dropout."""
+
+    num_outputs: int = 2
+    vectors: str = "sequence"
+
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return start_logits and end_logits [B, L]."""
+        logits = super().__call__(outputs, batch, rng)[self.logits]
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+
+class ChoiceClassifier(Classifier):
+    """A score for every choice: one shared vector on the pooled output of (context, choice)."""
+
+    num_outputs: int = 1
+
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return logits [B], which ``Model`` folds to [B, C]."""
+        return {self.logits: super().__call__(outputs, batch, rng)[self.logits][..., 0]}
+
+
+class SentenceVector(Head):
+    """One vector for a text, without parameters (Reimers and Gurevych 2019, section 3).
+
+    ``pooling`` "mean": of the last layer over all real positions, ``[CLS]`` and ``[SEP]`` too; "cls": the last layer
+    at ``[CLS]``, without the pooler.
+    """
+
+    pooling: Pooling = "mean"
+
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return embeddings [B, D], float32 or wider, of any length."""
+        return {"embeddings": pooled(outputs["sequence"], batch["attention_mask"], self.pooling)}
+
+
+def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
+    """sequence [B, L, D], attention_mask [B, L] -> [B, D], float32 or wider."""
+    sequence = sequence.astype(jnp.promote_types(sequence.dtype, jnp.float32))
+    if pooling == "cls":
+        return sequence[:, 0]
+    weights = attention_mask.astype(sequence.dtype)
+    return jnp.einsum("bld,bl->bd", sequence, weights) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)[:, None]
+
+
+Layers = Literal[
+    "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
+]
+NEEDED = {"weighted_sum_last_four": 4, "concat_last_four": 4}  # layers that the model must have; else 1
+
+
+class LayerMix(Head):
+    """One combination of the encoder's layers in place of the last one (Devlin et al. 2019, table 7).
+
+    A weighted sum is scale * sum of softmax(weights)_i h_i, both learned (Peters et al. 2018, equation 1); at first the
+    mean. Parameters: ``weights``, ``scale`` of weighted sums, else none.
+    """
+
+    layers: Layers = "concat_last_four"
+    dropout_rate: float = 0.0
+    reads_hidden: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return sequence [B, L, D], or [B, L, 4D] with the lowest layer first, in float32 or wider."""
+        hidden = outputs["hidden"].astype(self.config.param_dtype)
+        summed = {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}
+        place = {"embeddings": 0, "second_to_last": -2, "last": -1}
+        if self.layers == "concat_last_four":
+            x = jnp.concatenate(list(hidden[-4:]), axis=-1)
+        elif self.layers in place:
+            x = hidden[place[self.layers]]
+        else:
+            count = summed[self.layers]
+            weights = self.param("weights", named(nn.initializers.zeros, None), (count,), hidden.dtype)
+            scale = self.param("scale", nn.initializers.ones, (), hidden.dtype)
+            x = scale * jnp.tensordot(jax.nn.softmax(weights), hidden[-count:], axes=1)
+        return {"sequence": dropout(x, self.dropout_rate, rng, "features")}

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
 from bert_jax.models.losses import cross_entropy, token_metrics
+from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import sentence_pairs
 from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE, PairObjective, PairsConfig
 from bert_jax.records import Batch, BatchSpec
@@ -49,7 +49,7 @@ class Config(PairsConfig):
 class Objective(PairObjective):
     """The loss is the mean over all tokens but ``[CLS]`` of the whole global batch."""
 
-    module = BertForMaskedLm
+    parts = (LM_HEAD,)
     architecture = "BertLMHeadModel"
     headline = "lm_loss"
     loss_weights = {"lm": 1.0}
@@ -58,7 +58,7 @@ class Objective(PairObjective):
     def check_model(cls, model: ModelConfig) -> None:
         if not model.causal:
             raise UserError(
-                f"config.model.attention is {model.attention!r}, which shows the objective 'ltr' what it is to predict;"
+                "config.model.attention is 'bidirectional', which shows the objective 'ltr' what it is to predict;"
                 " set it to 'causal'"
             )
 
@@ -66,10 +66,11 @@ class Objective(PairObjective):
         length = spec["input_ids"].shape[0]
         return train_flops_per_row(self.model_config, length, length - 1, num_pooled=0)
 
-    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+    def inputs(self, batch: Batch) -> Batch:
+        """Return ``batch`` with the positions [B, L - 1] at which the next token is predicted: all but the last."""
         rows, length = batch["input_ids"].shape
         positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32)[None, :], (rows, length - 1))
-        return super().model_inputs(batch) | {"masked_positions": positions}
+        return {**batch, "masked_positions": positions}
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         return {"lm": jnp.sum(next_token_weights(batch))}

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.bert import BertForMaskedLm
 from bert_jax.models.losses import cross_entropy, token_metrics
+from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import sentence_pairs
 from bert_jax.objectives.sentence_pairs import (
     NEXT_SENTENCE,
@@ -35,7 +35,7 @@ class Config(PairsConfig):
 class Objective(PairObjective):
     """The loss is the mean over masked positions of the whole global batch. There is no pooler to train."""
 
-    module = BertForMaskedLm
+    parts = (LM_HEAD,)
     architecture = "BertForMaskedLM"
     headline = "mlm_loss"
     loss_weights = {"mlm": 1.0}

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from bert_jax.configuration import check_fields
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.losses import cross_entropy, token_metrics
+from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER
 from bert_jax.objectives import sentence_pairs
 from bert_jax.objectives.sentence_pairs import NO_CHANGES, Masking, PairObjective, PairsConfig
 from bert_jax.records import Batch
@@ -38,7 +38,7 @@ class Config(PairsConfig):
 class Objective(PairObjective):
     """The loss is the mean over masked positions plus the mean over pairs, each over the whole global batch."""
 
-    module = BertForPreTraining
+    parts = (POOLER, LM_HEAD, NSP_HEAD)
     architecture = "BertForPreTraining"
     headline = "mlm_loss"
 

@@ -16,9 +16,9 @@ from bert_jax import configuration
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForMaskedLm, BertForPreTraining
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
+from bert_jax.models.model import Model, Part
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random
 from bert_jax.rows.masking import MaskingConfig, TokenFacts
@@ -79,9 +79,9 @@ def batch_specs(
 
 class PairObjective:
     """The parts of ``task.Task`` that do not depend on the loss. A subclass has ``counts``, ``loss`` and ``baselines``,
-    and says which module it trains and of which batch features that reads."""
+    and says which parts stand on the encoder."""
 
-    module: ClassVar[type[BertForPreTraining] | type[BertForMaskedLm]]
+    parts: ClassVar[tuple[Part, ...]]  # of the model, above the encoder
     architecture: ClassVar[str]  # the class of transformers that has the same parameters
     headline: ClassVar[str]  # the loss whose exponential is the perplexity
 
@@ -112,7 +112,7 @@ class PairObjective:
         self.check_model(model)
         model.check_lengths(max_lengths)
         self.model_config, self.dtype = model, model.dtype
-        self._model = self.module(model)
+        self._model = Model(model, self.parts)
         self._seeds = {"train": seed, "eval": seed if heldout_seed is None else heldout_seed}
         if corpus is not None and tokenizer is not None:
             self._read(corpus, tokenizer)
@@ -137,7 +137,7 @@ class PairObjective:
         """Raises ``UserError`` if the objective cannot train such a model."""
         if model.causal:
             raise UserError(
-                f"config.model.attention is {model.attention!r}; this objective reads both sides of a token: set"
+                "config.model.attention is 'causal'; this objective reads both sides of a token: set"
                 " it to 'bidirectional', or config.objective.name to 'ltr'"
             )
 
@@ -147,10 +147,9 @@ class PairObjective:
         length, masked = spec["input_ids"].shape[0], spec["masked_positions"].shape[0]
         return train_flops_per_row(self.model_config, length, masked, pooled)
 
-    def model_inputs(self, batch: Batch) -> dict[str, Any]:
-        """Arguments of the module."""
-        names = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "cls_positions")
-        return {name: batch[name] for name in (*names, "position_ids", "sequence_ids") if name in batch}
+    def inputs(self, batch: Batch) -> Batch:
+        """Return ``batch`` with what the model reads beside its features."""
+        return batch
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         rows, names = self._rows[kind], tuple(self.batch_specs[kind])
@@ -177,7 +176,7 @@ class PairObjective:
     def init(self, rng: Any) -> Variables:
         spec = next(iter(self.batch_specs.values()))
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
-        return Variables(self._model.init(rng, **self.model_inputs(batch))["params"], {})
+        return Variables(self._model.init(rng, self.inputs(batch))["params"], {})
 
     def init_carry(self, num_rows: int) -> tuple[()]:
         del num_rows
@@ -188,7 +187,7 @@ class PairObjective:
         return self.apply(variables, batch, None)
 
     def apply(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
-        return self._model.apply({"params": variables.params}, **self.model_inputs(batch), rng=rng)  # type: ignore[return-value]
+        return self._model.apply({"params": variables.params}, self.inputs(batch), rng)  # type: ignore[return-value]
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}

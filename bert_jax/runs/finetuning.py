@@ -23,6 +23,7 @@ from bert_jax.examples.load import DataConfig, load
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.initial import continued_seed, find_initial, frozen_parts, start_from
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import recorded as recorded_model
 from bert_jax.program import program
 from bert_jax.records import Example
 from bert_jax.reporting import run_record
@@ -33,7 +34,7 @@ from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.details import write_details
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
-from bert_jax.runs.model_choice import choose_model, what_gives_way
+from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
 from bert_jax.runs.prediction import Predictor, write_predictions
 from bert_jax.runs.pretraining import export_newest, report_at_the_end
 from bert_jax.storage import files
@@ -146,7 +147,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
     settings, room, task_config = checked(
         run_record.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
     )
-    absent = {"model": old_defaults(ModelConfig), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
+    absent = {"model": old_model(settings.model), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
 
     workdir = request.workdir
     with run_record.only_writer(workdir):
@@ -188,7 +189,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             for line in [*notes, *task.notes, *describe(task, splits, experiment)]:
                 observer.note(line)
             facts = {
-                "model": dataclasses.asdict(model),
+                "model": recorded_model(model),
                 "lowercase": tokenizer.lowercase,
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": fingerprint(splits),

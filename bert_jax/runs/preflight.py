@@ -216,7 +216,7 @@ def _disk(told: Sequence[Mapping[str, Any]], settings: Settings) -> Finding:
 
 
 def _num_params(settings: Settings) -> int:
-    from bert_jax.models.bert import fresh_params
+    from bert_jax.models.model import fresh_params
     from bert_jax.runs.model_choice import choose_model
 
     model: ModelConfig = choose_model(settings.model, settings.vocab.size, None)

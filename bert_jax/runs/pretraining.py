@@ -26,6 +26,7 @@ from bert_jax.features.fill_mask import as_record, as_table, check_masked, encod
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import recorded as recorded_model
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.loggers.base import check_loggers
@@ -34,7 +35,7 @@ from bert_jax.reporting.report import write_report
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.model_choice import choose_model, what_gives_way
+from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files
 from bert_jax.storage.replacing import replaced_directory
@@ -60,7 +61,7 @@ class Settings:
     """A recipe, typed: every key of the config is a field of this class or of the classes it names."""
 
     objective: Mapping[str, Any]  # name, and what that objective takes
-    model: Mapping[str, Any]  # size, and fields of ModelConfig that differ from it
+    model: Mapping[str, Any]  # encoder, size, and fields of its Config that differ from it
     phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
     seed: int = 0
     vocab: VocabularyConfig = VocabularyConfig()
@@ -116,7 +117,7 @@ class Settings:
         """What the keys of ``identity`` meant before they were recorded."""
         absent = configuration.old_defaults(Settings) | {
             "objective": configuration.old_defaults(self.find_objective()[0].Config),
-            "model": configuration.old_defaults(ModelConfig),
+            "model": old_model(self.model),
             "phases": {name: configuration.old_defaults(Phase) for name in self.phases},
         }
         return private_config(absent) if self.private else absent
@@ -125,7 +126,7 @@ class Settings:
         """What the keys of the facts meant before they were recorded."""
         objective = configuration.old_defaults(self.find_objective()[0].Config)
         return {
-            "model": configuration.old_defaults(ModelConfig),
+            "model": old_model(self.model),
             "objective": configuration.merged(objective, self.objective),
         }
 
@@ -194,7 +195,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             probe = prepared.make(tokenizer, model) if prepared else None
             task = make_task(corpus, tokenizer, model, seed, settings.seed)
             facts = {
-                "model": dataclasses.asdict(model),
+                "model": recorded_model(model),
                 "lowercase": tokenizer.lowercase,
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": corpus.fingerprint,

@@ -19,7 +19,8 @@ from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.examples.splits import keep
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.sentence import pooled
+from bert_jax.models.heads import pooled
+from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch, Example
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Losses, RowSource, Variables
@@ -246,6 +247,7 @@ class FeatureTask:
     def __init__(self, task: ExampleTask, features: Literal["mean", "cls", "pooled"]):
         self._task, self._features = task, features
         self.heldout_parts = task.heldout_parts
+        self._model = Model(task.setting.model, (POOLER,) if features == "pooled" else ())
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         return self._task.source(split, kind, phase, part)
@@ -260,18 +262,10 @@ class FeatureTask:
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
         """vectors [B, D] float32."""
         del carry
-        ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-        found: Any = self._task.model.apply({"params": variables.params}, **ids, method=body)
-        sequence, of_pooler = found
+        found: Any = self._model.apply({"params": variables.params}, batch)
         if self._features == "pooled":
-            return {"vectors": of_pooler.astype(jnp.float32)}
-        return {"vectors": pooled(sequence, batch["attention_mask"], self._features)}
-
-
-def body(module: Any, input_ids: jax.Array, token_type_ids: jax.Array, attention_mask: jax.Array) -> Any:
-    """(sequence [B, L, D], pooled [B, D]) of a model for a class or a number, which has both."""
-    sequence = module.encoder(input_ids, token_type_ids, attention_mask)
-    return sequence, module.pooler(sequence, jnp.zeros((input_ids.shape[0], 1), jnp.int32))[:, 0]
+            return {"vectors": found["pooled"].astype(jnp.float32)}
+        return {"vectors": pooled(found["sequence"], batch["attention_mask"], self._features)}
 
 
 def logits_of(head: Any, vectors: Any) -> jax.Array:

@@ -13,10 +13,11 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
+from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import encoder_train_flops
 from bert_jax.models.losses import token_metrics
-from bert_jax.models.primitives import Module
+from bert_jax.models.model import Model, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
@@ -63,7 +64,6 @@ class ExampleTask(abc.ABC):
       answer: the role that a model has to find.
       main_metric: what the best checkpoint is chosen by.
       gathered_outputs: see ``bert_jax.task.Task``.
-      model_inputs: what of a batch its module is called with.
       exported: whether transformers has a class for its model.
       whole_batches: the loss of a row depends on the other rows of its batch, which micro-batches would part.
     """
@@ -73,7 +73,6 @@ class ExampleTask(abc.ABC):
     main_metric: str
     gathered_outputs: tuple[str, ...] = ("logits",)
     num_choices: int | None = None
-    model_inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
     exported = True
     whole_batches: bool = False
     dtype: str
@@ -159,8 +158,15 @@ class ExampleTask(abc.ABC):
         """What a batch has beside the ids, ``row_weights`` and ``example_ids``."""
 
     @abc.abstractmethod
-    def module(self, model: ModelConfig) -> Module:
-        """Encoder and head; called with ``input_ids``, ``token_type_ids``, ``attention_mask`` and ``rng``."""
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        """Parts of the model above the encoder. ``dropout_rate``: the one of the task's config, else the model's."""
+
+    def module(self, model: ModelConfig) -> Model:
+        """The encoder of ``model``, a BiLSTM if the setting asks for one, and the task's head."""
+        rate = getattr(self.config, "dropout_rate", None)
+        layers = self.setting.bilstm_layers
+        between = (Part.of("bilstm", BiLstm, num_layers=layers),) if layers else ()
+        return Model(model, (*between, *self.head(model.dropout_rate if rate is None else rate)))
 
     @abc.abstractmethod
     def count(self, batch: Batch) -> jax.Array:
@@ -192,7 +198,7 @@ class ExampleTask(abc.ABC):
     def init(self, rng: Any) -> Variables:
         spec = self.batch_specs[KIND]
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
-        params = self.model.init(rng, **self._model_inputs(batch))["params"]
+        params = self.model.init(rng, batch)["params"]
         unknown = set(self.setting.frozen) - set(params)
         if unknown:
             raise UserError(f"config.frozen names {', '.join(sorted(unknown))}; parts are {', '.join(params)}")
@@ -213,7 +219,7 @@ class ExampleTask(abc.ABC):
     def outputs(self, variables: Variables, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         del carry
         params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
-        return self.model.apply({"params": params}, **self._model_inputs(batch), rng=rng)  # type: ignore[return-value]
+        return self.model.apply({"params": params}, batch, rng)  # type: ignore[return-value]
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
@@ -232,9 +238,6 @@ class ExampleTask(abc.ABC):
         share = float(np.mean(ids == self.setting.tokenizer.unk_id)) if len(ids) else 0.0
         if share > NOTED_UNKNOWN:
             self.notes.append(f"{share:.0%} of the tokens are [UNK]; is the vocabulary one of this language?")
-
-    def _model_inputs(self, batch: Batch) -> dict[str, Any]:
-        return {name: batch[name] for name in self.model_inputs}
 
     # ---- For the files of tasks ------------------------------------------------------------------------------------
 

@@ -13,10 +13,9 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
-from bert_jax.models.config import ModelConfig
-from bert_jax.models.downstream import BertForSequenceClassification
+from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import cross_entropy
-from bert_jax.models.primitives import Module
+from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
@@ -66,9 +65,9 @@ class Task(ExampleTask):
         del length
         return {"labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
 
-    def module(self, model: ModelConfig) -> Module:
-        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForSequenceClassification(model, len(self.setting.labels), rate, self.setting.bilstm_layers)
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        number = len(self.setting.labels)
+        return (POOLER, Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate))
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

@@ -10,9 +10,10 @@ import dataclasses
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
+from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.primitives import Module
-from bert_jax.models.probe import NEEDED, FeatureTagger, Layers
+from bert_jax.models.heads import NEEDED, LayerMix, Layers
+from bert_jax.models.model import Model, Part
 from bert_jax.tasks import tagging
 from bert_jax.tasks.base import Setting
 
@@ -40,7 +41,6 @@ class Config(tagging.Config):
 class Task(tagging.Task):
     """The loss is the mean cross-entropy over words. Only BiLSTM, classifier and weights of layers are trained."""
 
-    model_inputs = (*tagging.Task.model_inputs, "word_ids")
     exported = False
     config: Config
 
@@ -57,9 +57,13 @@ class Task(tagging.Task):
             )
         super().__init__(config, setting)
 
-    def module(self, model: ModelConfig) -> Module:
+    def module(self, model: ModelConfig) -> Model:
+        """The encoder of ``model``, whose vectors are data, one combination of its layers, a BiLSTM, the classifier."""
         config = self.config
         rate = model.dropout_rate if config.dropout_rate is None else config.dropout_rate
-        return FeatureTagger(
-            model, len(self.setting.labels), config.layers, config.lstm_size, config.num_lstm_layers, rate
+        size, layers = config.lstm_size, config.num_lstm_layers
+        below = (
+            Part.of("layer_mix", LayerMix, layers=config.layers, dropout_rate=rate),
+            Part.of("bilstm", BiLstm, features=size, num_layers=layers, steps="word_ids"),
         )
+        return Model(model, (*below, *self.head(rate)), trains_encoder=False)

@@ -16,10 +16,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
-from bert_jax.models.config import ModelConfig
-from bert_jax.models.downstream import BertForMultipleChoice
+from bert_jax.models.heads import ChoiceClassifier
 from bert_jax.models.losses import cross_entropy
-from bert_jax.models.primitives import Module
+from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
@@ -88,9 +87,8 @@ class Task(ExampleTask):
         weights = Feature((self.num_choices or 1,), "float32")
         return {"choice_weights": weights, "labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
 
-    def module(self, model: ModelConfig) -> Module:
-        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForMultipleChoice(model, rate, self.setting.bilstm_layers)
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

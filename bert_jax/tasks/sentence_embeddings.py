@@ -17,10 +17,9 @@ import numpy as np
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.heads import Pooling, SentenceVector
 from bert_jax.models.losses import cross_entropy
-from bert_jax.models.primitives import Module
-from bert_jax.models.sentence import BertForSentenceEmbedding
+from bert_jax.models.model import Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
@@ -35,7 +34,7 @@ TOP = 10
 class Config:
     """Keys of ``config.task``, beside its name."""
 
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Pooling = "mean"
     temperature: float = 0.05  # cosines are divided by it
     positives: Literal["given", "dropout"] = "given"  # dropout: the text itself, whatever pairs train has
     max_negatives: int | None = None  # of an example, the first ones; None: all
@@ -100,8 +99,9 @@ class Task(ExampleTask):
             "text_ids": Feature(shape, "int32"),
         }
 
-    def module(self, model: ModelConfig) -> Module:
-        return BertForSentenceEmbedding(model, self.config.pooling)
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        del dropout_rate
+        return (Part.of("sentence_vector", SentenceVector, pooling=self.config.pooling),)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["choice_weights"][:, 1])

@@ -16,10 +16,9 @@ import numpy as np
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
-from bert_jax.models.downstream import BertForQuestionAnswering
+from bert_jax.models.heads import SpanClassifier
 from bert_jax.models.losses import cross_entropy
-from bert_jax.models.primitives import Module
+from bert_jax.models.model import Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks import answers
@@ -152,8 +151,9 @@ class Task(ExampleTask):
 
     # ---- The device side -------------------------------------------------------------------------------------------
 
-    def module(self, model: ModelConfig) -> Module:
-        return BertForQuestionAnswering(model, self.setting.bilstm_layers)
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        del dropout_rate
+        return (Part.of("qa_outputs", SpanClassifier),)
 
     def count(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["label_weights"])

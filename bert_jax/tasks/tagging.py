@@ -17,10 +17,9 @@ import numpy as np
 from bert_jax import configuration
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
-from bert_jax.models.config import ModelConfig
-from bert_jax.models.downstream import BertForTokenClassification
+from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import cross_entropy
-from bert_jax.models.primitives import Module
+from bert_jax.models.model import Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
@@ -121,9 +120,9 @@ class Task(ExampleTask):
     def features(self, length: int) -> BatchSpec:
         return {name: Feature((length,), "int32") for name in FEATURES[1:]}
 
-    def module(self, model: ModelConfig) -> Module:
-        rate = model.dropout_rate if self.config.dropout_rate is None else self.config.dropout_rate
-        return BertForTokenClassification(model, len(self.setting.labels), rate, self.setting.bilstm_layers)
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        number = len(self.setting.labels)
+        return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
 
     def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
         """Also the number and the probability of the likeliest label of every position [B, L]."""

@@ -11,13 +11,13 @@ import pytest
 from bert_jax.checkpoints import saving
 from bert_jax.checkpoints.integrity import check_step, write_lists
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from tests.benchmarks.bench_step import train_step
 
 EVERY = 100  # steps
 CONFIGS = {
-    "2 x 128, 32 rows": (ModelConfig(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0), 32, 20),
-    "12 x 768, 8 rows": (ModelConfig(30522, dropout_rate=0.0, attention_dropout_rate=0.0), 8, 3),
+    "2 x 128, 32 rows": (bert.Config(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0), 32, 20),
+    "12 x 768, 8 rows": (bert.Config(30522, dropout_rate=0.0, attention_dropout_rate=0.0), 8, 3),
 }
 
 

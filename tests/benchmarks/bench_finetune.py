@@ -21,7 +21,7 @@ def ours(size: str, length: int, steps: int) -> float:
     import jax
     import numpy as np
 
-    from bert_jax.models.config import ModelConfig
+    from bert_jax.models.encoders import bert
     from bert_jax.tasks.base import KIND, Setting
     from bert_jax.tasks.classification import Config, Task
     from bert_jax.text.wordpiece import WordPiece
@@ -32,7 +32,7 @@ def ours(size: str, length: int, steps: int) -> float:
     from bert_jax.training.step import make_train_step, metric_names
 
     layers, hidden, heads = SIZES[size]
-    model = ModelConfig(VOCABULARY, hidden, layers, heads, 4 * hidden, 512)
+    model = bert.Config(VOCABULARY, hidden, layers, heads, 4 * hidden, 512)
     words = " ".join(["a"] * (length - 2))
     example = [{"id": str(i), "text": words, "label": str(i % 2)} for i in range(BATCH)]
     tokenizer = WordPiece(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"))

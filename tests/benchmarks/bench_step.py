@@ -17,8 +17,8 @@ def train_step(config: Any, rows: int = 32) -> tuple[Callable[..., Any], Any, An
     import jax.numpy as jnp
     import numpy as np
 
-    from bert_jax.models.bert import BertForPreTraining, fresh_params
     from bert_jax.models.losses import cross_entropy
+    from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model, fresh_params
     from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 
     rng = np.random.default_rng(0)
@@ -27,8 +27,9 @@ def train_step(config: Any, rows: int = 32) -> tuple[Callable[..., Any], Any, An
     tx, params = make_optimizer(OptimizerConfig()), fresh_params(config)
 
     def loss(weights):
-        ones, first = jnp.ones_like(ids), jnp.zeros((rows, 1), jnp.int32)
-        out = BertForPreTraining(config).apply({"params": weights}, ids, 0 * ids, ones, positions, first)
+        batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": jnp.ones_like(ids)}
+        batch |= {"masked_positions": positions, "cls_positions": jnp.zeros((rows, 1), jnp.int32)}
+        out = Model(config, (POOLER, LM_HEAD, NSP_HEAD)).apply({"params": weights}, batch)
         return cross_entropy(out["mlm_logits"], labels, jnp.ones(labels.shape))[0].value / labels.size
 
     @jax.jit
@@ -43,9 +44,9 @@ def measure(steps: int = 30) -> dict[str, float]:
     """A 2 x 128 BERT, 8,192 pieces, 32 rows of 128 positions with 19 predictions, float32, no dropout."""
     import jax
 
-    from bert_jax.models.config import ModelConfig
+    from bert_jax.models.encoders import bert
 
-    config = ModelConfig(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0)
+    config = bert.Config(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0)
     step, params, state = train_step(config)
     for _ in range(3):
         params, state = jax.block_until_ready(step(params, state))

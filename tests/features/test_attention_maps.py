@@ -10,10 +10,10 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.features.attention_maps import attention_maps
 from bert_jax.interchange.workdir import TrainedModel
-from bert_jax.models.bert import fresh_params
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
+from bert_jax.models.model import fresh_params
 
-CONFIG = ModelConfig(
+CONFIG = bert.Config(
     vocab_size=30, hidden_size=16, num_layers=2, num_heads=4, mlp_dim=32, max_length=12, initializer_range=0.5
 )
 IDS = [np.array([2, 7, 9, 3, 11, 3]), np.array([2, 25, 3])]

@@ -18,7 +18,7 @@ from bert_jax.features.layers import LAYERS
 from bert_jax.features.reading import read_features
 from bert_jax.features.run import Request, write_features
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny
@@ -28,7 +28,7 @@ CONFIG = tiny(vocab_size=TOKENIZER.size, num_layers=4, hidden_size=24, mlp_dim=1
 PARAMS = random_params(CONFIG)
 ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
 TEXTS = ["a bank.", "abc dé, river", "h", "a b c d e f g h a b c d", "bank bank river", "fed cab", "gaga"]
-ALL = jax.jit(functools.partial(BertEncoder(CONFIG).apply, hidden_states="all"))
+ALL = jax.jit(functools.partial(bert.Encoder(CONFIG).apply, hidden_states="all"))
 LAST_ALL_MEAN = ("last", "all", "mean")  # compiled once for all tests
 ONE = jax.devices()[:1]
 ITEMS = [Item(str(i), text) for i, text in enumerate(TEXTS)]
@@ -38,7 +38,8 @@ def hidden_states(ids: np.ndarray, types: np.ndarray | None = None) -> np.ndarra
     """[N + 1, T, D] of one text by itself."""
     row = np.pad(ids, (0, 32 - len(ids)))[None]
     types = np.zeros_like(row) if types is None else np.pad(types, (0, 32 - len(types)))[None]
-    return np.asarray(ALL({"params": ENCODER.params}, row, types, np.arange(32)[None] < len(ids)))[:, 0, : len(ids)]
+    batch = {"input_ids": row, "token_type_ids": types.reshape(1, -1), "attention_mask": np.arange(32)[None] < len(ids)}
+    return np.asarray(ALL({"params": ENCODER.params}, batch).hidden)[:, 0, : len(ids)]
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ from bert_jax.features.extract import Encoder, Extractor
 from bert_jax.features.inputs import Input
 from bert_jax.features.neighbours import check_layer, find_neighbours, marked, whole_word
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.encoders import bert
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny
@@ -35,7 +35,7 @@ OTHERS = ["The embankment is high.", "Banks are closed on Sunday.", "Nothing to 
 TOKENIZER = WordPiece((*learn_wordpiece(RIVER + MONEY + OTHERS, 150, min_frequency=1),))
 CONFIG = tiny(vocab_size=TOKENIZER.size, hidden_size=24, mlp_dim=16)
 PARAMS = random_params(CONFIG)
-APPLY = jax.jit(BertEncoder(CONFIG).apply)
+APPLY = jax.jit(bert.Encoder(CONFIG).apply)
 ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
 
 
@@ -54,7 +54,8 @@ def plain_vector(text: str, word: str) -> np.ndarray:
     encoded = TOKENIZER.encode(text)
     row, length = np.pad(encoded.input_ids, (0, 32 - len(encoded.input_ids)))[None], len(encoded.input_ids)
     mask = (np.arange(32) < length)[None]
-    sequence = APPLY({"params": ENCODER.params}, row, np.zeros_like(row), mask)
+    batch = {"input_ids": row, "token_type_ids": np.zeros_like(row), "attention_mask": mask}
+    sequence = APPLY({"params": ENCODER.params}, batch).sequence
     [match] = re.finditer(rf"\b{word}\b", text, re.IGNORECASE)
     places = [i for i, (a, b) in enumerate(encoded.offsets) if b > a and match.start() <= a and b <= match.end()]
     vector = np.asarray(sequence)[0, places].mean(axis=0)

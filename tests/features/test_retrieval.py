@@ -19,9 +19,9 @@ from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
 from bert_jax.features.retrieval import Request, TextEncoder, bm25, padded, retrieve, words
 from bert_jax.interchange.workdir import load_trained
-from bert_jax.models.bert import fresh_params
-from bert_jax.models.config import ModelConfig
-from bert_jax.models.sentence import BertForSentenceEmbedding
+from bert_jax.models.encoders import bert
+from bert_jax.models.heads import SentenceVector
+from bert_jax.models.model import Model, Part, fresh_params
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
@@ -40,7 +40,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder.mkdir()
     tokenizer = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
     tokenizer.save(folder / tokenizer.file_name)
-    model = ModelConfig(tokenizer.size, 16, 1, 2, 32, 64, initializer_range=0.5)
+    model = bert.Config(tokenizer.size, 16, 1, 2, 32, 64, initializer_range=0.5)
     facts = {"model": dataclasses.asdict(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     save_params(str(folder), jax.tree.map(np.asarray, fresh_params(model)), facts)
     return str(folder)
@@ -65,8 +65,13 @@ def test_vectors_come_in_the_order_of_the_texts(workdir: str, pooling: Any) -> N
     encode = TextEncoder(trained, pooling, 64, batch_size=8)
     texts = ["a b c d e f g " * n for n in (3, 1, 9)] + list(DOCUMENTS.values())
     found = encode(texts)
-    model = BertForSentenceEmbedding(trained.config, pooling)
-    apply = jax.jit(lambda ids, mask: model.apply({"params": trained.params}, ids, jnp.zeros_like(ids), mask))
+    model = Model(trained.config, (Part.of("sentence_vector", SentenceVector, pooling=pooling),))
+
+    @jax.jit
+    def apply(ids, mask):
+        batch = {"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), "attention_mask": mask}
+        return model.apply({"params": trained.params}, batch)
+
     for row in (0, 2, 5, len(texts) - 1):
         encoded = trained.tokenizer.encode(texts[row], None, 64)
         ids, mask = (jnp.asarray(x)[None] for x in (encoded.input_ids, encoded.attention_mask))

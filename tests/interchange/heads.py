@@ -10,12 +10,8 @@ from flax import linen as nn
 
 from bert_jax.interchange.architectures import Head
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.downstream import (
-    BertForMultipleChoice,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bert_jax.models.heads import ChoiceClassifier, Classifier, SpanClassifier
+from bert_jax.models.model import POOLER, Model, Part
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params
@@ -40,13 +36,14 @@ HEADS = {
 
 def module_of(head: Head, config: ModelConfig) -> Any:
     """The module of ours that has the parts of ``head``, and none that it lacks; None for pretraining ones."""
-    modules: dict[str, Any] = {
-        "BertForSequenceClassification": lambda: BertForSequenceClassification(config, head.num_outputs),
-        "BertForTokenClassification": lambda: BertForTokenClassification(config, head.num_outputs),
-        "BertForQuestionAnswering": lambda: BertForQuestionAnswering(config),
-        "BertForMultipleChoice": lambda: BertForMultipleChoice(config),
+    number = head.num_outputs
+    parts: dict[str, tuple[Part, ...]] = {
+        "BertForSequenceClassification": (POOLER, Part.of("classifier", Classifier, num_outputs=number)),
+        "BertForTokenClassification": (Part.of("classifier", Classifier, num_outputs=number, vectors="sequence"),),
+        "BertForQuestionAnswering": (Part.of("qa_outputs", SpanClassifier),),
+        "BertForMultipleChoice": (POOLER, Part.of("classifier", ChoiceClassifier)),
     }
-    return modules[head.architecture]() if head.architecture in modules else None
+    return Model(config, parts[head.architecture]) if head.architecture in parts else None
 
 
 def params_of(head: Head, config: ModelConfig, seed: int = 0) -> Any:
@@ -55,7 +52,8 @@ def params_of(head: Head, config: ModelConfig, seed: int = 0) -> Any:
     if module is None:
         return {part: tree for part, tree in random_params(config, seed).items() if part in head.parts}
     ids = np.ones((1, 2, 4) if "MultipleChoice" in head.architecture else (1, 4), np.int32)
-    shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), ids, ids * 0, ids))["params"])
+    batch = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids}
+    shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), batch))["params"])
     rng = np.random.default_rng(seed)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:

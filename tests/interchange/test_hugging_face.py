@@ -22,7 +22,7 @@ from bert_jax.interchange import hugging_face, tensors
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.interchange.tokenizer_files import is_padded
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.storage import files
 from bert_jax.storage.sums import SUMS
@@ -329,7 +329,7 @@ def test_what_is_wrong_is_named(copy: Path, spoil: Any, message: str) -> None:
 
 def test_the_card_is_markdown_with_front_matter() -> None:
     facts = {
-        "model": dataclasses.asdict(ModelConfig(64)),
+        "model": dataclasses.asdict(bert.Config(64)),
         "lowercase": True,
         "corpus_fingerprint": "c0ffee",
         "vocabulary_sha256": "beef",

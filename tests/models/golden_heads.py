@@ -62,9 +62,9 @@ def loss_of(kind: str, config: ModelConfig, params: Any, batch: Any) -> tuple[ja
     if module is None:
         outputs = module_outputs(params, config, inputs, HEADS[kind])
     else:
-        outputs = module.apply({"params": params}, **inputs)
+        outputs = module.apply({"params": params}, inputs)
     if kind == "encoder":
-        kept = {"sequence": outputs["sequence"], "pooled": outputs["pooled"][:, 0]}
+        kept = {"sequence": outputs["sequence"], "pooled": outputs["pooled"]}
         return sum(jnp.sum(x * batch[f"{name}_weights"]) / ROWS for name, x in kept.items()), kept  # type: ignore[return-value]
     if kind == "span_qa":
         kept = {name: outputs[name] for name in ("start_logits", "end_logits")}

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
+from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model
 
 TINY: dict[str, Any] = {
     "vocab_size": 64,
@@ -24,13 +25,18 @@ TINY: dict[str, Any] = {
 
 
 def tiny(**fields: Any) -> ModelConfig:
-    return ModelConfig(**(TINY | fields))
+    return bert.Config(**(TINY | fields))
+
+
+def pretraining(config: ModelConfig) -> Model:
+    """Return the model of BERT's own pretraining."""
+    return Model(config, (POOLER, LM_HEAD, NSP_HEAD))
 
 
 def random_batch(
     seed: int = 0, rows: int = 4, length: int = 16, masked: int = 3, vocab: int = 64
 ) -> dict[str, np.ndarray]:
-    """Rows of different lengths, padded; the inputs of ``BertForPreTraining``."""
+    """Rows of different lengths, padded; the inputs of ``pretraining``."""
     rng = np.random.default_rng(seed)
     lengths = np.linspace(length, length // 2, rows).astype(int)
     mask = np.arange(length)[None, :] < lengths[:, None]
@@ -62,7 +68,7 @@ def random_params(config: ModelConfig, seed: int = 0) -> Any:
 @functools.cache
 def _drawn(config: ModelConfig, seed: int) -> Any:
     batch = random_batch(vocab=config.vocab_size)
-    shapes = jax.eval_shape(lambda: nn.unbox(BertForPreTraining(config).init(jax.random.key(0), **batch))["params"])
+    shapes = jax.eval_shape(lambda: nn.unbox(pretraining(config).init(jax.random.key(0), batch))["params"])
     rng = np.random.default_rng(seed)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
@@ -72,9 +78,9 @@ def _drawn(config: ModelConfig, seed: int) -> Any:
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def loss(model: BertForPreTraining, params: Any, batch: Any, targets: Any, rng: Any = None) -> jax.Array:
+def loss(model: Model, params: Any, batch: Any, targets: Any, rng: Any = None) -> jax.Array:
     """Mean over masked positions plus mean over pairs, written out."""
-    out = model.apply({"params": params}, **batch, rng=rng)
+    out = model.apply({"params": params}, batch, rng)
     assert isinstance(out, dict)
     weights = targets["masked_weights"]
     nll = _nll(out["mlm_logits"], targets["masked_labels"])

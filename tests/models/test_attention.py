@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.attention import HIDDEN, packed_bias, padding_bias
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.encoders.bert import Encoder
+from bert_jax.models.masks import HIDDEN, packed_bias, padding_bias
 from tests.models.helpers import as_jax, random_params, tiny
 
 LENGTH = 10
@@ -21,7 +21,8 @@ def influence(**inputs: Any) -> np.ndarray:
 
     @jax.jit
     def run(ids: jax.Array) -> jax.Array:
-        return BertEncoder(tiny()).apply({"params": PARAMS}, ids, ZEROS, **inputs)  # type: ignore[return-value]
+        batch = {"input_ids": ids, "token_type_ids": ZEROS, **inputs}
+        return Encoder(tiny()).apply({"params": PARAMS}, batch).sequence  # type: ignore[union-attr, no-any-return]
 
     before = run(IDS)
     changed = [run(IDS.at[0, key].set(5 + (IDS[0, key] + 7) % 50)) for key in range(LENGTH)]
@@ -57,9 +58,11 @@ def test_packed_pairs_do_not_see_each_other() -> None:
 def test_a_packed_row_gives_what_its_pairs_give_alone() -> None:
     ids = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]])
     positions = jnp.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])
-    model, variables = BertEncoder(tiny()), {"params": PARAMS}
-    packed = model.apply(variables, IDS, ZEROS, (ids > 0).astype(jnp.int32), positions, ids)
+    model, variables = Encoder(tiny()), {"params": PARAMS}
+    row = {"input_ids": IDS, "token_type_ids": ZEROS, "attention_mask": (ids > 0).astype(jnp.int32)}
+    packed: Any = model.apply(variables, {**row, "position_ids": positions, "sequence_ids": ids})
     for start, stop in ((0, 4), (4, 9)):
         part = IDS[:, start:stop]
-        alone = model.apply(variables, part, jnp.zeros_like(part), jnp.ones_like(part))
-        np.testing.assert_allclose(packed[:, start:stop], alone, atol=1e-5)  # type: ignore[index]
+        row = {"input_ids": part, "token_type_ids": jnp.zeros_like(part), "attention_mask": jnp.ones_like(part)}
+        alone: Any = model.apply(variables, row)
+        np.testing.assert_allclose(packed.sequence[:, start:stop], alone.sequence, atol=1e-5)

@@ -10,12 +10,11 @@ import pytest
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.encoders.bert import Encoder
 from bert_jax.models.layers import stack_layers, unstack_layers
-from tests.models.helpers import as_jax, loss, random_batch, random_params, random_targets, tiny
+from tests.models.helpers import as_jax, loss, pretraining, random_batch, random_params, random_targets, tiny
 
 RNG = RowRng.create(0, 3, jnp.arange(4))
 
@@ -23,7 +22,7 @@ RNG = RowRng.create(0, 3, jnp.arange(4))
 @functools.cache
 def value_and_gradient(config: ModelConfig, dropout: bool = False) -> tuple[Any, Any]:
     """Of the same parameters for every config; the gradient as an unrolled model has it."""
-    model, params = BertForPreTraining(config), random_params(tiny())
+    model, params = pretraining(config), random_params(tiny())
     params = stack_layers(params) if config.layers == "scanned" else params
     batch, targets, rng = as_jax(random_batch()), as_jax(random_targets()), RNG if dropout else None
     value, gradient = jax.jit(jax.value_and_grad(lambda p: loss(model, p, batch, targets, rng)))(as_jax(params))
@@ -59,11 +58,11 @@ def test_remat_changes_nothing(layers: Any, remat: Any) -> None:
 
 
 def test_dropout_does_not_depend_on_the_micro_batch() -> None:
-    model, params, batch = BertForPreTraining(tiny()), as_jax(random_params(tiny())), as_jax(random_batch())
+    model, params, batch = pretraining(tiny()), as_jax(random_params(tiny())), as_jax(random_batch())
 
     @jax.jit
     def logits(part: Any, rng: RowRng | None) -> jax.Array:
-        return model.apply({"params": params}, **part, rng=rng)["mlm_logits"]  # type: ignore[call-overload, index, return-value]
+        return model.apply({"params": params}, part, rng)["mlm_logits"]  # type: ignore[call-overload, index, return-value]
 
     whole = logits(batch, RNG)
     assert float(jnp.abs(whole - logits(batch, None)).max()) > 0.1
@@ -86,17 +85,20 @@ def test_all_hidden_states() -> None:
     batch = as_jax(random_batch())
     ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     params = as_jax(random_params(tiny()))["encoder"]
-    states = BertEncoder(tiny()).apply({"params": params}, **ids, hidden_states="all")
-    scanned = BertEncoder(tiny(layers="scanned")).apply({"params": stack_layers(params)}, **ids, hidden_states="all")
-    assert isinstance(states, jax.Array)
+    read: Any = Encoder(tiny()).apply({"params": params}, ids, hidden_states="all")
+    scanned: Any = Encoder(tiny(layers="scanned")).apply({"params": stack_layers(params)}, ids, hidden_states="all")
+    states = read.hidden
     assert states.shape == (3, 4, 16, 32)
-    np.testing.assert_allclose(states, scanned, atol=1e-5)
-    np.testing.assert_array_equal(states[-1], BertEncoder(tiny()).apply({"params": params}, **ids))
+    np.testing.assert_allclose(states, scanned.hidden, atol=1e-5)
+    np.testing.assert_array_equal(states[-1], read.sequence)
+    alone: Any = Encoder(tiny()).apply({"params": params}, ids)
+    np.testing.assert_array_equal(states[-1], alone.sequence)
+    assert alone.hidden is None
 
 
 def test_initial_values() -> None:
     config = tiny(vocab_size=2000, hidden_size=64)
-    params = nn.unbox(jax.jit(BertForPreTraining(config).init)(jax.random.key(0), **random_batch()))["params"]
+    params = nn.unbox(jax.jit(pretraining(config).init)(jax.random.key(0), random_batch()))["params"]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = path[-1].key
         if name in ("bias", "output_bias", "scale"):
@@ -109,9 +111,7 @@ def test_initial_values() -> None:
 
 def test_every_parameter_has_logical_axes() -> None:
     for layers, leading in (("unrolled", ()), ("scanned", ("layers",))):
-        boxed = jax.eval_shape(BertForPreTraining(tiny(layers=layers)).init, jax.random.key(0), **random_batch())[
-            "params"
-        ]
+        boxed = jax.eval_shape(pretraining(tiny(layers=layers)).init, jax.random.key(0), random_batch())["params"]
         boxes = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
         assert all(isinstance(b, nn.LogicallyPartitioned) and len(b.names) == b.value.ndim for b in boxes)
         encoder = boxed["encoder"]
@@ -137,4 +137,4 @@ def test_bfloat16_is_close_and_parameters_stay_float32() -> None:
 def test_rows_longer_than_the_positions_are_refused() -> None:
     batch = random_batch(length=40)
     with pytest.raises(UserError, match="rows of 40 positions exceed the model's 32"):
-        BertForPreTraining(tiny()).init(jax.random.key(0), **batch)
+        pretraining(tiny()).init(jax.random.key(0), batch)

@@ -10,6 +10,7 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.models.bilstm import BiLstm
+from tests.models.helpers import tiny
 
 D, F, LENGTH = 5, 4, 7
 LENGTHS = np.array([7, 4, 1])
@@ -18,13 +19,14 @@ X = np.random.default_rng(0).normal(size=(3, LENGTH, D)).astype(np.float32)
 
 
 def params_of(model: BiLstm) -> Any:
-    fresh = nn.unbox(model.init(jax.random.key(0), X, MASK))["params"]
+    fresh = nn.unbox(model.init(jax.random.key(0), {"sequence": X}, {"attention_mask": MASK}, None))["params"]
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), fresh)
 
 
 def run(model: BiLstm, params: Any, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return np.asarray(jax.jit(model.apply)({"params": params}, x, mask))
+    outputs: Any = jax.jit(model.apply)({"params": params}, {"sequence": x}, {"attention_mask": mask}, None)
+    return np.asarray(outputs["sequence"])
 
 
 def lstm(params: Any, sequence: np.ndarray) -> np.ndarray:
@@ -56,13 +58,13 @@ def expected(params: Any, num_layers: int) -> np.ndarray:
 
 def test_one_and_two_layers_are_the_equations() -> None:
     for num_layers in (1, 2):
-        model = BiLstm(F, num_layers)
+        model = BiLstm(tiny(), F, num_layers)
         params = params_of(model)
         np.testing.assert_allclose(run(model, params, X, MASK), expected(params, num_layers), atol=1e-6)
 
 
 def test_padding_is_neither_read_nor_written() -> None:
-    model = BiLstm(F, 2)
+    model = BiLstm(tiny(), F, 2)
     params = params_of(model)
     before = run(model, params, X, MASK)
     assert np.all(before[MASK == 0] == 0)
@@ -74,7 +76,7 @@ def test_padding_is_neither_read_nor_written() -> None:
 
 
 def test_every_token_reaches_every_other() -> None:
-    model = BiLstm(F, 1)
+    model = BiLstm(tiny(), F, 1)
     params = params_of(model)
     before = run(model, params, X, MASK)
     changed = X.copy()
@@ -87,7 +89,8 @@ def test_every_token_reaches_every_other() -> None:
 
 
 def test_fresh_parameters_are_small_uniform_and_shaped() -> None:
-    params = nn.unbox(BiLstm(16, 2).init(jax.random.key(0), jnp.zeros((1, 2, D)), jnp.ones((1, 2))))["params"]
+    model = BiLstm(tiny(), 16, 2)
+    params = nn.unbox(model.init(jax.random.key(0), {"sequence": X}, {"attention_mask": MASK}, None))["params"]
     assert params["layer_1"]["backward"]["kernel"].shape == (32, 64)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(params))
     assert 0.24 < largest <= 0.25

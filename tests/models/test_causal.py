@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.models.attention import HIDDEN, causal_bias, packed_bias, padding_bias
-from bert_jax.models.encoder import BertEncoder
+from bert_jax.models.encoders.bert import Encoder
 from bert_jax.models.heads import summary_positions
 from bert_jax.models.layers import stack_layers
+from bert_jax.models.masks import HIDDEN, causal_bias, packed_bias, padding_bias
 from tests.models.helpers import as_jax, random_params, tiny
 
 LENGTH = 10
@@ -27,7 +27,8 @@ def influence(**inputs: Any) -> np.ndarray:
 
     @jax.jit
     def run(ids: jax.Array) -> jax.Array:
-        return BertEncoder(CONFIG).apply({"params": PARAMS}, ids, ZEROS, **inputs)  # type: ignore[return-value]
+        batch = {"input_ids": ids, "token_type_ids": ZEROS, **inputs}
+        return Encoder(CONFIG).apply({"params": PARAMS}, batch).sequence  # type: ignore[union-attr, no-any-return]
 
     before = run(IDS)
     changed = [run(IDS.at[0, key].set(5 + (IDS[0, key] + 7) % 50)) for key in range(LENGTH)]
@@ -62,10 +63,12 @@ def test_packed_pairs_are_causal_each_by_itself() -> None:
 
 
 def test_scanned_layers_are_causal_too() -> None:
-    inputs = (IDS, ZEROS, jnp.ones_like(IDS))
-    unrolled = BertEncoder(CONFIG).apply({"params": PARAMS}, *inputs)
-    scanned = BertEncoder(tiny(attention="causal", num_layers=3, layers="scanned"))
-    np.testing.assert_allclose(scanned.apply({"params": stack_layers(PARAMS)}, *inputs), unrolled, atol=1e-5)  # type: ignore[arg-type]
+    batch = {"input_ids": IDS, "token_type_ids": ZEROS, "attention_mask": jnp.ones_like(IDS)}
+    unrolled: Any = Encoder(CONFIG).apply({"params": PARAMS}, batch)
+    scanned: Any = Encoder(tiny(attention="causal", num_layers=3, layers="scanned")).apply(
+        {"params": stack_layers(PARAMS)}, batch
+    )
+    np.testing.assert_allclose(scanned.sequence, unrolled.sequence, atol=1e-5)
 
 
 def test_the_vector_of_a_whole_sequence_has_seen_it() -> None:

@@ -1,14 +1,13 @@
 import jax
-import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
+from bert_jax.models.encoders.bert import SIZES
 from bert_jax.models.flops import train_flops_per_row
-from bert_jax.models.sizes import SIZES
+from tests.models.helpers import pretraining, random_batch
 
 COUNTS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108)}
 
@@ -16,12 +15,8 @@ COUNTS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 @pytest.mark.parametrize("size", COUNTS)
 def test_parameter_counts_are_the_published_ones(size: str, layers: str) -> None:
-    config = ModelConfig(vocab_size=30_522, **SIZES[size], layers=layers)
-    ids = jnp.zeros((1, 8), jnp.int32)
-    position = jnp.zeros((1, 1), jnp.int32)
-    shapes = nn.unbox(
-        jax.eval_shape(BertForPreTraining(config).init, jax.random.key(0), ids, ids, ids, position, position)
-    )
+    config = bert.Config(vocab_size=30_522, **SIZES[size], layers=layers)
+    shapes = nn.unbox(jax.eval_shape(pretraining(config).init, jax.random.key(0), random_batch()))
     count = {name: sum(leaf.size for leaf in jax.tree.leaves(tree)) for name, tree in shapes["params"].items()}
     encoder, whole = COUNTS[size]
     assert count["encoder"] + count["pooler"] == encoder
@@ -32,12 +27,12 @@ def test_the_released_small_sizes_are_all_there() -> None:
     assert sum(name[0] == "L" for name in SIZES) == 24
     assert SIZES["tiny"] == SIZES["L2_H128"] == {"num_layers": 2, "hidden_size": 128, "num_heads": 2, "mlp_dim": 512}
     for fields in SIZES.values():
-        build(ModelConfig, {"vocab_size": 10, **fields}, "model")
+        build(bert.Config, {"vocab_size": 10, **fields}, "model")
 
 
 def test_flops_match_the_published_model() -> None:
     def giga(size: str, length: int, masked: int) -> float:
-        return train_flops_per_row(ModelConfig(30_522, **SIZES[size]), length, masked) / 1e9
+        return train_flops_per_row(bert.Config(30_522, **SIZES[size]), length, masked) / 1e9
 
     assert giga("base", 128, 20) == pytest.approx(69.93, rel=1e-3)
     assert giga("base", 512, 76) == pytest.approx(300.87, rel=1e-3)
@@ -59,4 +54,4 @@ def test_flops_match_the_published_model() -> None:
 )
 def test_bad_fields_are_named(fields: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        ModelConfig(10, **fields)  # type: ignore[arg-type]
+        bert.Config(10, **fields)  # type: ignore[arg-type]

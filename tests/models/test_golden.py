@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from tests.models.golden import GOLDEN, loss_of
 
 
@@ -20,7 +20,7 @@ def test_what_torch_gave() -> None:
                 node = node.setdefault(folder, {})
             node[last] = stored[name]
     batch = {name.removeprefix("batch/"): stored[name] for name in stored.files if name.startswith("batch/")}
-    config = ModelConfig(64, hidden_size=32, num_layers=3, num_heads=4, mlp_dim=64, max_length=32)
+    config = bert.Config(64, hidden_size=32, num_layers=3, num_heads=4, mlp_dim=64, max_length=32)
     (loss, outputs), grads = jax.jit(jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True))(params)
     np.testing.assert_allclose(outputs["mlm_logits"], stored["mlm_logits"], atol=2e-5, rtol=0)
     np.testing.assert_allclose(outputs["nsp_logits"][:, 0], stored["nsp_logits"], atol=2e-5, rtol=0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interchange.transfer import leaf, put
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from tests.models.golden_heads import KINDS, SIZES, V, batch_of, golden, loss_of
 
 
@@ -20,7 +20,7 @@ def test_what_torch_gave(kind: str) -> None:
             put(params, name.removeprefix("params/"), stored[name])
     batch = batch_of(kind)
     batch = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in batch.items()}
-    config = ModelConfig(V, **SIZES)
+    config = bert.Config(V, **SIZES)
     quickly = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # to compile, not to run
     step = jax.jit(
         jax.value_and_grad(lambda p: loss_of(kind, config, p, batch), has_aux=True), compiler_options=quickly

@@ -13,29 +13,43 @@ import pytest
 from flax import linen as nn
 
 from bert_jax import catalogue
-from bert_jax.models import bert, downstream, probe, sentence
+from bert_jax.models import heads
+from bert_jax.models.bilstm import BiLstm
+from bert_jax.models.model import LM_HEAD, POOLER, Model, Part, encoder_file
 from bert_jax.models.primitives import ACTIVATIONS
-from tests.models.helpers import random_batch, tiny
+from tests.models.helpers import pretraining, random_batch, tiny
 
 CONFIG = tiny(dtype="bfloat16", num_layers=1)
 IDS = {name: random_batch()[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
 MASKED = IDS | {"masked_positions": random_batch()["masked_positions"]}
 CHOICES = {name: np.stack([ids, ids[::-1]], axis=1) for name, ids in IDS.items()}
+CAUSAL = tiny(dtype="bfloat16", num_layers=1, attention="causal")
 MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
-    "pretraining": (bert.BertForPreTraining(CONFIG), random_batch()),
-    "masked_lm": (bert.BertForMaskedLm(CONFIG), MASKED),
-    "causal": (bert.BertForMaskedLm(tiny(dtype="bfloat16", num_layers=1, attention="causal")), MASKED),
-    "classification": (downstream.BertForSequenceClassification(CONFIG, 3), IDS),
-    "regression": (downstream.BertForSequenceClassification(CONFIG, 1), IDS),
-    "bilstm": (downstream.BertForSequenceClassification(CONFIG, 3, bilstm_layers=1), IDS),
-    "tagging": (downstream.BertForTokenClassification(CONFIG, 5), IDS),
-    "span_qa": (downstream.BertForQuestionAnswering(CONFIG), IDS),
-    "multiple_choice": (downstream.BertForMultipleChoice(CONFIG), CHOICES),
+    "pretraining": (pretraining(CONFIG), random_batch()),
+    "masked_lm": (Model(CONFIG, (LM_HEAD,)), MASKED),
+    "causal": (Model(CAUSAL, (LM_HEAD,)), MASKED),
+    "classification": (Model(CONFIG, (POOLER, Part.of("classifier", heads.Classifier, num_outputs=3))), IDS),
+    "regression": (Model(CONFIG, (POOLER, Part.of("classifier", heads.Classifier))), IDS),
+    "bilstm": (
+        Model(CONFIG, (Part.of("bilstm", BiLstm), POOLER, Part.of("classifier", heads.Classifier, num_outputs=3))),
+        IDS,
+    ),
+    "tagging": (Model(CONFIG, (Part.of("classifier", heads.Classifier, num_outputs=5, vectors="sequence"),)), IDS),
+    "span_qa": (Model(CONFIG, (Part.of("qa_outputs", heads.SpanClassifier),)), IDS),
+    "multiple_choice": (Model(CONFIG, (POOLER, Part.of("classifier", heads.ChoiceClassifier))), CHOICES),
     "feature_tagging": (
-        probe.FeatureTagger(CONFIG, 5, layers="weighted_sum_all", lstm_size=8),
+        Model(
+            CONFIG,
+            (
+                Part.of("layer_mix", heads.LayerMix, layers="weighted_sum_all"),
+                Part.of("bilstm", BiLstm, features=8, steps="word_ids"),
+                Part.of("classifier", heads.Classifier, num_outputs=5, vectors="sequence"),
+            ),
+            trains_encoder=False,
+        ),
         IDS | {"word_ids": IDS["attention_mask"]},
     ),
-    "sentence_embeddings": (sentence.BertForSentenceEmbedding(CONFIG), IDS),
+    "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt")  # primitives that are never of bfloat16
 VECTORS = ("sequence", "pooled")  # outputs of bfloat16
@@ -56,7 +70,7 @@ def params() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     found = {}
     for kind, (module, inputs) in MODULES.items():
-        shapes = nn.unbox(jax.eval_shape(functools.partial(module.init, jax.random.key(0), **inputs)))["params"]
+        shapes = nn.unbox(jax.eval_shape(functools.partial(module.init, jax.random.key(0), inputs)))["params"]
         found[kind] = jax.tree.map(lambda x: rng.normal(0.0, 0.2, x.shape).astype(x.dtype), shapes)
     return {kind: {**tree, "encoder": found["pretraining"]["encoder"]} for kind, tree in found.items()}
 
@@ -69,7 +83,7 @@ def outputs(params: dict[str, Any]) -> dict[str, dict[str, jax.Array]]:
     @jax.jit
     def run(encoder: Any, heads: Any) -> Any:
         return {
-            kind: module.apply({"params": {**heads[kind], "encoder": encoder}}, **inputs)
+            kind: module.apply({"params": {**heads[kind], "encoder": encoder}}, inputs)
             for kind, (module, inputs) in MODULES.items()
         }
 
@@ -88,7 +102,7 @@ def test_what_is_float32(kind: str, params: dict[str, Any], outputs: dict[str, d
         assert np.mean(x == rounded) < 0.5, f"{name}: bfloat16 values in float32"
 
     def loss(params: Any) -> jax.Array:
-        outputs = module.apply({"params": params}, **inputs)
+        outputs = module.apply({"params": params}, inputs)
         return sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in outputs.values())
 
     made = [
@@ -106,15 +120,18 @@ def test_what_is_float32(kind: str, params: dict[str, Any], outputs: dict[str, d
     assert products.count(jnp.float32) == CONFIG.num_layers
 
 
-def test_every_module_is_here() -> None:
-    rooms = [catalogue.find("models", name) for name in catalogue.parts("models")]
+def test_every_head_is_here() -> None:
+    files = [catalogue.find("models", name) for name in catalogue.parts("models")]
+    files += [encoder_file(name) for name in catalogue.parts("models.encoders", having="Encoder")]
     whole = {
         kind
-        for room in rooms
-        for name, kind in vars(room).items()
-        if name.startswith(("BertFor", "FeatureTagger")) and issubclass(kind, nn.Module)
+        for file in files
+        for kind in vars(file).values()
+        if isinstance(kind, type) and issubclass(kind, heads.Head) and kind is not heads.Head
     }
-    assert whole == {type(module) for module, _ in MODULES.values()}
+    roles = {"Pooler": heads.Pooler, "LmHead": heads.LmHead}
+    here = {part.head for module, _ in MODULES.values() for part in module.parts}
+    assert whole == {roles[head] if isinstance(head, str) else head for head in here}
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])

@@ -8,10 +8,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, fill_mask
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.wordpiece import WordPiece
-from tests.models.helpers import random_params, tiny
+from tests.models.helpers import pretraining, random_params, tiny
 
 WORDS = ["the", "cat", "dog", "sees", "a", "river", "and", "some", "bread", "old", "king", "red", "house"]
 TOKENIZER = WordPiece((*SPECIAL_TOKENS, *WORDS, "##s", "."))
@@ -23,14 +22,9 @@ TEXTS = ("the [MASK] sees a river.", "[MASK] old king and the [MASK] dogs [MASK]
 def softmax_of(text: str) -> np.ndarray:
     """The model applied to one text without padding, every position at once [L, V]."""
     ids = np.asarray([TOKENIZER.encode(text, special_tokens_in_text=True).input_ids], np.int32)
-    logits = jax.jit(BertForPreTraining(CONFIG).apply)(
-        {"params": PARAMS},
-        input_ids=ids,
-        token_type_ids=np.zeros_like(ids),
-        attention_mask=np.ones_like(ids),
-        masked_positions=np.arange(ids.shape[1], dtype=np.int32)[None],
-        cls_positions=np.zeros((1, 1), np.int32),
-    )["mlm_logits"]
+    everywhere = np.arange(ids.shape[1], dtype=np.int32)[None]
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1, "masked_positions": everywhere}
+    logits = jax.jit(pretraining(CONFIG).apply)({"params": PARAMS}, batch)["mlm_logits"]
     return np.asarray(jax.nn.softmax(logits))[0][ids[0] == TOKENIZER.mask_id]
 
 

@@ -13,7 +13,7 @@ from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.rows.rows_config import Packing
 from bert_jax.task import Variables
@@ -38,7 +38,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, WordPiece]:
 
 def objective(text: tuple[Corpus, WordPiece], dtype: str, packing: Packing = "packed") -> Objective:
     corpus, tokenizer = text
-    model = ModelConfig(tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype)
+    model = bert.Config(tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype)
     return Objective(Config(packing=packing), corpus, tokenizer, model, {"phase1": LENGTH}, seed=0)
 
 

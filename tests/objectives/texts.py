@@ -13,7 +13,7 @@ from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.task import Task, Variables
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
@@ -37,7 +37,7 @@ def make_text(folder: Path) -> Text:
 def objective(room: ModuleType, text: Text, attention: Any = "bidirectional", **config: Any) -> Any:
     """``room.Objective`` on rows of 64, with a 1 x 32 model."""
     corpus, tokenizer = text
-    model = ModelConfig(
+    model = bert.Config(
         tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, attention=attention
     )
     return room.Objective(room.Config(**config), corpus, tokenizer, model, {"phase1": LENGTH}, seed=0)

@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.interchange import names
-from bert_jax.models.bert import BertForMaskedLm, fresh_params
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.models.losses import cross_entropy
+from bert_jax.models.model import LM_HEAD, Model, encoder_of, fresh_params
 from bert_jax.objectives.ltr import next_token_weights
 from tests.models.golden import batch_of
 
@@ -47,7 +48,7 @@ def leaf(tree, path: str):
 
 
 def ours(model, config: ModelConfig, dtype: str):
-    """Their parameters as the tree of ``BertForMaskedLm``."""
+    """Their parameters as the tree of an encoder under ``LM_HEAD``."""
     shapes = jax.eval_shape(lambda: fresh_params(dataclasses.replace(config, dtype="float32")))
     parameters, params = dict(model.named_parameters()), {}
     for entry in names.entries(config.num_layers):
@@ -75,24 +76,20 @@ def test_outputs_and_gradients(dtype: str, tolerance: float, gradient_tolerance:
     # Theirs again, for they reckon their own in float32 throughout.
     expected_loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].transpose(1, 2), labels[:, 1:])
     expected_loss.backward()
-    config = ModelConfig(V, 32, 3, 4, 64, P, dtype=dtype, attention="causal")
+    config = bert.Config(V, 32, 3, 4, 64, P, dtype=dtype, attention="causal")
     rows, length = batch["input_ids"].shape
     positions = np.broadcast_to(np.arange(length - 1, dtype=np.int32), (rows, length - 1))
     inputs = {n: jnp.asarray(v) for n, v in batch.items() if n != "row_weights"}
     with jax.enable_x64(dtype == "float64"):
-        params, module = ours(model, config, dtype), BertForMaskedLm(config)
+        params, module = ours(model, config, dtype), Model(config, (LM_HEAD,))
 
         def loss_of(params):
-            logits = module.apply({"params": params}, **inputs, masked_positions=positions)["mlm_logits"]
+            logits = module.apply({"params": params}, {**inputs, "masked_positions": positions})["mlm_logits"]
             nll, _ = cross_entropy(logits, inputs["input_ids"][:, 1:], next_token_weights(batch | inputs))
             return nll.value / nll.count, logits
 
         (loss, logits), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
-        hidden = module.apply(
-            {"params": params},
-            *inputs.values(),
-            method=lambda m, *a: m.encoder(*a, hidden_states="all"),
-        )
+        hidden = encoder_of(config).apply({"params": params["encoder"]}, inputs, hidden_states="all").hidden
     for mine, expected in zip(hidden, out.hidden_states, strict=True):
         np.testing.assert_allclose(np.asarray(mine)[real], expected.detach().numpy()[real], atol=tolerance, rtol=0)
     shown = real[:, :-1]
@@ -116,11 +113,11 @@ def test_the_power_check() -> None:
     model = theirs(torch.float32)
     ids = np.random.default_rng(0).integers(5, V, (2, 12)).astype(np.int32)
     expected = model(torch.tensor(ids).long()).logits.detach().numpy()
-    config = ModelConfig(V, 32, 3, 4, 64, P)
+    config = bert.Config(V, 32, 3, 4, 64, P)
     for attention, low, high in (("causal", 0.0, 2e-5), ("bidirectional", 0.1, np.inf)):
-        module = BertForMaskedLm(dataclasses.replace(config, attention=attention))
+        module = Model(dataclasses.replace(config, attention=attention), (LM_HEAD,))
         positions = np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12))
-        found = module.apply(
-            {"params": ours(model, config, "float32")}, ids, np.zeros_like(ids), np.ones_like(ids), positions
-        )["mlm_logits"]
+        batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
+        params = ours(model, config, "float32")
+        found = module.apply({"params": params}, {**batch, "masked_positions": positions})["mlm_logits"]
         assert low <= np.abs(found - expected).max() <= high

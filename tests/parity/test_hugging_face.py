@@ -19,8 +19,8 @@ from bert_jax.cli.main import run
 from bert_jax.corpora.store import Corpus
 from bert_jax.interchange import names
 from bert_jax.interchange.hugging_face import export_model, import_model
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import stack_layers, unstack_layers
+from bert_jax.models.model import encoder_of
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -98,13 +98,7 @@ def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dty
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), imported.params)
         params = stack_layers(params) if layers == "scanned" else params
         (found, outputs), grads = jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True)(params)
-        hidden = BertForPreTraining(config).apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
-            method=lambda m, *a: m.encoder(*a, hidden_states="all"),
-        )
+        hidden = encoder_of(config).apply({"params": params["encoder"]}, batch, hidden_states="all").hidden
     real = batch["attention_mask"] > 0
     for ours, their_hidden in zip(hidden, out.hidden_states, strict=True):
         np.testing.assert_allclose(np.asarray(ours)[real], their_hidden.detach().numpy()[real], atol=tolerance, rtol=0)

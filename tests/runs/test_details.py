@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import catalogue
 from bert_jax.interchange.workdir import TrainedModel
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.details import MAX_TOKENS, write_details
 from bert_jax.runs.prediction import Predictor
@@ -25,7 +25,7 @@ def untrained(name, examples):
     room = catalogue.find("tasks", name, having="Task")
     texts = [str(value) for example in examples for value in example.values()]
     tokenizer = WordPiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
-    model = ModelConfig(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
+    model = bert.Config(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
     labels = LABELS.get(name, ())
     setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, buckets="none")
     params = jax.jit(room.Task(room.Config(), setting).init)(jax.random.key(0)).params

@@ -12,8 +12,9 @@ from bert_jax.checkpoints.restoring import read_params
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models.bert import fresh_params
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
+from bert_jax.models.model import fresh_params
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting.observer import Observer, RunObserver
 from bert_jax.rows.loader import LoaderConfig
@@ -78,7 +79,7 @@ def tokenizer() -> WordPiece:
 
 @pytest.fixture(scope="module")
 def model(tokenizer: WordPiece) -> tuple[ModelConfig, Any]:
-    config = ModelConfig(tokenizer.size, 16, 1, 2, 32, 32, dropout_rate=0.0, attention_dropout_rate=0.0)
+    config = bert.Config(tokenizer.size, 16, 1, 2, 32, 32, dropout_rate=0.0, attention_dropout_rate=0.0)
     return config, fresh_params(config)
 
 
@@ -92,7 +93,7 @@ def score(folder: Path, tokenizer: WordPiece, model: ModelConfig, params: Any, *
 def test_a_frozen_probe_tells_a_sound_encoder_from_a_broken_one(
     changes: dict[str, Any], data: Path, tokenizer: WordPiece
 ) -> None:
-    config = ModelConfig(tokenizer.size, 16, 1, 2, 32, 32, **changes)
+    config = bert.Config(tokenizer.size, 16, 1, 2, 32, 32, **changes)
     params = fresh_params(config)
     sound = score(data, tokenizer, config, params)
     broken = score(data, tokenizer, config, jax.tree.map(lambda x: 0 * x, params))

@@ -227,7 +227,7 @@ def test_an_argument_that_a_recipe_does_not_take(tmp_path):
 def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.checkpoints.saving import CheckpointConfig
     from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
-    from bert_jax.models.config import ModelConfig
+    from bert_jax.models.encoders import bert
     from bert_jax.objectives.mlm_nsp import Config
     from bert_jax.rows.loader import LoaderConfig
     from bert_jax.rows.masking import MaskingConfig
@@ -238,7 +238,7 @@ def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.training.schedules import ScheduleConfig
 
     page = (Path(__file__).parents[2] / "configs" / "README.md").read_text()
-    groups = (CorpusConfig, PartConfig, VocabularyConfig, ModelConfig, Config, Settings, LoaderConfig, MaskingConfig)
+    groups = (CorpusConfig, PartConfig, VocabularyConfig, bert.Config, Config, Settings, LoaderConfig, MaskingConfig)
     groups += (CheckpointConfig, TrainingConfig, MeshConfig, OptimizerConfig, ScheduleConfig)
     keys = {field.name for group in groups for field in dataclasses.fields(group)}
     assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.tasks.base import KIND, Setting
 from bert_jax.tasks.span_qa import Config, Task
 from bert_jax.text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ def make_task(
     splits: dict[str, Iterable[dict[str, Any]]], using: Tokenizer | None = None, max_length: int = 384, **options: Any
 ) -> Task:
     using = using or tokenizer()
-    model = ModelConfig(vocab_size=using.size, hidden_size=8, num_layers=1, num_heads=1, mlp_dim=8, max_length=384)
+    model = bert.Config(vocab_size=using.size, hidden_size=8, num_layers=1, num_heads=1, mlp_dim=8, max_length=384)
     setting = Setting({k: tuple(v) for k, v in splits.items()}, using, model, (), max_length, 4, buckets="none")
     return Task(Config(**options), setting)
 

@@ -13,8 +13,8 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.workdir import load_trained
-from bert_jax.models.bert import fresh_params
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
+from bert_jax.models.model import fresh_params
 from bert_jax.reporting import run_record
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.classification import Config, Task
@@ -86,7 +86,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir with one checkpoint of a fresh model."""
     workdir = tmp_path_factory.mktemp("pretrained")
     tokenizer = toy_tasks.make_tokenizer()
-    model = ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, initializer_range=0.1)
+    model = bert.Config(tokenizer.size, 32, 1, 2, 64, 32, initializer_range=0.1)
     facts = {"model": dataclasses.asdict(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     tokenizer.save(workdir / tokenizer.file_name)
     save_params(str(workdir), jax.tree.map(np.asarray, fresh_params(model)), facts)

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
@@ -56,7 +56,7 @@ def make(tokenizer: WordPiece, splits: dict[str, Any], config: Config = GIVEN, *
     return Task(
         config,
         Setting(
-            splits, tokenizer, ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, **model), (), 16, ROWS, buckets="none"
+            splits, tokenizer, bert.Config(tokenizer.size, 32, 1, 2, 64, 32, **model), (), 16, ROWS, buckets="none"
         ),
     )
 

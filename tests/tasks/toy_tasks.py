@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax import catalogue
 from bert_jax.cli.main import run
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
@@ -84,7 +84,7 @@ def make_task(
     module = catalogue.find("tasks", name, having="Task")
     own = module.Config(**(config or {}))
     tokenizer = make_tokenizer()
-    shape = ModelConfig(tokenizer.size, 32, 1, 2, 64, 32, **model)
+    shape = bert.Config(tokenizer.size, 32, 1, 2, 64, 32, **model)
     found = {split: tuple(examples) for split, examples in splits.items()}
     labels = module.Task.labels(own, found["train"])
     task: ExampleTask = module.Task(own, Setting(found, tokenizer, shape, labels, max_length, 16, frozen=frozen))

@@ -12,7 +12,7 @@ from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
@@ -53,7 +53,7 @@ def one_update(
 ) -> tuple[dict[str, float], Any]:
     """Metrics and first moments (a tenth of the gradient, unclipped) after one step on a batch of uneven masks."""
     corpus, tokenizer = text
-    config = ModelConfig(
+    config = bert.Config(
         tokenizer.size, 32, 1, 2, 64, 32, **{"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
     )
     task = Objective(Config(), corpus, tokenizer, config, {"phase1": 32}, seed=0)
@@ -128,7 +128,7 @@ def test_meshes_that_do_not_fit() -> None:
 def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, WordPiece]) -> None:
     corpus, tokenizer = text
     odd = dataclasses.replace(
-        ModelConfig(tokenizer.size, 32, 1, 2, 64, 32), vocab_size=tokenizer.size + tokenizer.size % 2 + 1
+        bert.Config(tokenizer.size, 32, 1, 2, 64, 32), vocab_size=tokenizer.size + tokenizer.size % 2 + 1
     )
     task = Objective(Config(), corpus, tokenizer, odd, {"phase1": 32}, seed=0)
     mesh = meshes.make_mesh(MeshConfig(data=-1, tensor=2))

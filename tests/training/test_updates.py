@@ -13,15 +13,15 @@ import pytest
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.models.bert import fresh_params
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.models.layers import stack_layers, unstack_layers
+from bert_jax.models.model import fresh_params
 from bert_jax.reporting.run_record import as_begun, write_run
 from bert_jax.runs.pretraining import Settings
 from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 
-TINY = ModelConfig(50, hidden_size=8, num_layers=2, num_heads=2, mlp_dim=16, max_length=8)
+TINY = bert.Config(50, hidden_size=8, num_layers=2, num_heads=2, mlp_dim=16, max_length=8)
 N, W, PEAK = 100, 10, 2.0
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.configuration import build
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm_nsp
 from bert_jax.runs import pretraining
 from tests import toy
@@ -68,7 +68,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 def whole(config: dict[str, Any]) -> dict[str, Any]:
     """Return ``config`` with every key that a component has, also those whose default stands."""
     tree = dataclasses.asdict(build(pretraining.Settings, config, "config"))
-    model = {f.name: f.default for f in dataclasses.fields(ModelConfig) if f.name != "vocab_size"}
+    model = {f.name: f.default for f in dataclasses.fields(bert.Config) if f.name != "vocab_size"}
     objective = dataclasses.asdict(mlm_nsp.Config())
     return {**tree, "model": model | config["model"], "objective": objective | config["objective"]}
 

@@ -1,4 +1,4 @@
-"""The probe: which layers it reads, from which tokens, and what of it learns."""
+"""Tagging on frozen features: which layers it reads, from which tokens, and what of it learns."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,8 @@ from flax import linen as nn
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.features.extract import Extractor, load_encoder
-from bert_jax.models.probe import FeatureTagger, LayerMix
+from bert_jax.models.heads import LayerMix
+from bert_jax.models.model import Model
 from bert_jax.tasks.base import Setting
 from bert_jax.tasks.feature_tagging import Config, Task
 from bert_jax.text.learn import learn_wordpiece
@@ -32,9 +33,10 @@ def inputs() -> dict[str, Any]:
     return {name: jnp.asarray(value, jnp.int32) for name, value in {**batch, "word_ids": word_ids}.items()}
 
 
-def tagger(layers: Any) -> tuple[FeatureTagger, Any]:
-    model = FeatureTagger(MODEL, 3, layers, lstm_size=5)
-    return model, nn.unbox(jax.jit(model.init)(jax.random.key(0), **inputs())["params"])
+def tagger(layers: Any) -> tuple[Model, Any]:
+    given = setting(4, ("encoder",))
+    model = Task(Config(layers=layers, lstm_size=5), given).module(MODEL)
+    return model, nn.unbox(jax.jit(model.init)(jax.random.key(0), inputs())["params"])
 
 
 @pytest.mark.parametrize("layers", ["last", "weighted_sum_all"])
@@ -42,7 +44,7 @@ def test_no_gradient_reaches_the_encoder_and_the_rest_has_one(layers: str):
     model, params = tagger(layers)
 
     def loss(params: Any) -> jax.Array:
-        return jnp.sum(model.apply({"params": params}, **inputs())["logits"] ** 2)
+        return jnp.sum(model.apply({"params": params}, inputs())["logits"] ** 2)
 
     gradients = jax.jit(jax.grad(loss))(params)
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients["encoder"]))
@@ -59,8 +61,9 @@ def test_words_are_read_by_their_first_pieces_alone():
     hidden = np.random.default_rng(0).normal(size=(2, 16, 24)).astype(np.float32)
 
     def logits(x: np.ndarray) -> np.ndarray:
-        def above(module: FeatureTagger, x: jax.Array) -> jax.Array:
-            return module.classifier(module.bilstm(x, (batch["word_ids"] > 0).astype(jnp.int32)), None)
+        def above(module: Any, x: jax.Array) -> jax.Array:
+            outputs = module.bilstm({"sequence": x}, batch, None)
+            return module.classifier(outputs, batch, None)["logits"]  # type: ignore[no-any-return]
 
         return np.asarray(model.apply({"params": params}, jnp.asarray(x), method=above))
 
@@ -85,15 +88,15 @@ def test_what_is_read_of_the_layers(layers: Any):
         "concat_last_four": np.concatenate([h[1], h[2], h[3], h[4]], axis=-1),
     }
     mixed = 3.0 * (1 * h[1] + 2 * h[2] + 3 * h[3] + 4 * h[4]) / 10
-    model = FeatureTagger(MODEL, 3, layers, lstm_size=5)
-    found = model.apply({"params": {"layer_mix": mix}}, jnp.asarray(h), method=lambda m, x: m._combined(x))
-    np.testing.assert_allclose(found, expected.get(layers, mixed), atol=1e-5)
+    found: Any = LayerMix(MODEL, layers).apply({"params": mix}, {"hidden": jnp.asarray(h)}, {}, None)
+    np.testing.assert_allclose(found["sequence"], expected.get(layers, mixed), atol=1e-5)
 
 
 def test_a_mix_begins_as_the_mean():
-    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2, 3, 4)), jnp.float32)
-    found = LayerMix(3).init_with_output(jax.random.key(0), hidden)[0]
-    np.testing.assert_allclose(found, np.asarray(hidden)[2:].mean(axis=0), atol=1e-6)
+    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2, 3, 24)), jnp.float32)
+    mix = LayerMix(MODEL, "weighted_sum_all")  # of four layers
+    found: Any = mix.init_with_output(jax.random.key(0), {"hidden": hidden}, {}, None)[0]
+    np.testing.assert_allclose(found["sequence"], np.asarray(hidden)[2:].mean(axis=0), atol=1e-6)
 
 
 def setting(num_layers: int, frozen: tuple[str, ...]) -> Setting:

@@ -1,0 +1,134 @@
+"""BERT (Devlin et al. 2019): learned positions, segment embeddings, layers normalised after each residual sum.
+
+Parameters (layers unrolled; scanned ones are stacked under ``layers``)::
+
+    embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
+    layer_<i>/attention/{query, key, value, output}/{kernel, bias}
+    layer_<i>/mlp/{input, output}/{kernel, bias}
+    layer_<i>/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.encoding import Encoding
+from bert_jax.models.heads import LmHead as LmHead
+from bert_jax.models.heads import Pooler as Pooler
+from bert_jax.models.masks import Visible
+from bert_jax.models.primitives import LayerNorm, constrain, named, normal
+from bert_jax.models.transformer import add_layers, run_layers
+from bert_jax.records import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(ModelConfig):
+    """Defaults are BERT-base.
+
+    attention: "bidirectional" lets a token see its whole sequence; "causal" itself and what stands left of it, in
+      pretraining and in fine-tuning (the left-to-right model of section 5.1).
+    """
+
+    type_vocab_size: int = 2
+    attention: Literal["bidirectional", "causal"] = "bidirectional"
+
+    @property
+    def causal(self) -> bool:
+        return self.attention == "causal"
+
+    @property
+    def num_parameters(self) -> int:
+        return super().num_parameters + self.type_vocab_size * self.hidden_size
+
+
+class Embeddings(nn.Module):
+    """Word + position + token type, layer norm, dropout (figure 2)."""
+
+    config: Config
+
+    def setup(self) -> None:
+        config, initializer = self.config, normal(self.config)
+        tables = {
+            "word_embeddings": (config.vocab_size, "vocab"),
+            "position_embeddings": (config.max_length, None),
+            "token_type_embeddings": (config.type_vocab_size, None),
+        }
+        for name, (rows, axis) in tables.items():
+            shape = (rows, config.hidden_size)
+            setattr(self, name, self.param(name, named(initializer, axis, "embed"), shape, config.param_dtype))
+        self.layer_norm = LayerNorm(config)
+
+    def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:
+        """Ids [B, L] -> [B, L, D]. Without ``position_ids`` every row counts from 0."""
+        input_ids, position_ids = batch["input_ids"], batch.get("position_ids")
+        length = input_ids.shape[1]
+        if length > self.config.max_length:
+            raise UserError(f"rows of {length} positions exceed the model's {self.config.max_length}; shorten them")
+        dtype = self.config.compute_dtype
+        words = jnp.take(self.word_embeddings, input_ids, axis=0).astype(dtype)  # [B, L, D]
+        if position_ids is None:
+            positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
+        else:
+            positions = jnp.take(self.position_embeddings, position_ids, axis=0).astype(dtype)
+        # As a product with one-hot rows: the gradient of a look-up in so small a table would add into two rows only.
+        types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
+        x = words + positions + types @ self.token_type_embeddings.astype(dtype)
+        x = dropout(self.layer_norm(x), self.config.dropout_rate, rng, "embeddings")
+        return constrain(x, "batch", "length", "embed")
+
+
+class Encoder(nn.Module):
+    """Embeddings and ``num_layers`` layers."""
+
+    config: Config
+    reads: ClassVar[frozenset[str]] = frozenset({"token_type_ids", "position_ids", "sequence_ids"})
+
+    def setup(self) -> None:
+        self.embeddings = Embeddings(self.config)
+        add_layers(self, self.config)
+
+    def __call__(
+        self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
+    ) -> Encoding:
+        """Read ``input_ids``, ``attention_mask`` and ``reads``, each [B, L]. ``rng`` None means no dropout."""
+        visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
+        x = self.embeddings(batch, rng)
+        x, stacked = run_layers(self, x, visible, rng)
+        hidden = stacked() if hidden_states == "all" else None
+        return Encoding(x, self.embeddings.word_embeddings, hidden)
+
+
+def _size(num_layers: int, hidden_size: int, num_heads: int) -> dict[str, int]:
+    return {
+        "num_layers": num_layers,
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "mlp_dim": 4 * hidden_size,
+    }
+
+
+# Devlin et al. 2019, section 3 and table 6 (ablation over model size).
+PAPER = {
+    "base": _size(12, 768, 12),
+    "large": _size(24, 1024, 16),
+    "table6_L3_H768_A12": _size(3, 768, 12),
+    "table6_L6_H768_A3": _size(6, 768, 3),
+    "table6_L6_H768_A12": _size(6, 768, 12),
+    "table6_L12_H768_A12": _size(12, 768, 12),
+    "table6_L12_H1024_A16": _size(12, 1024, 16),
+    "table6_L24_H1024_A16": _size(24, 1024, 16),
+}
+
+# The 24 small models of google-research/bert (Turc et al. 2019, "Well-Read Students Learn Better"): heads of 64.
+GRID = {f"L{n}_H{d}": _size(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
+SMALL = {"tiny": GRID["L2_H128"], "mini": GRID["L4_H256"], "small": GRID["L4_H512"], "medium": GRID["L8_H512"]}
+
+SIZES: dict[str, dict[str, int]] = PAPER | SMALL | GRID

@@ -1,0 +1,131 @@
+"""An encoder and what stands on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax import catalogue, configuration
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.heads import Classifier, Head
+from bert_jax.records import Batch
+
+BERT = "bert"  # what a recorded model is that does not say so
+IDS = ("input_ids", "attention_mask")  # what every encoder reads
+
+
+class Part(NamedTuple):
+    """A head, by the name of its parameters in the tree.
+
+    Attributes:
+      head: a class of ``models.heads`` or one like them, or the role of one that the encoder's own file has.
+      options: its fields beside ``config``.
+    """
+
+    name: str
+    head: type[Head] | Literal["Pooler", "LmHead"]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, head: type[Head] | Literal["Pooler", "LmHead"], **options: Any) -> Part:
+        """Return the part with these options."""
+        return cls(name, head, tuple(options.items()))
+
+
+POOLER, LM_HEAD = Part.of("pooler", "Pooler"), Part.of("mlm_head", "LmHead")
+NSP_HEAD = Part.of(
+    "nsp_head", Classifier, num_outputs=2, logits="nsp_logits"
+)  # 0: the true next segment, 1: a random one
+
+
+class Model(nn.Module):
+    """An encoder under heads. Parameters: ``encoder`` and one tree of each part that has any, by its name.
+
+    Attributes:
+      parts: in order; each reads the outputs of those before it and adds its own.
+      trains_encoder: False makes the encoder's vectors data: no dropout inside, no gradient into it.
+    """
+
+    config: ModelConfig
+    parts: tuple[Part, ...] = ()
+    trains_encoder: bool = True
+
+    def setup(self) -> None:
+        self.encoder = encoder_of(self.config)
+        for name, head, options in self.parts:
+            setattr(self, name, _class(self.config, head)(self.config, **dict(options)))
+
+    def __call__(self, batch: Batch, rng: RowRng | None = None) -> dict[str, jax.Array]:
+        """Read a batch, whole: the encoder takes the features that it reads, each part those that it needs.
+
+        Args:
+          batch: ids [B, L], or [B, C, L] of C sequences a row, of which every output then is [B, C, ...].
+          rng: None means no dropout.
+
+        Returns:
+          sequence [B, L, D] and what the parts add.
+        """
+        *rows, length = batch["input_ids"].shape
+        if len(rows) == 2:
+            flat = {name: x.reshape(-1, length) for name, x in inputs_of(self.config, batch).items()}
+            batch = {**batch, **flat}
+            rng = rng and rng.repeated(rows[1])  # a sequence keeps its randomness wherever its row is computed
+        outputs = self._outputs(batch, rng)
+        return {name: x.reshape(*rows, *x.shape[1:]) for name, x in outputs.items()} if len(rows) == 2 else outputs
+
+    def _outputs(self, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        hidden = any(_class(self.config, part.head).reads_hidden for part in self.parts)
+        encoding = self.encoder(batch, rng if self.trains_encoder else None, "all" if hidden else "last")
+        if not self.trains_encoder:
+            encoding = jax.lax.stop_gradient(encoding)
+        outputs = {name: x for name, x in encoding._asdict().items() if x is not None}
+        for part in self.parts:
+            outputs |= getattr(self, part.name)(outputs, batch, rng)
+        return {name: x for name, x in outputs.items() if name not in ("word_embeddings", "hidden")}
+
+
+def encoder_file(name: str) -> ModuleType:
+    """Return the module ``models.encoders.<name>``. Raises ``UserError`` with the nearest name for one that is none."""
+    return catalogue.find("models.encoders", name, having="Encoder")
+
+
+def encoder_of(config: ModelConfig) -> nn.Module:
+    """Return the encoder that ``config`` is one of."""
+    return encoder_file(config.encoder).Encoder(config)  # type: ignore[no-any-return]
+
+
+def inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
+    """Return the features of ``batch`` that the encoder of ``config`` reads."""
+    reads = encoder_file(config.encoder).Encoder.reads
+    return {name: x for name, x in batch.items() if name in IDS or name in reads}
+
+
+def recorded(config: ModelConfig) -> dict[str, Any]:
+    """Return ``config`` as the facts of a checkpoint have it."""
+    return {"encoder": config.encoder, **dataclasses.asdict(config)}
+
+
+def config_of(facts: Mapping[str, Any]) -> ModelConfig:
+    """Return the config that ``recorded`` wrote, of an earlier version too."""
+    fields = {name: value for name, value in facts.items() if name != "encoder"}
+    kind = encoder_file(facts.get("encoder", BERT)).Config
+    return configuration.recall(kind, fields, "model")  # type: ignore[no-any-return]
+
+
+def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
+    """Return newly initialised parameters of the encoder and its pretraining heads, without logical axis names."""
+    names = (*IDS, *encoder_file(config.encoder).Encoder.reads, "masked_positions", "cls_positions")
+    batch = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
+    model = Model(config, (POOLER, LM_HEAD, NSP_HEAD))
+    return nn.unbox(jax.jit(model.init)(jax.random.key(seed), batch)["params"])  # type: ignore[no-any-return]
+
+
+def _class(config: ModelConfig, head: Any) -> type[Head]:
+    return getattr(encoder_file(config.encoder), head) if isinstance(head, str) else head

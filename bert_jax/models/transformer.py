@@ -1,0 +1,96 @@
+"""Transformer layers and stacks of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.models.attention import SelfAttention
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.masks import Visible
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain
+
+REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Mlp(nn.Module):
+    """The position-wise feed-forward network, without dropout inside."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [B, L, D] -> [B, L, D]."""
+        config = self.config
+        embed, mlp = (("embed", config.hidden_size),), (("mlp", config.mlp_dim),)
+        hidden = ACTIVATIONS[config.activation](Dense(config, embed, mlp, name="input")(x))
+        return Dense(config, mlp, embed, name="output")(constrain(hidden, "batch", "length", "mlp"))
+
+
+class Layer(nn.Module):
+    """One Transformer layer, normalised after each residual sum."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, visible: Visible, rng: RowRng | None, index: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [B, L, D] -> the layer's output, twice: to go on with, and to keep."""
+        config = self.config
+        rng = rng and rng.site(index)
+        attended = SelfAttention(config, name="attention")(x, visible, rng)
+        attended = dropout(attended, config.dropout_rate, rng, "attention_output")
+        x = LayerNorm(config, name="attention_layer_norm")(x + attended)
+        expanded = dropout(Mlp(config, name="mlp")(x), config.dropout_rate, rng, "mlp_output")
+        x = LayerNorm(config, name="mlp_layer_norm")(x + expanded)
+        x = constrain(x, "batch", "length", "embed")
+        return x, x
+
+
+def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
+    """Return ``layer`` as ``config.remat`` has its backward pass recompute it."""
+    if config.remat == "none":
+        return layer
+    # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
+    return nn.remat(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=config.layers == "unrolled")
+
+
+def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer) -> None:
+    """Give ``module``, in its ``setup``, ``num_layers`` layers: parameters ``layer_<i>``, or ``layers`` if scanned."""
+    made = rematerialised(config, layer)
+    if config.layers == "unrolled":
+        module.layer = [made(config) for _ in range(config.num_layers)]
+    else:
+        module.layers = nn.scan(
+            made,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(nn.broadcast, nn.broadcast, 0),
+            length=config.num_layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(config)
+
+
+def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) -> tuple[jax.Array, Any]:
+    """Send x [B, L, D] through the layers of ``add_layers``.
+
+    Returns:
+      The last output [B, L, D], and a function that gives those of all layers and ``x`` below them [N + 1, B, L, D].
+    """
+    config: ModelConfig = module.config
+    if config.layers == "unrolled":
+        kept = [x]
+        for index, layer in enumerate(module.layer):
+            x, output = layer(x, visible, rng, index)
+            kept.append(output)
+        return x, lambda: jnp.stack(kept)
+    last, outputs = module.layers(x, visible, rng, jnp.arange(config.num_layers, dtype=jnp.uint32))
+    return last, lambda: jnp.concatenate([x[None], outputs])
