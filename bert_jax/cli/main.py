@@ -20,6 +20,7 @@ from absl.flags import argparse_flags
 import bert_jax
 from bert_jax import catalogue
 from bert_jax.cluster import exit_codes, signals
+from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.runs import recipes
@@ -99,13 +100,14 @@ def _short(line: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A flag's number of seconds: above 0, and finite."""
+    """Return a flag's number of seconds, above 0 and at most ``MOST_SECONDS``."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}; a number of seconds above 0 is needed")
+    if not 0 < value <= MOST_SECONDS:
+        allowed = f"a number of seconds above 0, at most {MOST_SECONDS:,.0f}, is needed"
+        raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
     return value
 
 

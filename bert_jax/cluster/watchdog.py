@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import ClassVar
 
 STDERR = 2
+MOST_SECONDS = 1e7  # a third of a year; the system's own clocks end somewhere above
 STEPS = ("first step", "training", "reading")  # watched from the first time on; what else is done, once it was done
 FIRST_SECONDS = 3600.0  # that they may take the first time
 TIMES_LONGEST = 20.0  # what was done before may take this many times as long as it ever took

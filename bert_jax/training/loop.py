@@ -16,7 +16,7 @@ from bert_jax.checkpoints.restoring import restore
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
-from bert_jax.cluster.watchdog import Watchdog
+from bert_jax.cluster.watchdog import MOST_SECONDS, Watchdog
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted
 from bert_jax.reporting import run_record
@@ -55,7 +55,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
         check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
-        check_fields(self, "config.training", "more than 0 is needed", "stall_seconds", sound=lambda value: value > 0)
+        allowed = f"more than 0 and at most {MOST_SECONDS:,.0f} is needed"
+        check_fields(self, "config.training", allowed, "stall_seconds", sound=lambda value: 0 < value <= MOST_SECONDS)
 
 
 @dataclasses.dataclass(frozen=True)
