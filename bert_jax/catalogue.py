@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 from pathlib import Path
@@ -32,6 +33,7 @@ def find(room: str, name: str, having: str | None = None) -> ModuleType:
     return importlib.import_module(f"bert_jax.{room}.{name}")
 
 
+@functools.cache
 def _definitions(file: Path) -> set[str]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     return {

@@ -16,6 +16,7 @@ from bert_jax.experiments import table
 from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.objectives import mlm
+from bert_jax.objectives.base import Setting
 from bert_jax.reporting import page
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
@@ -183,15 +184,9 @@ def _on_rows_of(reference: Settings, corpus: Mixture, tokenizer: Tokenizer, work
     if trained.config.causal:
         return {}
     config, phase = _masked_rows(reference), experiment.evaluated_phase
-    task = mlm.Objective(
-        config,
-        corpus,
-        tokenizer,
-        trained.config,
-        {phase.kind: phase.max_length},
-        reference.seed,
-        {phase.kind: phase.masking},
-    )
+    lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}
+    setting = Setting(trained.config, lengths, reference.seed, changes, corpus=corpus, tokenizer=tokenizer)
+    task = mlm.Objective(config, setting)
     return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
 
 

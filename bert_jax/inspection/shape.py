@@ -12,7 +12,8 @@ from bert_jax.corpora.store import CorpusSplit
 from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
 from bert_jax.inspection.scan import Ints
-from bert_jax.rows import packing, plan, random
+from bert_jax.rows import chunks, packing, random
+from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
 from bert_jax.rows.rows_config import RowsConfig
 
 LONG_SENTENCE = 512  # tokens: longer than the longest rows
@@ -151,7 +152,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
     """Padding and next-sentence balance of the sentence pairs that an epoch makes, at each row length."""
     try:
         for max_length in max_lengths:
-            plan.check(split, max_length)
+            chunks.check(split, max_length)
     except UserError as error:
         return [Check("padding", "bad", "no pairs can be made", str(error))]
     sample = _sample(split)
@@ -159,15 +160,15 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
     balance: dict[str, Any] = {}
     for max_length in max_lengths:
         key = random.key(split.fingerprint, "inspection", max_length)
-        pairs = np.concatenate(list(plan.make(sample, key, max_length, 0.1)))
-        used = pairs["a_length"].astype(np.int64) + pairs["b_length"] + plan.SPECIAL_TOKENS_PER_ROW
+        pairs = np.concatenate(list(chunks.make(sample, key, max_length, 0.1)))
+        used = pairs["a_length"].astype(np.int64) + pairs["b_length"] + chunks.SPECIAL_TOKENS_PER_ROW
         padding[str(max_length)] = {
             "pairs": len(pairs),
             "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
             "packed": _packed_padding(sample, key, max_length),
         }
-        room = max_length - plan.SPECIAL_TOKENS_PER_ROW
-        cut = plan.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), room, 0.1)
+        room = max_length - chunks.SPECIAL_TOKENS_PER_ROW
+        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), room, 0.1)
         balance[str(max_length)] = {
             "random_share": float(pairs["is_random"].mean()),
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),
@@ -178,10 +179,11 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
 def _packed_padding(sample: _Sample, key: np.uint64, max_length: int) -> float:
     """Share of the positions of packed rows that no pair takes."""
     limits = RowsConfig(max_length, packing="packed").limits
-    targets = packing.short_targets(sample, key, limits, 0.1)
+    targets = short_targets(sample, key, limits, 0.1)
+    pairs = chunks.make(sample, key, max_length, 0.1, targets)
     used = rows = 0
-    for name, block in packing.pack(plan.make(sample, key, max_length, 0.1, targets), key, limits):
-        used += int(packing.pair_lengths(block).sum()) if name == "pairs" else 0
+    for name, block in packing.pack(pairs, pair_lengths, key, limits):
+        used += int(pair_lengths(block).sum()) if name == "sequences" else 0
         rows += len(block) if name == "row_ends" else 0
     return 1 - ratio(used, rows * max_length)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
+from bert_jax.models.model import Part
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
 
@@ -75,6 +76,13 @@ class Head:
         """The task of ours that trains and evaluates such a model."""
         kinds = {kind: task for task, kind in TASKS.items() if task not in NAMELESS}
         return kinds.get((self.architecture, self.problem_type))
+
+
+def of_pretraining(causal: bool, parts: Collection[Part]) -> str:
+    """Return the class of transformers that has the ``parts`` of a pretraining model."""
+    if causal:
+        return "BertLMHeadModel"
+    return "BertForPreTraining" if "nsp_head" in {part.name for part in parts} else "BertForMaskedLM"
 
 
 def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> Head:

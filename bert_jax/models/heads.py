@@ -26,6 +26,7 @@ class Head(nn.Module):
     """
 
     config: ModelConfig
+    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch, beside those that the encoder reads
     reads_hidden: ClassVar[bool] = False
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
@@ -35,6 +36,8 @@ class Head(nn.Module):
 
 class Pooler(Head):
     """tanh of a dense layer on the vectors that stand for whole sequences."""
+
+    reads: ClassVar[tuple[str, ...]] = ("cls_positions",)
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
@@ -65,6 +68,8 @@ class LmHead(Head):
 
     Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``, ``output_bias``.
     """
+
+    reads: ClassVar[tuple[str, ...]] = ("masked_positions",)
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:

@@ -60,7 +60,7 @@ class Model(nn.Module):
     def setup(self) -> None:
         self.encoder = encoder_of(self.config)
         for name, head, options in self.parts:
-            setattr(self, name, _class(self.config, head)(self.config, **dict(options)))
+            setattr(self, name, head_class(self.config, head)(self.config, **dict(options)))
 
     def __call__(self, batch: Batch, rng: RowRng | None = None) -> dict[str, jax.Array]:
         """Read a batch, whole: the encoder takes the features that it reads, each part those that it needs.
@@ -81,7 +81,7 @@ class Model(nn.Module):
         return {name: x.reshape(*rows, *x.shape[1:]) for name, x in outputs.items()} if len(rows) == 2 else outputs
 
     def _outputs(self, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        hidden = any(_class(self.config, part.head).reads_hidden for part in self.parts)
+        hidden = any(head_class(self.config, part.head).reads_hidden for part in self.parts)
         encoding = self.encoder(batch, rng if self.trains_encoder else None, "all" if hidden else "last")
         if not self.trains_encoder:
             encoding = jax.lax.stop_gradient(encoding)
@@ -127,5 +127,6 @@ def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
     return nn.unbox(jax.jit(model.init)(jax.random.key(seed), batch)["params"])  # type: ignore[no-any-return]
 
 
-def _class(config: ModelConfig, head: Any) -> type[Head]:
+def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:
+    """Return the class of a part's head, which may be a role of the encoder's own file."""
     return getattr(encoder_file(config.encoder), head) if isinstance(head, str) else head

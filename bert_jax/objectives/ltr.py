@@ -1,7 +1,8 @@
 """Next-token prediction, left to right: "LTR & No NSP" of the ablations (Devlin et al. 2019, section 5.1).
 
-The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``; every token after ``[CLS]`` is predicted
-from those before it. The model is causal, ``config.model.attention``, here and in fine-tuning.
+The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``, or of another arrangement; every token
+after ``[CLS]`` is predicted from those before it. The model is causal, ``config.model.attention``, here and in
+fine-tuning.
 """
 
 from __future__ import annotations
@@ -15,73 +16,49 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
-from bert_jax.models.losses import cross_entropy, token_metrics
 from bert_jax.models.model import LM_HEAD
-from bert_jax.objectives import sentence_pairs
-from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE, PairObjective, PairsConfig
+from bert_jax.objectives import base
+from bert_jax.objectives.base import Term
 from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
-from bert_jax.rows.rows_config import RowsConfig
-from bert_jax.task import Losses, Variables
-
-batch_specs = sentence_pairs.batch_specs
 
 _UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # positions are selected, for the same packing, and left as is
 _ROWS_AT_ONCE = 4096
 
-
-@dataclasses.dataclass(frozen=True)
-class Config(PairsConfig):
-    """Keys of ``config.objective``, beside its name; ``masking`` must be left out."""
-
-    left_out = (*NEXT_SENTENCE, *MASKED)
-
-    def rows(self, max_length: int, masking: Mapping[str, Any], kind: str) -> RowsConfig:
-        if masking or self.masking != MaskingConfig():
-            where = f"config.phases.{kind}.masking" if masking else "config.objective.masking"
-            raise UserError(f"{where} is set, and the objective 'ltr' masks nothing; leave it out")
-        return super().rows(max_length, _UNCHANGED, kind)
+Config = base.Config
 
 
-class Objective(PairObjective):
-    """The loss is the mean over all tokens but ``[CLS]`` of the whole global batch."""
+class Objective(base.PretrainingObjective):
+    """The loss is the mean over all tokens but ``[CLS]`` of the whole global batch. ``masking`` must be left out."""
 
     parts = (LM_HEAD,)
-    architecture = "BertLMHeadModel"
-    headline = "lm_loss"
-    loss_weights = {"lm": 1.0}
+    reads = "what came before"
+    derived = ("masked_positions", "next_token_labels", "next_token_weights")
 
-    @classmethod
-    def check_model(cls, model: ModelConfig) -> None:
-        if not model.causal:
-            raise UserError(
-                "config.model.attention is 'bidirectional', which shows the objective 'ltr' what it is to predict;"
-                " set it to 'causal'"
-            )
-
-    def flops(self, spec: BatchSpec) -> float:
-        length = spec["input_ids"].shape[0]
-        return train_flops_per_row(self.model_config, length, length - 1, num_pooled=0)
+    def terms(self, config: Config) -> dict[str, Term]:
+        return {"lm": Term("mlm_logits", "next_token_labels", "next_token_weights", baseline="none")}
 
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the positions [B, L - 1] at which the next token is predicted: all but the last."""
-        rows, length = batch["input_ids"].shape
+        ids = batch["input_ids"]
+        rows, length = ids.shape
         positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32)[None, :], (rows, length - 1))
-        return {**batch, "masked_positions": positions}
+        next_tokens = {"next_token_labels": ids[:, 1:], "next_token_weights": next_token_weights(batch)}
+        return {**batch, "masked_positions": positions, **next_tokens}
 
-    def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"lm": jnp.sum(next_token_weights(batch))}
+    def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        if given != dataclasses.asdict(MaskingConfig()):
+            raise UserError(f"{where} is set, and the objective 'ltr' masks nothing; leave it out")
+        return {**given, **_UNCHANGED}
 
-    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
-        logits = self.apply(variables, batch, rng)["mlm_logits"]  # [B, L - 1, V]
-        lm, accuracy = cross_entropy(logits, batch["input_ids"][:, 1:], next_token_weights(batch))
-        return Losses({"lm": lm}, {"lm_loss": lm, "lm_accuracy": accuracy, **token_metrics(batch)}, carry)
+    def flops(self, spec: BatchSpec) -> float:
+        length = spec["input_ids"].shape[0]
+        return train_flops_per_row(self.setting.model, length, length - 1, num_pooled=0)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Cross-entropies in nats a token, of the evaluation's own rows."""
+        """Return cross-entropies in nats a token, on the evaluation's own rows."""
         found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
         tokens = self._training_stream(kind)
         model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
@@ -91,7 +68,7 @@ class Objective(PairObjective):
         }
 
     def _training_stream(self, kind: str) -> np.ndarray:
-        """Tokens of an epoch's rows, as many as baselines count."""
+        """Return tokens of an epoch's rows, as many as baselines count."""
         source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
         indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
         if buckets := source.buckets:  # those of one bucket are asked for at a time
@@ -102,7 +79,7 @@ class Objective(PairObjective):
 
 
 def next_token_weights(batch: Batch) -> jax.Array:
-    """[B, L - 1] float32: 1 where the next token is of the same pair, in a row that counts."""
+    """Return [B, L - 1] float32: 1 where the next token is of the same sequence, in a row that counts."""
     sequence = batch.get("sequence_ids", batch["attention_mask"])
     same = (sequence[:, 1:] == sequence[:, :-1]) & (sequence[:, 1:] > 0)
     return same.astype(jnp.float32) * batch["row_weights"][:, None]

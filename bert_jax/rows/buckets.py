@@ -1,23 +1,24 @@
-"""One pair a row, rows of a batch of about one length: pairs apart by length."""
+"""One sequence a row, rows of a batch of about one length: sequences apart by length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.rows.packing import pair_lengths
-from bert_jax.rows.plan import Pairs
+from bert_jax.rows.features import Ints, Records
 
 
-def by_bucket(blocks: Iterable[Pairs], lengths: Sequence[int]) -> Iterator[tuple[str, Pairs]]:
-    """Each pair to the shortest of the ascending row ``lengths`` that it fits."""
+def by_bucket(
+    blocks: Iterable[Records], lengths_of: Callable[[Records], Ints], lengths: Sequence[int]
+) -> Iterator[tuple[str, Records]]:
+    """Yield each sequence under the shortest of the ascending row ``lengths`` that it fits."""
     for block in blocks:
-        bucket = np.searchsorted(lengths, pair_lengths(block))
+        bucket = np.searchsorted(lengths, lengths_of(block))
         for i, length in enumerate(lengths):
             yield part_name(length), block[bucket == i]
 
 
 def part_name(length: int) -> str:
-    """The part of a plan that has the pairs of a bucket."""
-    return f"pairs_{length}"
+    """Return the name of the part of a plan that has the sequences of a bucket."""
+    return f"sequences_{length}"

@@ -1,96 +1,105 @@
-"""Pairs laid out each by itself -> the packed rows that hold them."""
+"""Sequences laid out each by itself -> the packed rows that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from bert_jax.rows.masking import Ids
+from bert_jax.rows.features import Field, Ints
 
-Ints = npt.NDArray[np.int64]
+WEIGHTS = "masked_weights"  # above 0 where a sequence has a target
 
 
-class FlatPairs(NamedTuple):
-    """Masked pairs one after another, without padding: T tokens and M masked positions of m pairs."""
+class Flat(NamedTuple):
+    """Sequences one after another, without padding: T tokens and M targets of m sequences."""
 
     lengths: Ints  # [m]
-    input_ids: Ids  # [T]
-    token_type_ids: Ids  # [T]
-    masked_pair: Ints  # [M] ascending
-    masked_position: Ints  # [M] in the pair, ascending
-    masked_labels: Ids  # [M]
+    positions: dict[str, np.ndarray]  # [T] features of the axis "position"
+    target_of: Ints  # [M] the sequence of each target, ascending
+    targets: dict[str, np.ndarray]  # [M] features of the axis "target"
+    sequences: dict[str, np.ndarray]  # [m] features of the axis "sequence"
 
 
-def flatten(groups: Iterable[tuple[Ints, dict[str, np.ndarray]]], lengths: Ints) -> FlatPairs:
-    """Bring groups of padded pairs into one order.
+def flatten(
+    groups: Iterable[tuple[Ints, dict[str, np.ndarray]]],
+    lengths: Ints,
+    sequences: dict[str, np.ndarray],
+    fields: Mapping[str, Field],
+) -> Flat:
+    """Bring groups of padded sequences into one order.
 
     Args:
-      groups: indices [g] of pairs, and their features [g, width], each group of its own width.
-      lengths: [m] of all pairs.
+      groups: indices [g] of sequences, and their features [g, width], each group of its own width.
+      lengths: [m] of all sequences.
+      sequences: their features [m] of the axis "sequence".
+      fields: all features but ``attention_mask``.
     """
     tokens = int(lengths.sum())
-    ids, types = np.empty(tokens, np.int32), np.empty(tokens, np.int32)
+    inside = {name: np.empty(tokens, field.dtype) for name, field in fields.items() if field.axis == "position"}
+    found: dict[str, list[np.ndarray]] = {name: [] for name, field in fields.items() if field.axis == "target"}
+    target_of: list[Ints] = []
     group_of = np.empty(len(lengths), np.int64)
-    masked: list[tuple[Ints, Ints, Ids]] = []
     for number, (indices, features) in enumerate(groups):
         group_of[:] = -1
         group_of[indices] = number
         here, real = np.repeat(group_of == number, lengths), features["attention_mask"].astype(np.bool_)
-        ids[here] = features["input_ids"][real]
-        types[here] = features["token_type_ids"][real]
-        pair, slot = np.nonzero(features["masked_weights"])
-        masked.append((indices[pair], features["masked_positions"][pair, slot], features["masked_labels"][pair, slot]))
-    pairs, positions, labels = (np.concatenate(column) for column in zip(*masked, strict=True))
-    order = np.argsort(pairs, kind="stable")
-    return FlatPairs(lengths, ids, types, pairs[order], positions[order], labels[order])
+        for name, values in inside.items():
+            values[here] = features[name][real]
+        sequence, slot = np.nonzero(features[WEIGHTS])
+        target_of.append(indices[sequence])
+        for name, parts in found.items():
+            parts.append(features[name][sequence, slot])
+    owners = np.concatenate(target_of)
+    order = np.argsort(owners, kind="stable")
+    targets = {name: np.concatenate(parts)[order] for name, parts in found.items()}
+    return Flat(lengths, inside, owners[order], targets, sequences)
 
 
-def join(flat: FlatPairs, sizes: Ints, shape: tuple[int, int, int], pad: int) -> dict[str, np.ndarray]:
-    """Rows of several pairs, one after another.
+def join(
+    flat: Flat, sizes: Ints, shape: tuple[int, int, int], fields: Mapping[str, Field], pad: int
+) -> dict[str, np.ndarray]:
+    """Return rows of several sequences, one after another.
 
     Args:
-      sizes: [n] pairs of each row, at least one; their sum is the number of pairs.
-      shape: (L, P, K). The pairs of a row must fit.
+      sizes: [n] sequences of each row, at least one; their sum is the number of sequences.
+      shape: (L, P, K). The sequences of a row must fit.
+      pad: the id of padding; other features are 0 there.
 
     Returns:
-      ``input_ids``, ``token_type_ids``, ``attention_mask``, ``position_ids`` (from 0 in every pair), ``sequence_ids``
-      (pairs from 1) [n, L]; ``masked_positions``, ``masked_labels``, ``masked_weights`` [n, P]; ``cls_positions``,
-      ``next_sentence_weights`` [n, K], 0 where there is no pair.
+      ``fields`` [n, L], [n, P] or [n, K] by their axis, places counted from the start of the row; ``attention_mask``,
+      ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from 1) [n, L].
     """
-    max_length, predictions, max_pairs = shape
+    max_length, predictions, max_sequences = shape
     count, lengths = len(sizes), flat.lengths
     row = np.repeat(np.arange(count), sizes)  # [m]
-    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # [m] of a pair in its row
+    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # [m] of a sequence in its row
     begin = np.cumsum(lengths) - lengths  # [m] in the flat order
     totals = np.bincount(row, lengths, count).astype(np.int64)  # [n] tokens of a row
-    offset = begin - (np.cumsum(totals) - totals)[row]  # [m] of a pair in its row
+    offset = begin - (np.cumsum(totals) - totals)[row]  # [m] of a sequence in its row
     real = np.arange(max_length) < totals[:, None]
 
-    def spread(values: np.ndarray, empty: int = 0) -> Ids:
-        rows = np.full((count, max_length), empty, np.int32)
+    def spread(values: np.ndarray, dtype: str = "int32", empty: int = 0) -> np.ndarray:
+        rows = np.full((count, max_length), empty, dtype)
         rows[real] = values
         return rows
 
-    masked_row = row[flat.masked_pair]
-    slot = np.arange(len(masked_row)) - np.searchsorted(masked_row, masked_row)
     features = {
-        "input_ids": spread(flat.input_ids, pad),
-        "token_type_ids": spread(flat.token_type_ids),
         "attention_mask": real.astype(np.int32),
-        "position_ids": spread(np.arange(len(flat.input_ids)) - np.repeat(begin, lengths)),
+        "position_ids": spread(np.arange(int(lengths.sum())) - np.repeat(begin, lengths)),
         "sequence_ids": spread(np.repeat(place + 1, lengths)),
-        "masked_positions": np.zeros((count, predictions), np.int32),
-        "masked_labels": np.zeros((count, predictions), np.int32),
-        "masked_weights": np.zeros((count, predictions), np.float32),
-        "cls_positions": np.zeros((count, max_pairs), np.int32),
-        "next_sentence_weights": np.zeros((count, max_pairs), np.float32),
     }
-    features["masked_positions"][masked_row, slot] = offset[flat.masked_pair] + flat.masked_position
-    features["masked_labels"][masked_row, slot] = flat.masked_labels
-    features["masked_weights"][masked_row, slot] = 1
-    features["cls_positions"][row, place] = offset
-    features["next_sentence_weights"][row, place] = 1
+    target_row = row[flat.target_of]
+    slot = np.arange(len(target_row)) - np.searchsorted(target_row, target_row)
+    for name, field in fields.items():
+        if field.axis == "position":
+            features[name] = spread(flat.positions[name], field.dtype, pad if name == "input_ids" else 0)
+        elif field.axis == "target":
+            features[name] = np.zeros((count, predictions), field.dtype)
+            shift = offset[flat.target_of] if field.is_place else 0
+            features[name][target_row, slot] = flat.targets[name] + shift
+        else:
+            features[name] = np.zeros((count, max_sequences), field.dtype)
+            features[name][row, place] = flat.sequences[name] + (offset if field.is_place else 0)
     return features

@@ -3,147 +3,170 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from bert_jax import configuration
-from bert_jax.configuration import check_fields
+from bert_jax import catalogue, configuration
+from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
-from bert_jax.rows import random
+from bert_jax.rows import random, units
+from bert_jax.rows.features import Bools, Field, Ids, Ints, Rows, Strategy, TokenFacts
 
-Bools = npt.NDArray[np.bool_]
-Ids = npt.NDArray[np.int32]
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenFacts:
-    """What rows need to know of a tokenizer."""
-
-    pad: int
-    cls: int
-    sep: int
-    mask: int
-    vocab_size: int
-    is_continuation: Bools | None = None  # [V] pieces that go on with a word; for strategies that select words
-
-    @classmethod
-    def of(cls, tokenizer: Any) -> TokenFacts:
-        """Facts of a ``text.tokenizer.Tokenizer``."""
-        t = tokenizer
-        return cls(t.pad_id, t.cls_id, t.sep_id, t.mask_id, t.size, t.is_continuation)
+FIELDS = {
+    "masked_positions": Field("target", is_place=True),
+    "masked_labels": Field("target"),
+    "masked_weights": Field("target", "float32"),
+}
+# With ``boundaries``: the positions beside the span of a target, and its place in the span, from 0.
+BOUNDARY_FIELDS = {
+    "span_left": Field("target", is_place=True),
+    "span_right": Field("target", is_place=True),
+    "span_offsets": Field("target"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """How many tokens are predicted, which, and what the model sees in their place."""
+    """How many tokens are predicted, which, and what the model sees in their place.
+
+    Attributes:
+      strategy: a file of ``rows/strategies``, and ``options`` of its ``Config``.
+      unit: what a strategy takes or leaves whole: "piece", "word", or the name of a column of the corpus.
+      count: "rounded" takes round(rate * n) of n tokens; "stochastic" int(rate * n + u) with a uniform u, whose mean is
+        rate * n for every n (Liu et al. 2019, as fairseq has it).
+      fates: "token" draws for each selected token whether it becomes [MASK], random or stays; "span" once for a span.
+      random_pieces: "vocabulary" draws any piece, "not_special" any but special ones, "unigram" one of the text.
+      copies: None draws new masks in every epoch; a number repeats the masks of so many epochs (static masks).
+    """
 
     strategy: str = "token"
-    rate: float = 0.15  # of the tokens of a row, special tokens included in the count
+    rate: float = 0.15  # of the tokens of a sequence, special tokens included in the count
     mask_share: float = 0.8  # of the selected tokens become [MASK]
-    random_share: float = 0.1  # become a random piece of the whole vocabulary; the rest is kept
+    random_share: float = 0.1  # become a random piece; the rest is kept
     max_predictions: int | None = None  # P at most, of a row; None: as many as a full row needs
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unit: str = units.PIECE
+    count: Literal["rounded", "stochastic"] = "rounded"
+    fates: Literal["token", "span"] = "token"
+    random_pieces: Literal["vocabulary", "not_special", "unigram"] = "vocabulary"
+    copies: int | None = None
 
     def __post_init__(self) -> None:
-        configuration.choose("masking strategy", self.strategy, STRATEGIES)
         where = "config.objective.masking"
+        check_choices(self, where)
         check_fields(self, where, "more than 0 and at most 1 is needed", "rate", sound=lambda rate: 0 < rate <= 1)
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
                 f"{where}.mask_share is {self.mask_share} and random_share {self.random_share}; both have to be "
                 "at least 0, and their sum at most 1"
             )
-        check_fields(
-            self, where, "at least 1, or None, is needed", "max_predictions", sound=lambda n: n is None or n >= 1
-        )
+        least = "at least 1, or None, is needed"
+        check_fields(self, where, least, "max_predictions", "copies", sound=lambda n: n is None or n >= 1)
+        assert self.selection  # found now: threads that make rows find it made
+
+    @functools.cached_property
+    def selection(self) -> tuple[Strategy, Any]:
+        """The strategy's function and its options. Raises ``UserError`` for a name or an option that is none."""
+        file = catalogue.find("rows.strategies", self.strategy, having="select")
+        return file.select, configuration.build(file.Config, self.options, "config.objective.masking.options")
 
     def predictions(self, max_length: int) -> int:
-        """P, the number of masked positions that a row of one pair has room for: static for a length."""
-        return self.max_predictions or max(1, round(self.rate * max_length))
+        """Return P, the number of predictions that a row of one sequence has space for: static for a length."""
+        return self.max_predictions or max(1, int(self.most(np.array([max_length]))[0]))
 
-    def counts(self, lengths: np.ndarray, candidates: np.ndarray, room: int) -> np.ndarray:
-        """How many positions are masked, int64 [n], of ``lengths`` tokens of which ``candidates`` may be."""
-        counts = np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
+    def most(self, lengths: Ints) -> Ints:
+        """Return the largest count [n] that sequences of ``lengths`` can have, space aside."""
+        if self.count == "stochastic":
+            return np.maximum(1, np.floor(self.rate * lengths).astype(np.int64) + 1)
+        return np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
+
+    def counts(self, lengths: Ints, candidates: Ints, room: int, keys: random.Bits | None = None) -> Ints:
+        """Return how many positions are masked, int64 [n], of ``lengths`` tokens of which ``candidates`` may be.
+
+        Args:
+          keys: [n] that "stochastic" draws with; None: the largest count.
+        """
+        counts = self.most(lengths)
+        if self.count == "stochastic" and keys is not None:
+            counts = np.maximum(1, np.floor(self.rate * lengths + random.uniform(keys)).astype(np.int64))
         return np.minimum(counts, np.minimum(room, candidates))
 
 
-class Strategy(Protocol):
-    """Selects the positions to predict."""
-
-    def __call__(self, ids: Ids, candidates: Bools, counts: np.ndarray, keys: random.Bits, facts: TokenFacts) -> Bools:
-        """Selected positions.
-
-        Args:
-          ids: [n, L] rows before corruption.
-          candidates: [n, L] positions that may be selected: all but special tokens and padding.
-          counts: [n] how many to select; never more than a row has candidates.
-          keys: [n] one random key a row; a row's selection depends on its own key and ids alone.
-
-        Returns:
-          [n, L], within ``candidates``, at most ``counts`` true in a row.
-        """
-        ...
-
-
-def select_tokens(ids: Ids, candidates: Bools, counts: np.ndarray, keys: random.Bits, facts: TokenFacts) -> Bools:
-    """Exactly ``counts`` positions, uniformly without replacement: the candidates with the smallest hashes."""
-    positions = np.arange(ids.shape[1])
-    bits = random.fold(keys[:, None], positions)
-    bits &= ~np.uint64(0xFFFF)
-    bits |= positions.astype(np.uint64)  # no two hashes of a row are equal
-    bits[~candidates] = np.iinfo(np.uint64).max
-    threshold = np.take_along_axis(np.sort(bits, axis=1), counts[:, None] - 1, axis=1)
-    return bits <= threshold
-
-
-# A further strategy is a function in a file of its own (rows/masking_<name>.py) and a line here.
-STRATEGIES: Mapping[str, Strategy] = {"token": select_tokens}
-
-
 def mask_rows(
-    ids: Ids,
-    candidates: Bools,
-    lengths: np.ndarray,
+    rows: Rows,
     keys: random.Bits,
     config: MaskingConfig,
     facts: TokenFacts,
     room: int | None = None,
+    *,
+    column: np.ndarray | None = None,
+    boundaries: bool = False,
+    sample: Ids | None = None,
 ) -> dict[str, np.ndarray]:
-    """The features of masked language modelling; ``ids`` are left as they are.
+    """Return the features of masked language modelling; ``rows`` are left as they are.
 
     Args:
-      ids: [n, L].
-      candidates: [n, L] positions that may be masked; at least one a row.
-      lengths: [n] tokens of a row, special tokens included.
+      rows: sequences [n, L] with at least one position of text each.
       keys: [n].
-      room: P; None: that of a row of one pair.
+      room: P; None: that of a row of one sequence.
+      column: [n, L] values of the corpus's column ``config.unit``.
+      boundaries: adds ``BOUNDARY_FIELDS``; a target whose span touches a special token has no boundaries: 0, 0, 0.
+      sample: tokens of the text that "unigram" draws from.
 
     Returns:
-      ``input_ids`` [n, L] corrupted; ``masked_positions``, ``masked_labels`` int32 and ``masked_weights`` float32
-      [n, P], positions ascending, unused places 0.
+      ``input_ids`` [n, L] corrupted; ``FIELDS`` [n, P], positions ascending, unused places 0.
     """
-    room = config.predictions(ids.shape[1]) if room is None else room
-    counts = config.counts(lengths, candidates.sum(axis=1), room)
-    strategy = STRATEGIES[config.strategy]
-    selected = strategy(ids, candidates, counts, random.fold(keys, 0), facts)
-    row, position = np.divmod(np.flatnonzero(selected), ids.shape[1])  # several times faster than nonzero
+    ids, length = rows.input_ids, rows.input_ids.shape[1]
+    room = config.predictions(length) if room is None else room
+    select, options = config.selection
+    starts = units.starts(config.unit, ids, rows.is_text, facts, column)
+    counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), room, random.fold(keys, 3))
+    selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
+    row, position = np.divmod(np.flatnonzero(selected.chosen), length)  # several times faster than nonzero
     slot = np.arange(len(row)) - np.searchsorted(row, row)
     labels = ids[row, position]
 
     input_ids = ids.copy()
-    draw = random.uniform(random.fold(random.fold(keys, 1)[row], position))
-    piece = random.integers(random.fold(random.fold(keys, 2)[row], position), facts.vocab_size)
+    first = position if config.fates == "token" or selected.first is None else selected.first[row, position]
+    draw = random.uniform(random.fold(random.fold(keys, 1)[row], first))
+    piece = _random_pieces(random.fold(random.fold(keys, 2)[row], position), config, facts, sample)
     seen = np.where(draw < config.mask_share, facts.mask, labels)
     seen = np.where(draw >= 1.0 - config.random_share, piece, seen)
     input_ids[row, position] = seen
 
-    features = {
-        "masked_positions": np.zeros((len(ids), room), np.int32),
-        "masked_labels": np.zeros((len(ids), room), np.int32),
-        "masked_weights": np.zeros((len(ids), room), np.float32),
-    }
-    for name, values in (("masked_positions", position), ("masked_labels", labels), ("masked_weights", 1)):
-        features[name][row, slot] = values
+    values = {"masked_positions": position, "masked_labels": labels, "masked_weights": 1}
+    fields = FIELDS
+    if boundaries:
+        assert selected.first is not None
+        fields = FIELDS | BOUNDARY_FIELDS
+        values |= _boundaries(row, position, selected.first[row, position], rows.is_text)
+    features = {name: np.zeros((len(ids), room), field.dtype) for name, field in fields.items()}
+    for name, array in features.items():
+        array[row, slot] = values[name]
     return {"input_ids": input_ids, **features}
+
+
+def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, sample: Ids | None) -> Ints:
+    if config.random_pieces == "vocabulary":
+        return random.integers(bits, facts.vocab_size)
+    if config.random_pieces == "not_special":
+        allowed = np.delete(np.arange(facts.vocab_size), list(facts.special_ids))
+        return allowed[random.integers(bits, len(allowed))]
+    assert sample is not None
+    return sample[random.integers(bits, len(sample))].astype(np.int64)
+
+
+def _boundaries(row: Ints, position: Ints, first: Ints, is_text: Bools) -> dict[str, Ints]:
+    """Return the ``BOUNDARY_FIELDS`` of chosen positions, which ascend row by row."""
+    begins = np.flatnonzero(position == first)
+    span = np.searchsorted(begins, np.arange(len(position)), side="right") - 1
+    last = np.append(begins[1:], len(position)) - 1
+    left, right = first - 1, position[last][span] + 1
+    width = is_text.shape[1]
+    inside = (left >= 0) & (right < width)
+    inside &= is_text[row, np.maximum(left, 0)] & is_text[row, np.minimum(right, width - 1)]
+    values = {"span_left": left, "span_right": right, "span_offsets": position - first}
+    return {name: np.where(inside, value, 0) for name, value in values.items()}

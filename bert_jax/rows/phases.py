@@ -28,10 +28,17 @@ class Phase:
     max_length: int
     kind: str  # a key of Task.batch_specs
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keys of the objective's masking that differ
+    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its other keys that differ
 
     def __post_init__(self) -> None:
         names = ("num_steps", "batch_size", "max_length")
         check_fields(self, f"config.phases.{self.kind}", "at least 1 is needed", *names, sound=lambda n: n >= 1)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Keys of ``config.objective`` that differ in this phase."""
+        masking = {**self.objective.get("masking", {}), **self.masking}
+        return {**self.objective, **({"masking": masking} if masking else {})}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,18 +1,20 @@
-"""What a row of sentence pairs looks like."""
+"""What a row looks like."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
+from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec, Feature
-from bert_jax.rows.masking import MaskingConfig
-from bert_jax.rows.packing import Limits
-from bert_jax.rows.plan import SPECIAL_TOKENS_PER_ROW
+from bert_jax.rows.features import Arrangement, Field, Limits
+from bert_jax.rows.masking import BOUNDARY_FIELDS, FIELDS, MaskingConfig
 
 Packing = Literal["none", "packed", "bucketed"]
 
@@ -20,35 +22,71 @@ _SHORTEST_BUCKET = 16
 _BUCKETS = 4
 
 
+SHORT_ROWS = 0.1  # the share of BERT's own pairs that are shorter than a row
+POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")}
+
+
 @dataclasses.dataclass(frozen=True)
 class RowsConfig:
     """Part of a run's identity.
 
-    Packing is "none", one pair a row; "packed", as many pairs as fit; or "bucketed", one pair a row, with all rows of a
-    batch from one bucket of lengths and no longer than that.
+    Packing is "none", one sequence a row; "packed", as many sequences as fit; or "bucketed", one sequence a row, with
+    all rows of a batch from one bucket of lengths and no longer than that.
+
+    Attributes:
+      arrangement: a file of ``rows/arrangements``, and ``arrangement_options`` of it.
+      short_row_probability: of arrangements that have it.
+      max_pairs_per_row: K of packed rows. None: one for 16 positions, 2 to 16; where a sequence has no features of its
+        own, one for 8 positions.
+      boundaries: predictions have ``masking.BOUNDARY_FIELDS``.
     """
 
     max_length: int
-    short_row_probability: float = 0.1
+    short_row_probability: float = SHORT_ROWS
     masking: MaskingConfig = MaskingConfig()
     packing: Packing = "none"
-    max_pairs_per_row: int | None = None  # K of packed rows; None: one for 16 positions, 2 to 16
+    max_pairs_per_row: int | None = None
+    arrangement: str = "sentence_pairs"
+    arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    boundaries: bool = False
 
     def __post_init__(self) -> None:
-        where, least = "config.objective", SPECIAL_TOKENS_PER_ROW + 2
+        where, least = "config.objective", self.arranged.shortest
         if self.max_length < least:
-            raise UserError(f"max_length is {self.max_length}; a pair with its special tokens needs at least {least}")
+            raise UserError(
+                f"max_length is {self.max_length}; a sequence with its special tokens needs at least {least}"
+            )
         check_choices(self, where)
-        share, pairs = "0 to 1 is allowed", "at least 1, or None, is needed"
-        check_fields(self, where, share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
-        check_fields(self, where, pairs, "max_pairs_per_row", sound=lambda value: value is None or value >= 1)
+        number = "at least 1, or None, is needed"
+        check_fields(self, where, number, "max_pairs_per_row", sound=lambda value: value is None or value >= 1)
+
+    @functools.cached_property
+    def arranged(self) -> Arrangement:
+        """The arrangement with its options."""
+        kind = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
+        options = dict(self.arrangement_options)
+        if "short_row_probability" in {field.name for field in dataclasses.fields(kind)}:
+            options["short_row_probability"] = self.short_row_probability
+        elif self.short_row_probability != SHORT_ROWS:
+            raise UserError(
+                f"config.objective.short_row_probability is set, and the arrangement {self.arrangement!r} makes no "
+                "short rows; leave it out"
+            )
+        return configuration.build(kind, options, "config.objective.arrangement_options")  # type: ignore[no-any-return]
 
     @property
-    def max_pairs(self) -> int:
+    def fields(self) -> dict[str, Field]:
+        """All features but ``attention_mask`` and those that packing adds."""
+        targets = FIELDS | BOUNDARY_FIELDS if self.boundaries else FIELDS
+        return {**POSITIONS, **targets, **self.arranged.fields}
+
+    @property
+    def max_sequences(self) -> int:
         """K, static for a length."""
         if self.packing != "packed":
             return 1
-        return self.max_pairs_per_row or max(2, min(16, self.max_length // 16))
+        positions, most = (16, 16) if self.arranged.fields else (8, self.max_length)
+        return self.max_pairs_per_row or max(2, min(most, self.max_length // positions))
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -59,41 +97,35 @@ class RowsConfig:
         return tuple(sorted(n for n in halved if n >= _SHORTEST_BUCKET or n == self.max_length))
 
     def predictions(self, length: int | None = None) -> int:
-        """P of rows of ``length`` (None: ``max_length``), known without a plan: what one pair that fills the row needs.
+        """Return P of rows of ``length`` (None: ``max_length``), known without a plan: what one sequence that fills the
+        row needs.
 
-        A packed row has one more, since the counts of its pairs are rounded one by one; pairs that would need more than
-        that are not packed together, so no mask is dropped. ``masking.max_predictions`` is P where it is given.
+        A packed row has one more, since the counts of its sequences are rounded one by one, and where they are random
+        one for each sequence; sequences that would need more are not packed together, so no prediction is dropped.
+        ``masking.max_predictions`` is P where it is given.
         """
-        one_pair = self.masking.predictions(length or self.max_length)
-        return one_pair + (self.packing == "packed" and self.masking.max_predictions is None)
+        one = self.masking.predictions(length or self.max_length)
+        if self.packing != "packed" or self.masking.max_predictions is not None:
+            return one
+        return one + (1 if self.masking.count == "rounded" else self.max_sequences)
 
     @property
     def limits(self) -> Limits:
         """Of packed rows."""
         lengths, room = np.arange(self.max_length + 1), self.predictions()
-        counts = self.masking.counts(lengths, np.maximum(lengths - SPECIAL_TOKENS_PER_ROW, 1), room)
-        return Limits(self.max_length, self.max_pairs, room, counts)
+        candidates = np.maximum(lengths - self.arranged.special_tokens, 1)
+        return Limits(self.max_length, self.max_sequences, room, self.masking.counts(lengths, candidates, room))
 
     def batch_spec(self, length: int | None = None) -> BatchSpec:
-        """Names, shapes and dtypes of the features of a row of ``length`` (None: ``max_length``)."""
-        row, masked, pairs = (length or self.max_length,), (self.predictions(length),), (self.max_pairs,)
-        packed = {"position_ids": Feature(row, "int32"), "sequence_ids": Feature(row, "int32")}
-        return {
-            "input_ids": Feature(row, "int32"),
-            "token_type_ids": Feature(row, "int32"),
-            "attention_mask": Feature(row, "int32"),
-            **(packed if self.packing == "packed" else {}),
-            "masked_positions": Feature(masked, "int32"),
-            "masked_labels": Feature(masked, "int32"),
-            "masked_weights": Feature(masked, "float32"),
-            "cls_positions": Feature(pairs, "int32"),
-            "next_sentence_labels": Feature(pairs, "int32"),
-            "next_sentence_weights": Feature(pairs, "float32"),
-            "row_weights": Feature((), "float32"),
-        }
+        """Return names, shapes and dtypes of the features of a row of ``length`` (None: ``max_length``)."""
+        row = (length or self.max_length,)
+        shapes = {"position": row, "target": (self.predictions(length),), "sequence": (self.max_sequences,)}
+        own = {name: Feature(shapes[field.axis], field.dtype) for name, field in self.fields.items()}
+        names = ("attention_mask", *(("position_ids", "sequence_ids") if self.packing == "packed" else ()))
+        return own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}
 
     def batch_specs(self, kind: str) -> dict[str, BatchSpec]:
-        """By kind of batch: ``kind``, and one for every shorter bucket."""
+        """Return by kind of batch: ``kind``, and one for every shorter bucket."""
         return {bucket_kind(kind, n, self.max_length): self.batch_spec(n) for n in reversed(self.lengths)}
 
 

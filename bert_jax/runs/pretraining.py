@@ -23,10 +23,12 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
+from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import recorded as recorded_model
+from bert_jax.objectives.base import Setting
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.loggers.base import check_loggers
@@ -199,7 +201,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "lowercase": tokenizer.lowercase,
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": corpus.fingerprint,
-                "head": {"architecture": task.architecture},
+                "head": {"architecture": of_pretraining(model.causal, task.parts)},
                 "objective": {"name": settings.objective["name"], **dataclasses.asdict(settings.find_objective()[1])},
                 **parent,
             }
@@ -258,15 +260,14 @@ def checked(
     """
     room, objective = settings.find_objective()
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
-    masking = {phase.kind: phase.masking for phase in experiment.phases.phases}
+    changes = {phase.kind: phase.changes for phase in experiment.phases.phases}
     experiment.check(devices)
     check_loggers(settings.training.loggers)
-    specs = room.batch_specs(objective, kinds, masking)
-    if settings.corpus.parts and getattr(objective, "packing", None) == "bucketed":
-        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
     model = choose_model(settings.model, settings.vocab.size, initial)
-    model.check_lengths(kinds)
-    room.Objective.check_model(model)
+    task = room.Objective(objective, Setting(model, kinds, settings.seed, changes))
+    specs = task.batch_specs
+    if settings.corpus.parts and any(name not in kinds for name in specs):
+        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
     if settings.fills(model):
         check_masked(settings.examples, "config.examples")
     if devices is None:
@@ -276,7 +277,7 @@ def checked(
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
     return lambda corpus, tokenizer, model, seed, heldout_seed=None: room.Objective(
-        objective, corpus, tokenizer, model, kinds, seed, masking, heldout_seed
+        objective, Setting(model, kinds, seed, changes, heldout_seed, corpus, tokenizer)
     )
 
 

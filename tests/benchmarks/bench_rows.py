@@ -16,11 +16,11 @@ from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus, CorpusSplit
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.rows.features import TokenFacts
 from bert_jax.rows.loader import Loader, LoaderConfig
-from bert_jax.rows.masking import TokenFacts
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.rows_config import RowsConfig
-from bert_jax.rows.sentence_pairs import SentencePairRows
+from bert_jax.rows.sequence_rows import SequenceRows
 
 FACTS = TokenFacts(pad=0, cls=2, sep=3, mask=4, vocab_size=8192)
 
@@ -44,7 +44,7 @@ def corpora(tmp_path_factory):
 
 
 def rows_of(split, max_length, packing, folder):
-    return SentencePairRows(RowsConfig(max_length, packing=packing), split, FACTS, seed=0, directory=folder)
+    return SequenceRows(RowsConfig(max_length, packing=packing), split, FACTS, seed=0, directory=folder)
 
 
 @pytest.mark.parametrize("max_length", [128, 512])
@@ -53,7 +53,7 @@ def test_padding(corpora, max_length, tmp_path):
         shares = {}
         for packing in ("none", "packed"):
             rows = rows_of(Corpus(folder).split("train"), max_length, packing, tmp_path)
-            dealt = rows._plans.load(0)["pairs"]
+            dealt = rows._plans.load(0)["sequences"]
             tokens = int(dealt["a_length"].sum() + dealt["b_length"].sum()) + 3 * len(dealt)
             shares[packing] = 1 - tokens / (rows.rows_per_epoch * max_length)
         print(f"\n{name} {max_length}: padding {shares['none']:.2%} unpacked, {shares['packed']:.3%} packed")
@@ -71,7 +71,7 @@ def test_loader(corpora, max_length, workers, cache, tmp_path):
 
         def source(split, kind, phase, folder=folder, cache_bytes=cache_bytes, config=config):
             split = CorpusSplit(folder, "train", int(cache_bytes))
-            return SentencePairRows(config, split, FACTS, seed=0, directory=tmp_path)
+            return SequenceRows(config, split, FACTS, seed=0, directory=tmp_path)
 
         phases = Phases((Phase(steps * 100, 32 * 1024 // max_length, max_length, "a"),))
         loader = Loader(source, phases, 0, config.batch_specs("a"), LoaderConfig(workers))
@@ -108,7 +108,7 @@ def test_a_million_documents(max_length, tmp_path):
     del counts, lengths
     split, processor, begin = LargeSplit(tmp_path), time.process_time(), time.perf_counter()
     rows = rows_of(split, max_length, "packed", tmp_path)
-    count, pairs = rows.rows_per_epoch, len(rows._plans.load(0)["pairs"])
+    count, pairs = rows.rows_per_epoch, len(rows._plans.load(0)["sequences"])
     processor, seconds = time.process_time() - processor, time.perf_counter() - begin
     print(f"\n{max_length}: {pairs:,} pairs, {count:,} rows; a million pairs in {seconds / pairs * 1e6:.2f} s", end="")
     print(f" ({processor / pairs * 1e6:.2f} s of processor)")

@@ -15,7 +15,7 @@ from bert_jax.corpora.manifest import MANIFEST, SEAL, DamagedError, sealed
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.verify import verify
 from bert_jax.errors import UserError
-from bert_jax.rows import plan, random
+from bert_jax.rows import chunks, random
 from bert_jax.storage import files
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
 from tests.rows.fakes import fake_split
@@ -131,7 +131,7 @@ def test_sentences_that_go_back_are_an_error_and_not_cut_for_ever() -> None:
     split = fake_split(20, sentences=(5, 9), mean=12)
     split.sentence_offsets[split.document_starts[3]] -= 1 << 20
     with pytest.raises(UserError, match="a sentence without tokens"):
-        list(plan.make(split, random.key("test"), 64, 0.1))
+        list(chunks.make(split, random.key("test"), 64, 0.1))
 
 
 # ---- --verify -----------------------------------------------------------------------------------------------------

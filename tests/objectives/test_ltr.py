@@ -9,10 +9,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.objectives import ltr, mlm_nsp
-from bert_jax.objectives.sentence_pairs import MASKED, NEXT_SENTENCE
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.ngram_models import HIDDEN, next_tokens_of_rows, stream_of_rows
-from tests.objectives.texts import LENGTH, Text, fresh, make_text, objective, rows_of
+from tests.objectives.texts import LENGTH, MASKED, NEXT_SENTENCE, Text, fresh, make_text, objective, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
             alone = {n: np.zeros((1, LENGTH), np.int32) for n in ("input_ids", "token_type_ids", "attention_mask")}
             for name, value in alone.items():
                 value[0, : len(here)] = rows[name][row, here]
-            logits = np.asarray(logits_of(alone), np.float64)[0]
+            logits = np.asarray(logits_of({**alone, "row_weights": np.ones(1, np.float32)}), np.float64)[0]
             for position in range(1, len(here)):
                 scores, label = logits[position - 1], alone["input_ids"][0, position]
                 total += np.log(np.exp(scores).sum()) - scores[label]
@@ -116,4 +115,4 @@ def test_what_makes_no_sense_is_refused(text: Text) -> None:
     with pytest.raises(UserError, match="config.objective.masking is set, and the objective 'ltr' masks nothing"):
         objective(ltr, text, "causal", masking=MaskingConfig(rate=0.3))
     with pytest.raises(UserError, match="config.phases.phase1.masking is set"):
-        ltr.batch_specs(ltr.Config(), {"phase1": 64}, {"phase1": {"rate": 0.3}})
+        objective(ltr, text, "causal", changes={"phase1": {"masking": {"rate": 0.3}}})

@@ -11,10 +11,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.objectives import mlm, mlm_nsp
-from bert_jax.objectives.sentence_pairs import NEXT_SENTENCE
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
-from tests.objectives.texts import LENGTH, Text, fresh, make_text, objective, rows_of
+from tests.objectives.texts import LENGTH, NEXT_SENTENCE, Text, fresh, make_text, objective, rows_of
 
 
 @pytest.fixture(scope="module")

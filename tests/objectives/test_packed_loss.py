@@ -13,7 +13,9 @@ from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
+from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
+from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.rows.rows_config import Packing
 from bert_jax.task import Variables
@@ -21,6 +23,7 @@ from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training.mesh import unbox
 from tests import toy
+from tests.models.helpers import tiny
 
 ROWS, LENGTH = 12, 64
 
@@ -39,7 +42,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, WordPiece]:
 def objective(text: tuple[Corpus, WordPiece], dtype: str, packing: Packing = "packed") -> Objective:
     corpus, tokenizer = text
     model = bert.Config(tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype)
-    return Objective(Config(packing=packing), corpus, tokenizer, model, {"phase1": LENGTH}, seed=0)
+    setting = Setting(model, {"phase1": LENGTH}, corpus=corpus, tokenizer=tokenizer)
+    return Objective(Config(packing=packing), setting)
 
 
 def packed_rows(task: Objective) -> dict[str, np.ndarray]:
@@ -139,18 +143,19 @@ def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, WordPie
 
 
 def test_every_kind_of_batch_is_declared_before_there_is_a_corpus(text: tuple[Corpus, WordPiece]) -> None:
-    from bert_jax.errors import UserError
-    from bert_jax.objectives.mlm_nsp import batch_specs
+    def batch_specs(packing: Packing, **masking: Any) -> Any:
+        lengths = {"phase1": 32, "phase2": 64}
+        setting = Setting(tiny(max_length=64), lengths, changes={"phase2": {"masking": masking}})
+        return Objective(Config(packing=packing), setting).batch_specs
 
-    lengths, masking = {"phase1": 32, "phase2": 64}, {"phase2": {"rate": 0.3}}
-    specs = batch_specs(Config(packing="bucketed"), lengths, masking)
+    specs = batch_specs("bucketed", rate=0.3)
     assert list(specs) == ["phase1", "phase1/16", "phase2", "phase2/32", "phase2/16"]
     assert specs["phase2/16"]["masked_positions"].shape == (5,)  # 0.3 * 16
-    assert batch_specs(Config(packing="packed"), lengths)["phase2"]["cls_positions"].shape == (4,)
+    assert batch_specs("packed")["phase2"]["cls_positions"].shape == (4,)
     task = objective(text, "float32", "bucketed")
     assert task.batch_specs.keys() == task.flops_per_row.keys() == {"phase1", "phase1/32", "phase1/16"}
     held_out = task.source("eval", "phase1", 0)
     assert held_out.buckets == ()
     assert held_out.rows(np.zeros(2), np.arange(2))["input_ids"].shape == (2, LENGTH)
     with pytest.raises(UserError, match="config.phases.phase2.masking.rte; did you mean 'rate'"):
-        batch_specs(Config(), lengths, {"phase2": {"rte": 0.3}})
+        batch_specs("none", rte=0.3)

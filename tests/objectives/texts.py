@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.models.encoders import bert
+from bert_jax.objectives.base import Setting
 from bert_jax.task import Task, Variables
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
@@ -22,6 +23,8 @@ from tests import toy
 
 LENGTH = 64
 Text = tuple[Corpus, WordPiece]
+NEXT_SENTENCE = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
+MASKED = ("masked_positions", "masked_labels", "masked_weights")
 
 
 def make_text(folder: Path) -> Text:
@@ -34,13 +37,16 @@ def make_text(folder: Path) -> Text:
     return Corpus(folder / "store"), tokenizer
 
 
-def objective(room: ModuleType, text: Text, attention: Any = "bidirectional", **config: Any) -> Any:
+def objective(
+    room: ModuleType, text: Text, attention: Any = "bidirectional", changes: Any = MappingProxyType({}), **config: Any
+) -> Any:
     """``room.Objective`` on rows of 64, with a 1 x 32 model."""
     corpus, tokenizer = text
     model = bert.Config(
         tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, attention=attention
     )
-    return room.Objective(room.Config(**config), corpus, tokenizer, model, {"phase1": LENGTH}, seed=0)
+    setting = Setting(model, {"phase1": LENGTH}, changes=changes, corpus=corpus, tokenizer=tokenizer)
+    return room.Objective(room.Config(**config), setting)
 
 
 def rows_of(task: Task, count: int = 12, split: Any = "train") -> dict[str, np.ndarray]:

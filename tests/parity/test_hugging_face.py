@@ -21,6 +21,7 @@ from bert_jax.interchange import names
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import encoder_of
+from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -190,7 +191,8 @@ def test_the_first_held_out_loss_of_a_run_that_goes_on_is_theirs(tmp_path: Path)
     found = next(line for line in lines if line["split"] == "eval" and line["step"] == 0)
 
     corpus, tokenizer = Corpus(workdir / "corpus"), WordPiece(VOCAB)
-    task = Objective(Config(), corpus, tokenizer, import_model(tmp_path / "model").config, {"phase1": P}, seed=0)
+    model = import_model(tmp_path / "model").config
+    task = Objective(Config(), Setting(model, {"phase1": P}, corpus=corpus, tokenizer=tokenizer))
     rows = np.arange(min(recipe["training"]["eval_rows"], task.source("eval", "phase1", 0).rows_per_epoch))
     batch = task.source("eval", "phase1", 0).rows(np.zeros_like(rows), rows)
     with torch.no_grad():

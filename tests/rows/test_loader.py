@@ -19,7 +19,7 @@ from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.rows_config import Packing
-from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
+from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows
 from bert_jax.rows.share import WHOLE, Share
 from bert_jax.task import RowSource
 from tests.rows.fakes import FACTS, fake_split
@@ -43,7 +43,7 @@ def make_source(folder: Path, packing: Packing = "none") -> Make:
     def make(split: str, kind: str, phase: int) -> RowSource:
         assert split == "train"
         config = configs(packing)[kind]
-        return SentencePairRows(config, SPLIT, FACTS, seed=0, phase=phase, kind=kind, directory=folder)
+        return SequenceRows(config, SPLIT, FACTS, seed=0, phase=phase, kind=kind, directory=folder)
 
     return make
 

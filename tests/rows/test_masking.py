@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows import masking, random
+from bert_jax.rows import random
+from bert_jax.rows.features import Rows
 from bert_jax.rows.masking import MaskingConfig, mask_rows
+from bert_jax.rows.strategies import token
 from tests.rows.fakes import FACTS, VOCAB_SIZE
 
 LENGTH = 64
@@ -20,9 +22,14 @@ def rows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return ids, candidates, lengths
 
 
+def laid_out(ids: np.ndarray, candidates: np.ndarray, lengths: np.ndarray) -> Rows:
+    real = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int32)
+    return Rows(ids, 0 * ids, real, candidates, lengths)
+
+
 def mask(count: int, config: MaskingConfig = DEFAULT) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
     data = rows(count)
-    return mask_rows(*data, random.fold(random.key("m"), np.arange(count)), config, FACTS), data
+    return mask_rows(laid_out(*data), random.fold(random.key("m"), np.arange(count)), config, FACTS), data
 
 
 def z(hits: float, trials: float, rate: float) -> float:
@@ -78,8 +85,7 @@ def test_every_candidate_is_selected_equally_often() -> None:
     candidates = np.ones((n, size), bool)
     candidates[:, [0, 7, 19]] = False
     keys = random.fold(random.key("s"), np.arange(n))
-    ids, counts = np.zeros((n, size), np.int32), np.full(n, chosen)
-    selected = masking.select_tokens(ids, candidates, counts, keys, FACTS)
+    selected = token.select(candidates, candidates, np.full(n, chosen), keys, token.Config()).chosen
     assert (selected.sum(axis=1) == chosen).all()
     assert not selected[~candidates].any()
     rates = selected.sum(axis=0)[candidates[0]]
@@ -92,7 +98,7 @@ def test_a_row_depends_on_its_own_key_alone() -> None:
     features, (ids, candidates, lengths) = mask(100)
     keys = random.fold(random.key("m"), np.arange(100))
     some = np.array([41, 3, 77])
-    again = mask_rows(ids[some], candidates[some], lengths[some], keys[some], MaskingConfig(), FACTS)
+    again = mask_rows(laid_out(ids[some], candidates[some], lengths[some]), keys[some], MaskingConfig(), FACTS)
     assert all((again[name] == features[name][some]).all() for name in features)
 
 

@@ -8,27 +8,29 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows import packing, plan, random
+from bert_jax.rows import chunks, packing, random
+from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
+from bert_jax.rows.features import Limits
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.rows_config import RowsConfig
-from bert_jax.rows.sentence_pairs import SentencePairRows
+from bert_jax.rows.sequence_rows import SequenceRows
 from tests.rows.fakes import FACTS, FakeSplit, fake_split
 
 SPLIT = fake_split(400, sentences=(1, 40), mean=5)
 CONFIG = RowsConfig(64, packing="packed")
 
 
-def limits(max_pairs: int = 8, rate: float = 0.15, predictions: int | None = None) -> packing.Limits:
+def limits(max_pairs: int = 8, rate: float = 0.15, predictions: int | None = None) -> Limits:
     config = MaskingConfig(rate=rate, max_predictions=predictions)
     return RowsConfig(64, masking=config, packing="packed", max_pairs_per_row=max_pairs).limits
 
 
-def best_fit_decreasing(lengths: list[int], limits: packing.Limits) -> int:
+def best_fit_decreasing(lengths: list[int], limits: Limits) -> int:
     """Rows needed, one pair at a time: the straight way."""
     rows: list[list[int]] = []  # room, pairs, predictions
     for length in sorted(lengths, reverse=True):
         needed = int(limits.counts[length])
-        fitting = [r for r in rows if r[0] >= length and r[1] < limits.max_pairs and r[2] >= needed]
+        fitting = [r for r in rows if r[0] >= length and r[1] < limits.max_sequences and r[2] >= needed]
         row = min(fitting, default=None, key=lambda r: r[0])
         if row is None:
             rows.append(row := [limits.max_length, 0, limits.predictions])
@@ -40,7 +42,7 @@ def best_fit_decreasing(lengths: list[int], limits: packing.Limits) -> int:
     "limit", [limits(), limits(max_pairs=2), limits(predictions=10), limits(rate=0.4), limits(predictions=2)]
 )
 @pytest.mark.parametrize("spread", ["uniform", "short", "alike", "long"])
-def test_compositions_hold_every_pair_within_the_limits(spread: str, limit: packing.Limits) -> None:
+def test_compositions_hold_every_pair_within_the_limits(spread: str, limit: Limits) -> None:
     rng = np.random.default_rng(0)
     drawn = {
         "uniform": rng.integers(5, 65, 500),
@@ -54,7 +56,7 @@ def test_compositions_hold_every_pair_within_the_limits(spread: str, limit: pack
     for rows, lengths, left in compositions:
         assert rows > 0
         assert sum(lengths) <= 64
-        assert len(lengths) <= limit.max_pairs
+        assert len(lengths) <= limit.max_sequences
         assert sum(limit.counts[list(lengths)]) == limit.predictions - left <= limit.predictions
         np.add.at(used, list(lengths), rows)
     assert (used == histogram).all()
@@ -62,15 +64,15 @@ def test_compositions_hold_every_pair_within_the_limits(spread: str, limit: pack
     assert sum(c.rows for c in compositions) <= 1.02 * straight + 1
 
 
-def packed(pairs: list[np.ndarray], limit: packing.Limits, key: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    parts = list(packing.pack(iter(pairs), random.key("p", key), limit))
-    joined = [np.concatenate([block for name, block in parts if name == part]) for part in ("pairs", "row_ends")]
+def packed(pairs: list[np.ndarray], limit: Limits, key: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    parts = list(packing.pack(iter(pairs), pair_lengths, random.key("p", key), limit))
+    joined = [np.concatenate([block for name, block in parts if name == part]) for part in ("sequences", "row_ends")]
     return joined[0], joined[1]
 
 
 def test_a_plan_is_the_same_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "WINDOW", 300)
-    pairs = np.concatenate(list(plan.make(SPLIT, random.key("x"), 64, 0.1)))
+    pairs = np.concatenate(list(chunks.make(SPLIT, random.key("x"), 64, 0.1)))
     whole, ends = packed([pairs], limits())
     again, again_ends = packed(np.array_split(pairs, [1, 2, 299, 300, 301, 950]), limits())
     assert (whole == again).all()
@@ -93,12 +95,12 @@ def test_little_is_padded(max_length: int) -> None:
 
     def padding(targets: np.ndarray) -> tuple[float, float]:
         """Packed, unpacked."""
-        pairs = np.concatenate(list(plan.make(split, random.key("x"), max_length, 0.1, targets)))
+        pairs = np.concatenate(list(chunks.make(split, random.key("x"), max_length, 0.1, targets)))
         _, ends = packed([pairs], config.limits)
-        tokens = packing.pair_lengths(pairs).sum() / max_length
+        tokens = pair_lengths(pairs).sum() / max_length
         return 1 - tokens / len(ends), 1 - tokens / len(pairs)
 
-    fitted = padding(packing.short_targets(split, random.key("x"), config.limits, 0.1))
+    fitted = padding(short_targets(split, random.key("x"), config.limits, 0.1))
     assert fitted[0] <= 0.002
     assert fitted[1] > 0.1
     assert padding(np.arange(2, max_length - 2))[0] > fitted[0]  # targets that know nothing of the document ends
@@ -107,11 +109,11 @@ def test_little_is_padded(max_length: int) -> None:
 # ---- Rows ---------------------------------------------------------------------------------------------------------
 
 
-def source(folder: Path, config: RowsConfig = CONFIG, seed: int = 0) -> SentencePairRows:
-    return SentencePairRows(config, SPLIT, FACTS, seed=seed, directory=folder)
+def source(folder: Path, config: RowsConfig = CONFIG, seed: int = 0) -> SequenceRows:
+    return SequenceRows(config, SPLIT, FACTS, seed=seed, directory=folder)
 
 
-def first_epoch(rows: SentencePairRows) -> dict[str, np.ndarray]:
+def first_epoch(rows: SequenceRows) -> dict[str, np.ndarray]:
     indices = np.arange(rows.rows_per_epoch)
     return rows.rows(np.zeros_like(indices), indices)
 
@@ -143,10 +145,10 @@ def test_a_packed_row_is_its_pairs_one_after_another(tmp_path: Path) -> None:
         assert features["sequence_ids"][i].tolist() == sequences + blank
         assert features["position_ids"][i].tolist() == positions + blank
         assert features["attention_mask"][i].tolist() == [1] * len(ids) + blank
-        assert features["cls_positions"][i].tolist() == starts + [0] * (CONFIG.max_pairs - size)
-        assert features["next_sentence_weights"][i].tolist() == [1] * size + [0] * (CONFIG.max_pairs - size)
+        assert features["cls_positions"][i].tolist() == starts + [0] * (CONFIG.max_sequences - size)
+        assert features["next_sentence_weights"][i].tolist() == [1] * size + [0] * (CONFIG.max_sequences - size)
         random_labels = pairs["is_random"][at : at + size].astype(int).tolist()
-        assert features["next_sentence_labels"][i].tolist() == random_labels + [0] * (CONFIG.max_pairs - size)
+        assert features["next_sentence_labels"][i].tolist() == random_labels + [0] * (CONFIG.max_sequences - size)
         at += size
     assert at == len(pairs)
 
@@ -157,7 +159,7 @@ def test_no_mask_is_dropped_and_none_is_a_special_token(masking: MaskingConfig, 
     rows = source(tmp_path, config)
     features = first_epoch(rows)
     pairs, sizes, _ = rows._dealt(np.zeros(len(sizes := features["input_ids"]), np.int64), np.arange(len(sizes)), 0)
-    lengths = packing.pair_lengths(pairs)
+    lengths = pair_lengths(pairs)
     wanted = np.maximum(1, np.rint(masking.rate * lengths))
     wanted = np.minimum(wanted, np.minimum(lengths - 3, masking.max_predictions or 99))
     row, slot = np.nonzero(features["masked_weights"])
@@ -176,7 +178,7 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> 
         features = first_epoch(rows)
         pairs, sizes, _ = rows._dealt(np.zeros(len(features["input_ids"]), np.int64), np.arange(rows.rows_per_epoch), 0)
         flat = features["input_ids"][features["attention_mask"] > 0]
-        parts = np.split(flat, np.cumsum(packing.pair_lengths(pairs))[:-1])
+        parts = np.split(flat, np.cumsum(pair_lengths(pairs))[:-1])
         return {tuple(p.tolist()): tuple(part.tolist()) for p, part in zip(pairs, parts, strict=True)}
 
     two, eight = masked_pairs(2), masked_pairs(8)
@@ -226,7 +228,7 @@ def test_bad_values_are_errors() -> None:
 
 
 def test_the_shapes_are_known_without_a_corpus() -> None:
-    shapes = {n: (c := RowsConfig(n, packing="packed")).max_pairs * 1000 + c.predictions() for n in (32, 128, 512)}
+    shapes = {n: (c := RowsConfig(n, packing="packed")).max_sequences * 1000 + c.predictions() for n in (32, 128, 512)}
     assert shapes == {32: 2006, 128: 8020, 512: 16078}
     assert RowsConfig(128, packing="bucketed").lengths == (16, 32, 64, 128)
     assert RowsConfig(24, packing="bucketed").lengths == (24,)

@@ -156,7 +156,7 @@ BAD_RECIPES = {
     "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
     "short rows": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
-        "config.phases.phase1.max_length is 4; a pair with its special tokens needs at least 5",
+        "config.phases.phase1.max_length is 4; a sequence with its special tokens needs at least 5",
     ),
     "no steps": (
         {"phases": {"phase1": {"num_steps": 0, "batch_size": 8, "max_length": 32}}},

@@ -13,6 +13,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
+from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
@@ -56,7 +57,7 @@ def one_update(
     config = bert.Config(
         tokenizer.size, 32, 1, 2, 64, 32, **{"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
     )
-    task = Objective(Config(), corpus, tokenizer, config, {"phase1": 32}, seed=0)
+    task = Objective(Config(), Setting(config, {"phase1": 32}, corpus=corpus, tokenizer=tokenizer))
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
     schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
@@ -130,7 +131,7 @@ def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, WordPiece])
     odd = dataclasses.replace(
         bert.Config(tokenizer.size, 32, 1, 2, 64, 32), vocab_size=tokenizer.size + tokenizer.size % 2 + 1
     )
-    task = Objective(Config(), corpus, tokenizer, odd, {"phase1": 32}, seed=0)
+    task = Objective(Config(), Setting(odd, {"phase1": 32}, corpus=corpus, tokenizer=tokenizer))
     mesh = meshes.make_mesh(MeshConfig(data=-1, tensor=2))
     state, _ = initialise(task, make_optimizer(OptimizerConfig()), metric_names(task), 8, 0, mesh)
     table = state.params["encoder"]["embeddings"]["word_embeddings"].sharding.spec

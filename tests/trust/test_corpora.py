@@ -21,10 +21,10 @@ from bert_jax.corpora.manifest import DamagedError
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
+from bert_jax.rows.features import TokenFacts
 from bert_jax.rows.loader import Loader, LoaderConfig
-from bert_jax.rows.masking import TokenFacts
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
+from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows
 from tests import toy
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
 from tests.trust.damage import damage_one, generator, scaled
@@ -51,7 +51,7 @@ def rows_of(folder: Path) -> str:
         split = corpus.split(name)
         digest.update(split.read(np.zeros(1, np.int64), np.array([split.num_tokens])).tobytes())
         for config in CONFIGS:
-            rows = SentencePairRows(config, split, TokenFacts.of(TOKENIZER), seed=0, directory=folder)
+            rows = SequenceRows(config, split, TokenFacts.of(TOKENIZER), seed=0, directory=folder)
             counts = [bucket.rows_per_epoch for bucket in rows.buckets] or [rows.rows_per_epoch]
             for part in np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1]):
                 for epoch in (0, 1):
@@ -123,7 +123,7 @@ def test_a_loader_in_the_middle_of_an_epoch(
     folder, config = Path(shutil.copytree(corpus, tmp_path / "corpus")), RowsConfig(32)
     shard = folder / "corpus-train.array_record-00001-of-00002"
     split = Corpus(folder, cache_bytes=100).split("train")
-    rows = SentencePairRows(config, split, TokenFacts.of(TOKENIZER), seed=0, kind="a", directory=folder)
+    rows = SequenceRows(config, split, TokenFacts.of(TOKENIZER), seed=0, kind="a", directory=folder)
     phases, specs = Phases((Phase(500, 2, 32, "a"),)), {"a": config.batch_spec()}
     block = np.array([Corpus(folder).manifest["splits"]["train"]["shards"][0]["num_tokens"] + 16 * 20])
     flip(shard, shard.read_bytes().index(split.read(block, np.array([16])).astype("<u2").tobytes()))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows import packing, plan, random
+from bert_jax.rows import chunks, random
+from bert_jax.rows.arrangements.sentence_pairs import short_targets
 from bert_jax.rows.rows_config import RowsConfig
 from tests.rows.fakes import FakeSplit, fake_split
 
@@ -16,7 +17,7 @@ ROOM = 61  # tokens of a pair: max_length 64
 
 
 def make(split: FakeSplit, seed: int = 0, max_length: int = 64, short: float = 0.1) -> np.ndarray:
-    return np.concatenate(list(plan.make(split, random.key("test", seed), max_length, short)))
+    return np.concatenate(list(chunks.make(split, random.key("test", seed), max_length, short)))
 
 
 def original_builder(split: FakeSplit, room: int, short: float, rng: np.random.Generator) -> list[tuple[int, ...]]:
@@ -110,17 +111,17 @@ def test_pairs_lie_where_they_should() -> None:
 
 def test_every_token_is_in_a_chunk() -> None:
     split = fake_split(50, mean=8)
-    chunks = plan.cut_chunks(split, random.key("x"), np.arange(50), ROOM, 0.1)
-    followed = np.where(chunks.is_random, chunks.middle, chunks.stop)
-    assert (followed[:-1] == chunks.start[1:]).all()
+    cut = chunks.cut_chunks(split, random.key("x"), np.arange(50), ROOM, 0.1)
+    followed = np.where(cut.is_random, cut.middle, cut.stop)
+    assert (followed[:-1] == cut.start[1:]).all()
     assert followed[-1] == split.num_sentences
 
 
 def test_grouping_documents_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     split = fake_split(100)
     whole = make(split)
-    monkeypatch.setattr(plan, "_SENTENCES_AT_ONCE", 100)
-    monkeypatch.setattr(plan, "_PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr(chunks, "_SENTENCES_AT_ONCE", 100)
+    monkeypatch.setattr(chunks, "_PAIRS_AT_ONCE", 7)
     assert (make(split) == whole).all()
     assert len(make(split, seed=1)) != len(whole) or (make(split, seed=1) != whole).any()
 
@@ -129,9 +130,9 @@ def test_truncation_equals_one_token_at_a_time() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 60, (500, 2))
     lengths[0] = (400, 3)
-    pairs, zeros = np.zeros(len(lengths), plan.PAIR), np.zeros(len(lengths), np.int64)
+    pairs, zeros = np.zeros(len(lengths), chunks.PAIR), np.zeros(len(lengths), np.int64)
     keys = random.fold(random.key("t"), np.arange(len(lengths)))
-    plan.truncate(pairs, (zeros, lengths[:, 0]), (zeros, lengths[:, 1]), 40, keys)
+    chunks.truncate(pairs, (zeros, lengths[:, 0]), (zeros, lengths[:, 1]), 40, keys)
     for pair, (a, b) in zip(pairs, lengths, strict=True):
         split = FakeSplit([[a], [b]])
         _, a_length, _, b_length = truncate_one_by_one(split, [0], [1], 40, rng)
@@ -141,9 +142,9 @@ def test_truncation_equals_one_token_at_a_time() -> None:
 @pytest.mark.parametrize("dropped", [1, 10, 64, 150])
 def test_dropped_in_front_is_binomial(dropped: int) -> None:
     n = 20_000
-    pairs, zeros = np.zeros(n, plan.PAIR), np.zeros(n, np.int64)
+    pairs, zeros = np.zeros(n, chunks.PAIR), np.zeros(n, np.int64)
     lengths = np.full(n, 30 + dropped)
-    plan.truncate(pairs, (zeros, zeros + 1), (zeros, lengths), 31, random.fold(random.key("t"), np.arange(n)))
+    chunks.truncate(pairs, (zeros, zeros + 1), (zeros, lengths), 31, random.fold(random.key("t"), np.arange(n)))
     theirs = np.random.default_rng(0).binomial(dropped, 0.5, 5 * n)
     assert abs(same_distribution_z(pairs["b_start"], theirs)) < 4
     assert pairs["a_start"].max() == 0
@@ -182,9 +183,9 @@ def leak_z(feature: np.ndarray, labels: np.ndarray) -> float:
 def pairs_of_long_chunks(split: FakeSplit, room: int, targets: np.ndarray | None = None) -> np.ndarray:
     """Pairs whose chunk had two sentences or more: half of them are random."""
     key = random.key("leak")
-    chunks = plan.cut_chunks(split, key, np.arange(split.num_documents), room, 0.1, targets)
-    pairs = plan.make_pairs(split, key, chunks, room if targets is None else chunks.target)
-    return pairs[chunks.stop - chunks.start > 1]
+    cut = chunks.cut_chunks(split, key, np.arange(split.num_documents), room, 0.1, targets)
+    pairs = chunks.make_pairs(split, key, cut, room if targets is None else cut.target)
+    return pairs[cut.stop - cut.start > 1]
 
 
 def uneven_split() -> FakeSplit:
@@ -214,7 +215,7 @@ def test_surface_does_not_tell_the_label(split: FakeSplit, room: int) -> None:
 )
 def test_surface_does_not_tell_the_label_of_packed_pairs(split: FakeSplit, room: int) -> None:
     limits = RowsConfig(room + 3, packing="packed").limits
-    pairs = pairs_of_long_chunks(split, room, packing.short_targets(split, random.key("t"), limits, 0.1))
+    pairs = pairs_of_long_chunks(split, room, short_targets(split, random.key("t"), limits, 0.1))
     labels = pairs["is_random"]
     assert abs(labels.mean() - 0.5) * 2 * np.sqrt(len(labels)) < 4
     for name, feature in surface(split, pairs, room).items():
@@ -230,9 +231,9 @@ def test_short_targets_do_not_make_random_pairs() -> None:
         assert len(short) > 500
         return float(short["is_random"].mean())
 
-    blocks = plan.make(LEAK_SPLIT, random.key("x"), 128, 0.1, few)
+    blocks = chunks.make(LEAK_SPLIT, random.key("x"), 128, 0.1, few)
     assert share(np.concatenate(list(blocks))) < 0.6
-    alone = plan.cut_chunks(LEAK_SPLIT, random.key("x"), np.arange(1000), 10, 0.1)
+    alone = chunks.cut_chunks(LEAK_SPLIT, random.key("x"), np.arange(1000), 10, 0.1)
     assert alone.is_random.mean() > 0.9
 
 
@@ -254,7 +255,7 @@ def test_the_leak_test_sees_leaks(spoil: Callable[[np.ndarray], None], seen_in: 
 def test_the_original_builder_leaks() -> None:
     split = fake_split(1500, sentences=(5, 20), mean=20)
     rows = original_builder(split, 125, 0.1, np.random.default_rng(0))
-    pairs = np.array([(a, b, la, lb, r) for a, la, b, lb, r in rows], plan.PAIR)
+    pairs = np.array([(a, b, la, lb, r) for a, la, b, lb, r in rows], chunks.PAIR)
     assert leak_z(surface(split, pairs, 125)["total"], pairs["is_random"]) > 4
 
 

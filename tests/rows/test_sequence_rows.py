@@ -10,23 +10,23 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.plan_cache import PlanCache
-from bert_jax.rows.sentence_pairs import RowsConfig, SentencePairRows
+from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows
 from tests.rows.fakes import FACTS, FakeSplit, fake_split
 
 SPLIT = fake_split(300, sentences=(2, 40), mean=12)
 CONFIG = RowsConfig(max_length=64)
 
 
-def source(folder: Path, split: FakeSplit = SPLIT, config: RowsConfig = CONFIG, **changes: int) -> SentencePairRows:
-    return SentencePairRows(config, split, FACTS, **{"seed": 0} | changes, directory=folder)  # type: ignore[arg-type]
+def source(folder: Path, split: FakeSplit = SPLIT, config: RowsConfig = CONFIG, **changes: int) -> SequenceRows:
+    return SequenceRows(config, split, FACTS, **{"seed": 0} | changes, directory=folder)  # type: ignore[arg-type]
 
 
-def epoch(rows: SentencePairRows, number: int = 0, count: int | None = None) -> dict[str, np.ndarray]:
+def epoch(rows: SequenceRows, number: int = 0, count: int | None = None) -> dict[str, np.ndarray]:
     indices = np.arange(rows.rows_per_epoch if count is None else count)
     return rows.rows(np.full(len(indices), number), indices)
 
 
-def pairs_of(rows: SentencePairRows, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
+def pairs_of(rows: SequenceRows, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """The plan's pairs of rows of one pair."""
     return rows._dealt(epochs, indices, 0)[0]
 
@@ -106,7 +106,7 @@ def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:
     rows = source(tmp_path)
     count = rows.rows_per_epoch
     dealt = pairs_of(rows, np.zeros(count, np.int64), np.arange(count))
-    planned = rows._plans.load(0)["pairs"]
+    planned = rows._plans.load(0)["sequences"]
     assert sorted(dealt["a_start"].tolist()) == sorted(planned["a_start"].tolist())
     assert abs(np.corrcoef(np.arange(count), dealt["a_start"])[0, 1]) * np.sqrt(count) < 4
 
@@ -114,7 +114,7 @@ def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:
 def test_later_epochs_deal_as_many_rows_as_the_first(tmp_path: Path) -> None:
     rows = source(tmp_path)
     count = rows.rows_per_epoch
-    lengths = {e: len(rows._plans.load(e)["pairs"]) for e in range(1, 12)}
+    lengths = {e: len(rows._plans.load(e)["sequences"]) for e in range(1, 12)}
     longer = next(e for e, n in lengths.items() if n > count)
     shorter = next(e for e, n in lengths.items() if n < count)
     surplus = pairs_of(rows, np.full(count, longer), np.arange(count))
@@ -135,7 +135,7 @@ def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"max_length": 4}, "max_length is 4; a pair with its special tokens needs at least 5"),
+        ({"max_length": 4}, "max_length is 4; a sequence with its special tokens needs at least 5"),
         ({"max_length": 64, "short_row_probability": 1.5}, "config.objective.short_row_probability is 1.5; 0 to 1"),
         (
             {"max_length": 64, "packing": "tight"},
@@ -153,10 +153,10 @@ def test_bad_config_values_are_errors(wrong: dict[str, float], told: str) -> Non
 
 def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
     first = source(tmp_path)
-    planned = first._plans.load(0)["pairs"].copy()
-    [file] = tmp_path.glob("plans/*/epoch-*/pairs.npy")
+    planned = first._plans.load(0)["sequences"].copy()
+    [file] = tmp_path.glob("plans/*/epoch-*/sequences.npy")
     stamp = file.stat().st_mtime_ns
-    assert (source(tmp_path)._plans.load(0)["pairs"] == planned).all()
+    assert (source(tmp_path)._plans.load(0)["sequences"] == planned).all()
     assert file.stat().st_mtime_ns == stamp
     assert (planned == np.concatenate([block for _, block in first._make_plan(0)])).all()
     # Masking is no part of a plan; the seed is.
@@ -208,11 +208,11 @@ def test_the_next_plan_is_made_in_the_background(tmp_path: Path) -> None:
 
 def test_old_plans_are_removed_but_the_first_and_newest_stay(tmp_path: Path) -> None:
     rows = source(tmp_path)
-    held = rows._plans.load(1)["pairs"]
+    held = rows._plans.load(1)["sequences"]
     for number in range(7):
         rows._plans.load(number)
     assert sorted(p.name for p in tmp_path.glob("plans/*/epoch-*")) == [f"epoch-0000{i}" for i in (0, 4, 5, 6)]
-    assert (held == rows._plans.load(1)["pairs"]).all()
+    assert (held == rows._plans.load(1)["sequences"]).all()
 
 
 def test_a_read_only_corpus_has_its_plans_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

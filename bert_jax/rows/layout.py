@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
-from bert_jax.rows.masking import Bools, Ids, TokenFacts
-
-
-class PairRows(NamedTuple):
-    """Rows of pairs before masking."""
-
-    input_ids: Ids  # [n, L]
-    token_type_ids: Ids  # [n, L] 0 up to the first [SEP], then 1; 0 on padding
-    attention_mask: Ids  # [n, L] 1 on tokens
-    is_text: Bools  # [n, L] neither special token nor padding
-    lengths: npt.NDArray[np.int64]  # [n] tokens, special tokens included
+from bert_jax.rows.features import Ids, Rows, TokenFacts
 
 
 def lay_out(
     tokens: Ids, a_lengths: npt.NDArray[np.int64], b_lengths: npt.NDArray[np.int64], max_length: int, facts: TokenFacts
-) -> PairRows:
+) -> Rows:
     """Lay out pairs as rows of ``max_length``.
 
     Args:
@@ -42,6 +30,4 @@ def lay_out(
     input_ids[:, 0] = facts.cls
     np.put_along_axis(input_ids, first_sep, facts.sep, axis=1)
     np.put_along_axis(input_ids, last_sep, facts.sep, axis=1)
-    return PairRows(
-        input_ids, second.astype(np.int32), real.astype(np.int32), is_text, last_sep[:, 0].astype(np.int64) + 1
-    )
+    return Rows(input_ids, second.astype(np.int32), real.astype(np.int32), is_text, last_sep[:, 0].astype(np.int64) + 1)

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_jax.errors import UserError
 from bert_jax.rows import random
+from bert_jax.rows.features import Ints, Sentences
 
 VERSION = 3  # a change of what a plan says changes this: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
@@ -38,8 +39,6 @@ CANDIDATES, TURNS = 10, 4  # places looked at for a random second segment: ten, 
 _SENTENCES_AT_ONCE = 1 << 22
 _LAST_CHOICE = 1 << 40  # more tokens than a document has
 _PAIRS_AT_ONCE = 1 << 13  # few enough for the temporaries to stay in the processor's cache
-
-Ints = npt.NDArray[np.int64]
 
 PAIR = np.dtype(
     [
@@ -51,20 +50,6 @@ PAIR = np.dtype(
     ]
 )
 Pairs = np.ndarray  # of dtype PAIR
-
-
-class Sentences(Protocol):
-    """The part of a corpus split that a plan reads."""
-
-    @property
-    def sentence_offsets(self) -> Ints:
-        """[S + 1] token offset of each sentence; every sentence has a token."""
-        ...
-
-    @property
-    def document_starts(self) -> Ints:
-        """[N + 1] first sentence of each document; every document has a sentence."""
-        ...
 
 
 class _InMemory(NamedTuple):
@@ -107,12 +92,14 @@ def make(
     max_length: int,
     short_row_probability: float,
     short_targets: Ints | None = None,
+    random_share: float = 0.5,
 ) -> Iterator[Pairs]:
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
     Args:
       key: of (corpus fingerprint, seed, phase, epoch).
       short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
+      random_share: of the chunks of several sentences whose second segment is a random one.
     """
     check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
@@ -120,7 +107,7 @@ def make(
     for documents in _groups(split.document_starts):
         if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
             raise UserError("the corpus has a document without sentences; build it again")
-        chunks = cut_chunks(split, key, documents, room, short_row_probability, short_targets)
+        chunks = cut_chunks(split, key, documents, room, short_row_probability, short_targets, random_share)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
             part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
             yield make_pairs(split, key, part, room if short_targets is None else part.target)
@@ -143,6 +130,7 @@ def cut_chunks(
     room: int,
     short_row_probability: float,
     short_targets: Ints | None = None,
+    random_share: float = 0.5,
 ) -> Chunks:
     """All chunks of ``documents``, in order: each turn of the loop makes the next one of every unfinished document."""
     offsets = split.sentence_offsets
@@ -169,7 +157,7 @@ def cut_chunks(
         if (count < 1).any():  # else this loop has no end
             raise UserError("the corpus has a sentence without tokens; build it again")
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
-        is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < 0.5)
+        is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < random_share)
         turns.append((start, middle, stop, documents, target, is_random))
         start = np.where(is_random, middle, stop)  # unused sentences are given back
         going = np.flatnonzero(start < end)

@@ -1,0 +1,357 @@
+"""What every pretraining objective shares: parts on an encoder, and terms of a loss, on rows of a corpus."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import catalogue, configuration
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.store import Corpus
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.flops import train_flops_per_row
+from bert_jax.models.losses import cross_entropy, token_metrics
+from bert_jax.models.model import Model, Part, encoder_file, head_class
+from bert_jax.records import Batch, BatchSpec, Sum
+from bert_jax.rows import ngram_models, random
+from bert_jax.rows.features import TokenFacts
+from bert_jax.rows.masking import BOUNDARY_FIELDS, MaskingConfig
+from bert_jax.rows.mixture import MixedRows
+from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig
+from bert_jax.rows.selection import SelectedFeatures
+from bert_jax.rows.sequence_rows import SequenceRows
+from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.text.tokenizer import Tokenizer
+
+ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
+
+
+class Term(NamedTuple):
+    """One cross-entropy of a loss, averaged over the whole global batch.
+
+    Its count, loss, the metrics ``<term>_loss`` and ``<term>_accuracy`` and what a model without learning reaches
+    follow.
+
+    Attributes:
+      logits: the output [B, ..., V] of the model.
+      labels, weights: features [B, ...] of a batch, or what ``PretrainingObjective.inputs`` adds to one.
+      weight: of the term in the loss.
+      baseline: "cloze" compares with n-gram models of masked tokens, "majority" with the commonest label.
+    """
+
+    logits: str
+    labels: str
+    weights: str
+    weight: float = 1.0
+    baseline: Literal["cloze", "majority", "none"] = "majority"
+
+
+MLM = Term("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of ``config.objective``, beside its name, that every objective has; a phase may replace them."""
+
+    short_row_probability: float = SHORT_ROWS
+    masking: MaskingConfig = MaskingConfig()
+    packing: Packing = "none"
+    max_pairs_per_row: int | None = None  # of packed rows; None: as many as RowsConfig says
+    arrangement: str | None = None  # a file of rows/arrangements; None: the objective's own
+    arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
+
+
+class Setting(NamedTuple):
+    """What every objective is given beside its own config.
+
+    Attributes:
+      max_lengths: kind of batch, one a phase -> positions of a row.
+      changes: by kind, keys of ``config.objective`` that the phase replaces.
+      heldout_seed: of the held-out rows; None: ``seed``.
+      corpus, tokenizer: without them there is the device side alone: the step can be compiled, and ``source`` and
+        ``baselines`` must not be asked for.
+    """
+
+    model: ModelConfig
+    max_lengths: Mapping[str, int]
+    seed: int = 0
+    changes: Mapping[str, Mapping[str, Any]] = {}
+    heldout_seed: int | None = None
+    corpus: Corpus | Mixture | None = None
+    tokenizer: Tokenizer | None = None
+
+
+class PretrainingObjective(abc.ABC):
+    """A ``bert_jax.task.Task`` of parts and terms. A subclass, in a file of its own, says which.
+
+    Class attributes of an objective:
+      parts: of the model, above the encoder.
+      arrangement: the default of ``config.objective.arrangement``.
+      reads: "both sides" of a token, or only "what came before", which needs a causal model.
+      derived: what ``inputs`` adds to a batch.
+    """
+
+    parts: ClassVar[tuple[Part, ...]]
+    arrangement: ClassVar[str] = "sentence_pairs"
+    reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
+    derived: ClassVar[tuple[str, ...]] = ()
+
+    gathered_outputs: tuple[str, ...] = ()
+    heldout_parts: tuple[str, ...] = ("",)
+    dtype: str
+
+    def __init__(self, config: Config, setting: Setting):
+        """``config``: the ``Config`` of the objective's file.
+
+        Raises:
+          UserError: parts that do not fit together: encoder, arrangement, packing, masking, lengths, vocabulary.
+        """
+        self.config, self.setting = config, setting
+        model = setting.model
+        self._terms = self.terms(config)
+        self._check_model(model)
+        model.check_lengths(setting.max_lengths)
+        self.dtype = model.dtype
+        self._model = Model(model, self.parts)
+        self._rows = {kind: self._rows_of(kind) for kind in setting.max_lengths}
+        self.batch_specs = {
+            name: self._read_features(rows, spec)
+            for kind, rows in self._rows.items()
+            for name, spec in rows.batch_specs(kind).items()
+        }
+        self.loss_weights = {name: term.weight for name, term in self._terms.items()}
+        self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
+        if setting.corpus is not None and setting.tokenizer is not None:
+            self._open(setting.corpus, setting.tokenizer)
+
+    # ---- What an objective's file says -----------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def terms(self, config: Any) -> dict[str, Term]:
+        """Return the terms of the loss by name; the first one's loss gives the perplexity."""
+
+    def inputs(self, batch: Batch) -> Batch:
+        """Return ``batch`` with ``derived``."""
+        return batch
+
+    def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return the keys of the masking of a phase, of those ``given`` at the config path ``where``."""
+        del where
+        return dict(given)
+
+    def flops(self, spec: BatchSpec) -> float:
+        """Return the FLOPs of one row of a kind in a train step."""
+        length, masked = spec["input_ids"].shape[0], spec["masked_positions"].shape[0]
+        return train_flops_per_row(self.setting.model, length, masked, int("cls_positions" in spec))
+
+    # ---- Checks ----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the objective's file."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def _check_model(self, model: ModelConfig) -> None:
+        if model.causal and self.reads == "both sides":
+            raise UserError(
+                "config.model.attention is 'causal'; this objective reads both sides of a token: set it to"
+                " 'bidirectional', or config.objective.name to 'ltr'"
+            )
+        if not model.causal and self.reads == "what came before":
+            raise UserError(
+                f"config.model.attention is 'bidirectional', which shows the objective {self.name!r} what it is to "
+                "predict; set it to 'causal'"
+            )
+        lacking = [p.head for p in self.parts if isinstance(p.head, str)]
+        lacking = [role for role in lacking if not hasattr(encoder_file(model.encoder), role)]
+        if lacking:
+            raise UserError(f"encoder {model.encoder!r} has no {lacking[0]}, which objective {self.name!r} needs")
+
+    def _rows_of(self, kind: str) -> RowsConfig:
+        """Return the rows of a phase, which may replace keys of ``config.objective``."""
+        where = f"config.phases.{kind}"
+        changes = dict(self.setting.changes.get(kind, {}))
+        if wrong := [key for key in changes if key not in PHASE_KEYS]:
+            raise UserError(
+                f"{where}.objective.{wrong[0]}: a phase may replace {', '.join(PHASE_KEYS)}; set {wrong[0]} for all "
+                "phases in config.objective"
+            )
+        masking = changes.pop("masking", {})
+        own = {name: getattr(self.config, name) for name in PHASE_KEYS}
+        merged = configuration.build(Config, own | {"masking": MaskingConfig()} | changes, f"{where}.objective")
+        keys = self.masking(dataclasses.asdict(self.config.masking), "config.objective.masking")
+        if masking:
+            keys |= self.masking(masking, f"{where}.masking")
+        masks = configuration.build(MaskingConfig, keys, f"{where}.masking")
+        length, arrangement = self.setting.max_lengths[kind], merged.arrangement or self.arrangement
+        shortest = catalogue.find("rows.arrangements", arrangement, having="Arrangement").Arrangement.shortest
+        if length < shortest:
+            raise UserError(
+                f"{where}.max_length is {length}; a sequence with its special tokens needs at least {shortest}"
+            )
+        return RowsConfig(
+            length,
+            merged.short_row_probability,
+            masks,
+            merged.packing,
+            merged.max_pairs_per_row,
+            arrangement,
+            merged.arrangement_options,
+            boundaries=bool(self._needed() & BOUNDARY_FIELDS.keys()),
+        )
+
+    def _needed(self) -> set[str]:
+        """Return the features of a batch that heads and terms read."""
+        model = self.setting.model
+        of_heads = {name for part in self.parts for name in head_class(model, part.head).reads}
+        of_terms = {name for term in self._terms.values() for name in (term.labels, term.weights)}
+        return (of_heads | of_terms) - set(self.derived)
+
+    def _read_features(self, rows: RowsConfig, spec: BatchSpec) -> BatchSpec:
+        """Return the features of ``spec`` that the objective reads."""
+        needed, model = self._needed(), self.setting.model
+        if lacking := sorted(needed - spec.keys()):
+            kinds = catalogue.parts("rows.arrangements", having="Arrangement")
+            having = [
+                name
+                for name in kinds
+                if set(lacking) <= catalogue.find("rows.arrangements", name).Arrangement.fields.keys()
+            ]
+            raise UserError(
+                f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement "
+                f"{rows.arrangement!r} does not have; config.objective.arrangement may be {', '.join(having)}"
+            )
+        reads = encoder_file(model.encoder).Encoder.reads
+        if unread := [name for name in ("position_ids", "sequence_ids") if name in spec and name not in reads]:
+            raise UserError(
+                f"encoder {model.encoder!r} does not read {unread[0]}; set config.objective.packing to 'none'"
+            )
+        return {name: feature for name, feature in spec.items() if name in ALWAYS or name in needed}
+
+    # ---- The host side ---------------------------------------------------------------------------------------------
+
+    def _open(self, corpus: Corpus | Mixture, tokenizer: Tokenizer) -> None:
+        if tokenizer.size > self.setting.model.vocab_size:
+            raise UserError(
+                f"the vocabulary has {tokenizer.size} pieces, the model {self.setting.model.vocab_size} embeddings; "
+                "leave model.vocab_size out to take the vocabulary's"
+            )
+        corpus.check_tokenizer(tokenizer)
+        self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
+        self.heldout_parts = tuple(self._corpora.parts)
+        self._facts = TokenFacts.of(tokenizer)
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        rows, names = self._rows[kind], tuple(self.batch_specs[kind])
+        seed, heldout_seed = self.setting.seed, self.setting.heldout_seed
+        if split == "eval":
+            seed = seed if heldout_seed is None else heldout_seed
+            rows = dataclasses.replace(rows, packing="none") if rows.packing == "bucketed" else rows
+        sources: dict[str, RowSource] = {
+            name: SequenceRows(
+                rows,
+                corpus.split("train" if split == "train" else "heldout"),
+                self._facts,
+                seed=seed,
+                phase=phase,
+                kind=kind,
+                directory=corpus.folder,
+            )
+            for name, corpus in self._corpora.parts.items()
+            if part in (None, name)
+        }
+        if len(sources) == 1:
+            return SelectedFeatures(next(iter(sources.values())), names)
+        key = random.key(self._corpora.fingerprint, seed, phase, "mixture")
+        return SelectedFeatures(MixedRows(list(sources.values()), list(self._corpora.shares.values()), key), names)
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
+        return means | {"perplexity": math.exp(min(means[f"{next(iter(self._terms))}_loss"], 80.0))}
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        del part, outputs
+        return {}
+
+    # ---- The device side -------------------------------------------------------------------------------------------
+
+    def init(self, rng: Any) -> Variables:
+        spec = next(iter(self.batch_specs.values()))
+        batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
+        return Variables(self._model.init(rng, self.inputs(batch))["params"], {})
+
+    def init_carry(self, num_rows: int) -> tuple[()]:
+        del num_rows
+        return ()
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        batch = self.inputs(batch)
+        return {name: jnp.sum(batch[term.weights]) for name, term in self._terms.items()}
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+        outputs, batch = self._apply(variables, batch, rng), self.inputs(batch)
+        losses: dict[str, Sum] = {}
+        metrics: dict[str, Sum] = {}
+        for name, term in self._terms.items():
+            losses[name], hits = cross_entropy(outputs[term.logits], batch[term.labels], batch[term.weights])
+            metrics |= {f"{name}_loss": losses[name], f"{name}_accuracy": hits}
+        return Losses(losses, metrics | token_metrics(batch), carry)
+
+    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
+        del carry
+        return self._apply(variables, batch, None)
+
+    def _apply(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
+        return self._model.apply({"params": variables.params}, self.inputs(batch), rng)  # type: ignore[return-value]
+
+    # ---- What models without learning reach ------------------------------------------------------------------------
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        """Return cross-entropies in nats a masked token, and how often the commonest label is right, on the
+        evaluation's own rows."""
+        rows, found = self.heldout_rows(kind, num_rows), dict[str, float]()
+        for name, term in self._terms.items():
+            if term.baseline == "cloze":
+                found |= self._cloze_baselines(rows)
+            elif term.baseline == "majority":
+                counted = rows[term.labels][rows[term.weights] > 0]
+                found[f"{name}_majority_rate"] = float(np.bincount(counted).max() / counted.size)
+        return found
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of padding, ``[CLS]`` and ``[SEP]``."""
+        return self._facts.pad, self._facts.cls, self._facts.sep
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of pieces of the tokenizer."""
+        return self._facts.vocab_size
+
+    def heldout_rows(self, kind: str, num_rows: int) -> dict[str, np.ndarray]:
+        """Return the rows of an evaluation: the first ``num_rows`` of each part."""
+        parts = []
+        for part in self.heldout_parts:
+            source = self.source("eval", kind, 0, part)
+            indices = np.arange(min(num_rows, source.rows_per_epoch))
+            parts.append(source.rows(np.zeros_like(indices), indices))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _cloze_baselines(self, rows: dict[str, np.ndarray]) -> dict[str, float]:
+        tokens = ngram_models.read_tokens([corpus.split("train") for corpus in self._corpora.parts.values()])
+        cloze = ngram_models.cloze_of_rows(rows, self.special_ids)
+        return {
+            "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, cloze.label, self.vocab_size),
+            "trigram_cloze_cross_entropy": ngram_models.TrigramCloze(tokens, self.vocab_size).cross_entropy(cloze),
+        }

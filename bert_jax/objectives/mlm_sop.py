@@ -1,0 +1,33 @@
+"""Masked language modelling and sentence-order prediction (Lan et al. 2020, "ALBERT", section 3.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bert_jax.configuration import check_fields
+from bert_jax.models.heads import Classifier
+from bert_jax.models.model import LM_HEAD, POOLER, Part
+from bert_jax.objectives import base
+from bert_jax.objectives.base import MLM, Term
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(base.Config):
+    """Keys of ``config.objective``, beside its name."""
+
+    sentence_order_weight: float = 1.0  # 0: it is measured, and nothing is learned from it
+
+    def __post_init__(self) -> None:
+        allowed = "at least 0 is needed"
+        check_fields(self, "config.objective", allowed, "sentence_order_weight", sound=lambda value: value >= 0)
+
+
+class Objective(base.PretrainingObjective):
+    """The loss is the mean over masked positions plus the mean over pairs, each over the whole global batch."""
+
+    parts = (POOLER, LM_HEAD, Part.of("sop_head", Classifier, num_outputs=2, logits="sop_logits"))
+    arrangement = "sentence_order"
+
+    def terms(self, config: Config) -> dict[str, Term]:
+        weight = config.sentence_order_weight
+        return {"mlm": MLM, "sop": Term("sop_logits", "sentence_order_labels", "sentence_order_weights", weight)}

@@ -1,0 +1,1 @@
+"""Which text makes a sequence: arrangements, one a file, found by its name (``rows.features.Arrangement``)."""

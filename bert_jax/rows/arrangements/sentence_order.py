@@ -1,0 +1,49 @@
+"""ALBERT's pairs: [CLS] A [SEP] B [SEP], two segments that follow each other, swapped half of the time.
+
+Lan et al. 2020, section 3.1, and google-research/albert, create_pretraining_data.py: label 1 is swapped. A chunk of one
+sentence has no second segment; there B comes from another document, and the label is 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from bert_jax.rows import chunks, random
+from bert_jax.rows.arrangements import sentence_pairs
+from bert_jax.rows.features import Field, Limits, Records, Sentences
+
+_SIDES = (("a_start", "b_start"), ("a_length", "b_length"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement(sentence_pairs.Arrangement):
+    """In a plan ``is_random`` says that the order is not that of the text."""
+
+    fields: ClassVar[dict[str, Field]] = {
+        "cls_positions": Field("sequence", is_place=True),
+        "sentence_order_labels": Field("sequence"),
+        "sentence_order_weights": Field("sequence", "float32"),
+    }
+
+    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
+        short = self.short_row_probability
+        targets = None if limits is None else sentence_pairs.short_targets(split, key, limits, short)
+        coin = random.fold(key, 6)
+        for pairs in chunks.make(split, key, max_length, short, targets, random_share=0.0):
+            heads = random.uniform(random.fold(coin, pairs["a_start"])) < 0.5
+            swapped = heads & ~pairs["is_random"]
+            for first, second in _SIDES:
+                pairs[first][swapped], pairs[second][swapped] = pairs[second][swapped], pairs[first][swapped]
+            pairs["is_random"] |= swapped
+            yield pairs
+
+    def labels(self, records: Records) -> dict[str, np.ndarray]:
+        return {
+            "cls_positions": np.zeros(len(records), np.int32),
+            "sentence_order_labels": records["is_random"].astype(np.int32),
+            "sentence_order_weights": np.ones(len(records), np.float32),
+        }

@@ -1,0 +1,93 @@
+"""BERT's pairs: [CLS] A [SEP] B [SEP], where B follows A or comes from another document (Devlin et al. 2019, 3.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from bert_jax.configuration import check_fields
+from bert_jax.rows import chunks, packing
+from bert_jax.rows.chunks import SPECIAL_TOKENS_PER_ROW
+from bert_jax.rows.features import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.layout import lay_out
+
+_PILOT_SENTENCES = 1 << 18
+_TARGETS = 1 << 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """See ``rows.chunks`` for what makes a pair."""
+
+    short_row_probability: float = 0.1
+
+    version = chunks.VERSION
+    special_tokens = SPECIAL_TOKENS_PER_ROW
+    shortest = SPECIAL_TOKENS_PER_ROW + 2
+    record = chunks.PAIR
+    fields: ClassVar[dict[str, Field]] = {
+        "cls_positions": Field("sequence", is_place=True),
+        "next_sentence_labels": Field("sequence"),
+        "next_sentence_weights": Field("sequence", "float32"),
+    }
+
+    def __post_init__(self) -> None:
+        share = "0 to 1 is allowed"
+        check_fields(self, "config.objective", share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
+
+    def check(self, split: Sentences, max_length: int) -> None:
+        chunks.check(split, max_length)
+
+    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
+        targets = None if limits is None else short_targets(split, key, limits, self.short_row_probability)
+        yield from chunks.make(split, key, max_length, self.short_row_probability, targets)
+
+    def lengths(self, records: Records) -> Ints:
+        return pair_lengths(records)
+
+    def spans(self, records: Records) -> tuple[Ints, Ints]:
+        starts = np.stack([records["a_start"], records["b_start"]], axis=1)
+        return starts, np.stack([records["a_length"], records["b_length"]], axis=1).astype(np.int64)
+
+    def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
+        del split
+        first, second = records["a_length"].astype(np.int64), records["b_length"].astype(np.int64)
+        return lay_out(tokens, first, second, width, facts)
+
+    def labels(self, records: Records) -> dict[str, np.ndarray]:
+        return {
+            "cls_positions": np.zeros(len(records), np.int32),
+            "next_sentence_labels": records["is_random"].astype(np.int32),
+            "next_sentence_weights": np.ones(len(records), np.float32),
+        }
+
+
+def pair_lengths(pairs: Records) -> Ints:
+    """Return the tokens [n] of each pair, special tokens included."""
+    return pairs["a_length"].astype(np.int64) + pairs["b_length"] + SPECIAL_TOKENS_PER_ROW
+
+
+def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
+    """Return equally likely targets of short chunks, in tokens: [4096], so that short pairs fit beside those at
+    document ends.
+
+    The pairs of a sample of documents are planned without any short target and packed; what space they leave is wanted.
+    The short chunks that are not needed for that are spread evenly over all lengths, where they fit beside each other.
+    """
+    room = limits.max_length - SPECIAL_TOKENS_PER_ROW
+    documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1
+    sample = np.arange(0, documents, -(-sentences // _PILOT_SENTENCES))
+    cut = chunks.cut_chunks(split, key, sample, room, 0.0)
+    tokens = split.sentence_offsets[cut.stop] - split.sentence_offsets[cut.start]
+    alone = cut.stop - cut.start == 1  # its random second segment fills the row
+    tokens = np.where(alone, room, np.minimum(tokens, room))
+    wanted = np.zeros(limits.max_length + 1)
+    for row in packing.compose(np.bincount(tokens + SPECIAL_TOKENS_PER_ROW, minlength=len(wanted)), limits):
+        wanted[limits.max_length - sum(row.lengths)] += row.rows
+    wanted = wanted[SPECIAL_TOKENS_PER_ROW + 2 :]  # from the shortest pair, 2 tokens, on
+    wanted += max(short_row_probability * len(tokens) - wanted.sum(), 1.0) / len(wanted)
+    shares = np.cumsum(wanted) / wanted.sum()
+    return 2 + np.searchsorted(shares, (np.arange(_TARGETS) + 0.5) / _TARGETS)

@@ -1,0 +1,126 @@
+"""One segment of whole sentences, as many as fit: [CLS] text [SEP].
+
+"full" goes on into the next document, with a [SEP] between the two (FULL-SENTENCES, Liu et al. 2019, section 4.2);
+"document" ends with the document (DOC-SENTENCES there; the single segments of SpanBERT, Joshi et al. 2020, section
+3.3). A sentence that is longer than a row is cut; no other is. Every epoch has the same sequences, in another order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from bert_jax.configuration import check_choices
+from bert_jax.errors import UserError
+from bert_jax.rows.features import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+
+_SPECIAL_TOKENS = 2  # [CLS] text [SEP]
+_SENTENCES_AT_ONCE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """Options of ``config.objective.arrangement_options``."""
+
+    blocks: Literal["full", "document"] = "full"
+
+    version = 1
+    special_tokens = _SPECIAL_TOKENS
+    shortest = _SPECIAL_TOKENS + 1
+    record = np.dtype(
+        [
+            ("a_start", np.int64),  # offset in the split of the first token
+            ("length", np.int32),  # tokens, without special ones
+            ("separators", np.int32),  # [SEP]s inside, between documents
+            ("sentence", np.int64),  # the first one
+        ]
+    )
+    fields: ClassVar[dict[str, Field]] = {}
+
+    def __post_init__(self) -> None:
+        check_choices(self, "config.objective.arrangement_options")
+
+    def check(self, split: Sentences, max_length: int) -> None:
+        if len(split.document_starts) < 2:
+            raise UserError("the split has no document: add text, or raise heldout_fraction if it is the held-out one")
+        if max_length < self.shortest:
+            raise UserError(
+                f"max_length is {max_length}; a sequence with its special tokens needs at least {self.shortest}"
+            )
+
+    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
+        del key, limits
+        self.check(split, max_length)
+        offsets, starts = np.asarray(split.sentence_offsets), np.asarray(split.document_starts)
+        first, last = 0, len(offsets) - 1
+        while first < last:
+            stop = min(first + _SENTENCES_AT_ONCE, last)
+            records, first = self._block(offsets, starts, first, stop, max_length - _SPECIAL_TOKENS, stop == last)
+            yield records
+
+    def _block(
+        self, offsets: Ints, starts: Ints, first: int, stop: int, room: int, is_last: bool
+    ) -> tuple[Records, int]:
+        """Return the sequences that begin with sentences ``first`` to ``stop`` - 1, and the sentence to go on with."""
+        begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
+        documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
+        separated = documents if self.blocks == "full" else 0 * documents
+        reach = np.searchsorted(ends + separated, begins + separated + room, side="right")  # the sentence after
+        if self.blocks == "document":
+            reach = np.minimum(reach, starts[documents] - first)
+        following = np.maximum(reach, np.arange(1, stop - first + 1)).tolist()  # a sentence too long stands alone
+        heads, here, count = [], 0, stop - first
+        while here < count:
+            heads.append(here)
+            here = following[here]
+        if not is_last and len(heads) > 1:  # the last one may go on beyond this block
+            here = heads.pop()
+        begin = np.array(heads)
+        end = np.minimum(np.array(following)[begin], count)
+        records = np.empty(len(begin), self.record)
+        records["a_start"], records["sentence"] = begins[begin], begin + first
+        records["length"] = np.minimum(ends[end - 1] - begins[begin], np.iinfo(np.int32).max)
+        records["separators"] = (separated[end - 1] - separated[begin]) if self.blocks == "full" else 0
+        return _cut(records, room), first + here
+
+    def lengths(self, records: Records) -> Ints:
+        return records["length"].astype(np.int64) + records["separators"] + _SPECIAL_TOKENS
+
+    def spans(self, records: Records) -> tuple[Ints, Ints]:
+        return records["a_start"][:, None], records["length"].astype(np.int64)[:, None]
+
+    def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
+        lengths = self.lengths(records)
+        position = np.arange(width, dtype=np.int32)
+        real = position < lengths[:, None]
+        is_text = real & (position > 0) & (position < lengths[:, None] - 1)
+        input_ids = np.where(real, np.int32(facts.sep), np.int32(facts.pad))
+        input_ids[:, 0] = facts.cls
+        row = np.repeat(np.arange(len(records)), records["separators"])
+        number = np.arange(len(row)) - np.searchsorted(row, row)  # of a separator in its row
+        starts = split.document_starts
+        document = np.searchsorted(starts, records["sentence"], side="right")[row] + number
+        inside = split.sentence_offsets[starts[document]] - records["a_start"][row] + number + 1
+        is_text[row, inside] = False
+        input_ids[is_text] = tokens
+        return Rows(input_ids, np.zeros_like(input_ids), real.astype(np.int32), is_text, lengths)
+
+    def labels(self, records: Records) -> dict[str, np.ndarray]:
+        del records
+        return {}
+
+
+def _cut(records: Records, room: int) -> Records:
+    """Return ``records`` with those of more than ``room`` tokens, which have one sentence each, in several."""
+    parts = -(-records["length"].astype(np.int64) // room)
+    parts = np.where(records["separators"] > 0, 1, parts)
+    if (parts <= 1).all():
+        return records
+    number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    cut = np.repeat(records, parts)
+    cut["a_start"] += number * room
+    cut["length"] = np.minimum(cut["length"] - number * room, room)
+    return cut

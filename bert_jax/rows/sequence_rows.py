@@ -1,0 +1,218 @@
+"""Rows of an arrangement, masked and packed, each a pure function of its address."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_jax.rows import packing, random, units
+from bert_jax.rows.buckets import by_bucket, part_name
+from bert_jax.rows.features import Ints, Records, Split, TokenFacts
+from bert_jax.rows.joining import flatten, join
+from bert_jax.rows.masking import mask_rows
+from bert_jax.rows.plan_cache import PlanCache
+from bert_jax.rows.rows_config import RowsConfig as RowsConfig
+from bert_jax.rows.rows_config import bucket_kind
+from bert_jax.task import Bucket, RowSource
+
+_WIDTHS = 4  # sequences of at most 1/8, 1/4, 1/2 and all of a packed row are laid out apart: short ones cost less
+_SAMPLED = 1 << 16  # tokens
+
+
+class SequenceRows(RowSource):
+    """A ``task.RowSource``. Held-out rows are those of the held-out split in epoch 0.
+
+    Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or with "packed" several. Every
+    epoch deals as many rows as epoch 0's plan has: surplus rows of a longer plan are dropped, a shorter one begins
+    again, with other masks. The masks of a sequence depend on it and the epoch, not on what it is packed with.
+
+    With "bucketed" the indices count through the rows of the first bucket, then of the next, and ``rows`` is asked for
+    those of one bucket at a time.
+    """
+
+    def __init__(
+        self,
+        config: RowsConfig,
+        split: Split,
+        facts: TokenFacts,
+        *,
+        seed: int,
+        phase: int = 0,
+        kind: str = "",
+        directory: str | os.PathLike[str] | None = None,
+    ):
+        """
+        Args:
+          split: read by span; must pickle if worker processes make the rows.
+          seed, phase: every phase draws its own rows from the same text.
+          kind: of the batches; buckets derive their kinds from it.
+          directory: the corpus's folder; plans are cached in it, or in the local cache folder (see ``PlanCache``).
+        """
+        config.arranged.check(split, config.max_length)
+        self._split, self._facts, self._config = split, facts, config
+        self._seed, self._phase, self._kind, self._directory = seed, phase, kind, directory
+
+    def __getstate__(self) -> dict[str, object]:
+        """Open plans stay behind: another process maps them again."""
+        return {name: value for name, value in vars(self).items() if name not in ("_plans", "_counts", "_sample")}
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of epoch 0's plan."""
+        return sum(self._counts)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Those of the rows, shortest first; empty where all rows have one length."""
+        if self._config.packing != "bucketed":
+            return ()
+        longest = self._config.max_length
+        return tuple(
+            Bucket(bucket_kind(self._kind, length, longest), count, longest // length)
+            for length, count in zip(self._config.lengths, self._counts, strict=True)
+        )
+
+    def prepare(self, epoch: int) -> None:
+        """Begin to plan an epoch in the background."""
+        self._plans.prepare(epoch)
+
+    def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The features of ``batch_spec`` of rows ``indices`` [n], each under ``rows_per_epoch``, of ``epochs`` [n]."""
+        epochs, indices = np.asarray(epochs, np.int64), np.asarray(indices, np.int64)
+        assert ((indices >= 0) & (indices < self.rows_per_epoch)).all()
+        bucket = int(np.searchsorted(np.cumsum(self._counts), indices[0], side="right")) if len(indices) else 0
+        length = self._config.lengths[bucket]
+        records, sizes, keys = self._dealt(epochs, indices - sum(self._counts[:bucket]), bucket)
+        if self._config.packing == "packed":
+            features = self._packed(records, sizes, keys)
+        else:
+            labels = self._config.arranged.labels(records)
+            features = self._masked(records, keys, length, self._config.predictions(length))
+            features |= {name: values[:, None] for name, values in labels.items()}
+        return {**features, "row_weights": np.ones(len(indices), np.float32)}
+
+    # ---- Plans ----------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _counts(self) -> tuple[int, ...]:
+        """Rows of epoch 0's plan, by bucket."""
+        dealt = self._plans.load(0)
+        if self._config.packing == "bucketed":
+            return tuple(len(dealt[part_name(length)]) for length in self._config.lengths)
+        return (len(dealt["row_ends" if self._config.packing == "packed" else "sequences"]),)
+
+    @functools.cached_property
+    def _plans(self) -> PlanCache:
+        config, arranged = self._config, self._config.arranged
+        options = dataclasses.asdict(arranged)  # type: ignore[call-overload]
+        identity = [config.arrangement, arranged.version, options, self._split.fingerprint, config.max_length]
+        identity += [self._seed, self._phase, config.packing]
+        parts: dict[str, object] = {"sequences": arranged.record}
+        if config.packing == "packed":
+            parts["row_ends"] = np.int64
+            limits = config.limits
+            most = [limits.max_sequences, limits.predictions, limits.counts.tolist()]
+            identity += [packing.VERSION, packing.WINDOW, most]
+        if config.packing == "bucketed":
+            parts = {part_name(length): arranged.record for length in config.lengths}
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        return PlanCache(self._directory, key, parts, self._make_plan)  # type: ignore[arg-type]
+
+    def _make_plan(self, epoch: int) -> Iterator[tuple[str, np.ndarray]]:
+        config, arranged = self._config, self._config.arranged
+        limits = config.limits if config.packing == "packed" else None
+        blocks = arranged.plan(self._split, self._key("plan", epoch), config.max_length, limits)
+        if limits is not None:
+            yield from packing.pack(blocks, arranged.lengths, self._key("pack", epoch), limits)
+        elif config.packing == "bucketed":
+            yield from by_bucket(blocks, arranged.lengths, config.lengths)
+        else:
+            yield from (("sequences", block) for block in blocks)
+
+    def _key(self, purpose: str, *counters: int) -> np.uint64:
+        return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)
+
+    def _dealt(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
+        """Return the sequences [m] of rows [n] of a bucket, row after row, how many a row has [n], their keys [m]."""
+        found: list[tuple[Records, Ints, random.Bits]] = [
+            (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
+        ]
+        sizes, copies = np.ones(len(indices), np.int64), self._config.masking.copies
+        for epoch in np.unique(epochs).tolist():
+            which = np.flatnonzero(epochs == epoch)
+            dealt, ends = self._part(epoch, bucket)
+            count = len(dealt if ends is None else ends)
+            again, index = np.divmod(indices[which], count)
+            row = random.permuted(self._key("order", epoch, bucket), index, count)
+            if ends is not None:
+                begin = np.where(row > 0, ends[row - 1], 0)
+                sizes[which] = ends[row] - begin
+                here = sizes[which]
+                row = np.arange(here.sum()) + np.repeat(begin - (np.cumsum(here) - here), here)
+                which, again = np.repeat(which, here), np.repeat(again, here)
+            records = dealt[row]
+            key = self._key("mask", epoch % copies if copies else epoch)
+            keys = random.fold(random.fold(key, again), records["a_start"])
+            found.append((records, which, keys))
+        records, row_of, keys = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(row_of, kind="stable")
+        return records[order], sizes, keys[order]
+
+    def _part(self, epoch: int, bucket: int) -> tuple[Records, np.ndarray | None]:
+        """Return the sequences of a bucket and, of packed rows, the index after each row's last one."""
+        dealt = self._plans.load(epoch)
+        if self._config.packing == "bucketed":
+            name = part_name(self._config.lengths[bucket])
+            # A bucket of a few sequences may have none in another epoch.
+            return dealt[name] if len(dealt[name]) else self._plans.load(0)[name], None
+        return dealt["sequences"], dealt.get("row_ends")
+
+    # ---- Features -------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _sample(self) -> np.ndarray | None:
+        """Tokens of the text from places all over it, if random pieces are drawn from them: [65536] or fewer."""
+        if self._config.masking.random_pieces != "unigram":
+            return None
+        tokens = int(self._split.sentence_offsets[-1])
+        starts = np.unique(np.linspace(0, tokens - 1, min(_SAMPLED, tokens)).astype(np.int64))
+        return self._split.read(starts, np.ones_like(starts))
+
+    def _masked(self, records: Records, keys: random.Bits, width: int, room: int) -> dict[str, np.ndarray]:
+        """Return sequences laid out and masked, each in a row of ``width``."""
+        arranged, masking = self._config.arranged, self._config.masking
+        starts, lengths = (x.reshape(-1) for x in arranged.spans(records))
+        rows = arranged.lay_out(self._split, records, self._split.read(starts, lengths), width, self._facts)
+        column = None
+        if masking.unit not in (units.PIECE, units.WORD):
+            column = np.zeros(rows.input_ids.shape, np.uint8)
+            column[rows.is_text] = self._split.read(starts, lengths, masking.unit)
+        masked = mask_rows(
+            rows,
+            keys,
+            masking,
+            self._facts,
+            room,
+            column=column,
+            boundaries=self._config.boundaries,
+            sample=self._sample,
+        )
+        return {**masked, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
+
+    def _packed(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
+        config, lengths = self._config, self._config.arranged.lengths(records)
+        widths = [config.max_length >> halvings for halvings in range(_WIDTHS)]
+        groups = []
+        for i, width in enumerate(widths):
+            shorter = widths[i + 1] if i + 1 < len(widths) else 0
+            indices = np.flatnonzero((lengths <= width) & (lengths > shorter))
+            groups.append((indices, self._masked(records[indices], keys[indices], width, config.predictions())))
+        flat = flatten(groups, lengths, config.arranged.labels(records), config.fields)
+        shape = (config.max_length, config.predictions(), config.max_sequences)
+        return join(flat, sizes, shape, config.fields, self._facts.pad)

@@ -1,0 +1,45 @@
+"""Where the units begin that masking takes or leaves whole: pieces, words, or what a column of the corpus says."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_jax.rows.features import Bools, Ids, TokenFacts
+
+PIECE, WORD = "piece", "word"  # units that need no column
+CONTINUES = 2  # the value of a column at a piece that goes on with a unit
+
+
+def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: npt.NDArray[np.uint8] | None) -> Bools:
+    """Return the candidates [n, L] at which a unit begins.
+
+    Args:
+      unit: "piece", "word" (the tokenizer's), or the name of a column.
+      column: its values [n, L].
+    """
+    if unit == PIECE:
+        return candidates
+    if unit == WORD:
+        goes_on = np.zeros(facts.vocab_size, np.bool_) if facts.is_continuation is None else facts.is_continuation
+        continues = goes_on[ids]
+    else:
+        assert column is not None
+        continues = column == CONTINUES
+    before = np.zeros_like(candidates)
+    before[:, 1:] = candidates[:, :-1]  # what stands after a special token begins a unit, whatever it is
+    return candidates & (~continues | ~before)
+
+
+def first_positions(candidates: Bools, starts: Bools) -> npt.NDArray[np.int64]:
+    """Return for each candidate [n, L] the first position of its unit; elsewhere the position itself."""
+    positions = np.arange(candidates.shape[1])
+    first = np.maximum.accumulate(np.where(starts, positions, 0), axis=1)
+    return np.where(candidates, first, positions)
+
+
+def sizes(first: npt.NDArray[np.int64], starts: Bools) -> npt.NDArray[np.int64]:
+    """Return the positions of each unit at the place [n, L] where it begins, from ``first_positions``; else 0."""
+    rows, length = first.shape
+    flat = np.bincount((first + np.arange(rows)[:, None] * length).ravel(), minlength=rows * length)
+    return np.where(starts, flat.reshape(rows, length), 0)
