@@ -21,7 +21,7 @@ from bert_jax.models.flops import train_flops_per_row
 from bert_jax.models.losses import cross_entropy, token_metrics
 from bert_jax.models.model import Model, Part, encoder_file, head_class
 from bert_jax.records import Batch, BatchSpec, Sum
-from bert_jax.rows import ngram_models, random
+from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.features import TokenFacts
 from bert_jax.rows.masking import BOUNDARY_FIELDS, MaskingConfig
 from bert_jax.rows.mixture import MixedRows
@@ -211,6 +211,12 @@ class PretrainingObjective(abc.ABC):
             boundaries=bool(self._needed() & BOUNDARY_FIELDS.keys()),
         )
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the corpus that masking reads, in any phase."""
+        every = {rows.masking.unit for rows in self._rows.values()}
+        return tuple(sorted(every - {units.PIECE, units.WORD}))
+
     def _needed(self) -> set[str]:
         """Return the features of a batch that heads and terms read."""
         model = self.setting.model
@@ -248,6 +254,7 @@ class PretrainingObjective(abc.ABC):
                 "leave model.vocab_size out to take the vocabulary's"
             )
         corpus.check_tokenizer(tokenizer)
+        corpus.check_columns(self.columns)
         self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
         self.heldout_parts = tuple(self._corpora.parts)
         self._facts = TokenFacts.of(tokenizer)

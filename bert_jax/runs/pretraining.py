@@ -266,6 +266,13 @@ def checked(
     model = choose_model(settings.model, settings.vocab.size, initial)
     task = room.Objective(objective, Setting(model, kinds, settings.seed, changes))
     specs = task.batch_specs
+    builds = not (settings.corpus.path or settings.corpus.parts)
+    if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):
+        raise UserError(
+            f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without; name its"
+            f" annotator, such as --config.corpus.columns=\"{{'{absent[0]}': {{'annotator': 'segmenter'}}}}\", or take"
+            " the unit 'word'"
+        )
     if settings.corpus.parts and any(name not in kinds for name in specs):
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
     if settings.fills(model):
