@@ -1,6 +1,6 @@
 """Pretraining of BERT-family encoders with JAX: text in, checkpoints and Hugging Face models out.
 
-Rooms (each importable by itself): ``text``, ``corpora``, ``rows``, ``models``, ``objectives``, ``tasks``,
+Packages (each importable by itself): ``text``, ``corpora``, ``rows``, ``models``, ``objectives``, ``tasks``,
 ``training``, ``interchange``, ``cli``. This module imports none of them, so ``import bert_jax`` stays instant.
 """
 

@@ -13,24 +13,28 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 
 
-def parts(room: str, having: str | None = None) -> dict[str, Path]:
-    """Name and file of every module of ``bert_jax.<room>``, none of which is imported.
+def parts(package: str, having: str | None = None) -> dict[str, Path]:
+    """Name and file of every module of ``bert_jax.<package>``, none of which is imported.
 
     ``having`` keeps the modules that define this class or function, which is what makes a file a part of a kind:
     ``parts("corpora", having="Source")`` are the sources of documents.
     """
-    folder = Path(__file__).parent.joinpath(*room.split("."))
+    folder = Path(__file__).parent.joinpath(*package.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
     return {name: file for name, file in files.items() if having is None or having in _definitions(file)}
 
 
-def find(room: str, name: str, having: str | None = None) -> ModuleType:
-    """The module ``bert_jax.<room>.<name>``. Raises ``UserError`` that lists what is there, the nearest name first."""
-    known = parts(room, having)
+def find(package: str, name: str, having: str | None = None) -> ModuleType:
+    """Import and return the module ``bert_jax.<package>.<name>``.
+
+    Raises:
+      UserError: there is no such part; lists those that there are, the nearest name first.
+    """
+    known = parts(package, having)
     if not isinstance(name, str) or name not in known:
         kind = f"{having.lower()} in" if having else "part of"
-        raise UserError(f"unknown {kind} bert_jax.{room} {name!r}; {nearest(str(name), known)}")
-    return importlib.import_module(f"bert_jax.{room}.{name}")
+        raise UserError(f"unknown {kind} bert_jax.{package} {name!r}; {nearest(str(name), known)}")
+    return importlib.import_module(f"bert_jax.{package}.{name}")
 
 
 @functools.cache

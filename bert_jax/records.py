@@ -1,4 +1,4 @@
-"""The nouns passed between rooms.
+"""The nouns passed between packages.
 
 Shape legend, used in comments and docstrings everywhere:
 

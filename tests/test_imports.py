@@ -1,4 +1,4 @@
-"""Imports point one way, and the light rooms stay light."""
+"""Imports point one way, and the light packages stay light."""
 
 import ast
 import subprocess
@@ -29,11 +29,11 @@ LAYERS = [
     {"experiments"},
     {"cli", "__main__"},
 ]
-RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+RANK = {package: rank for rank, packages in enumerate(LAYERS) for package in packages}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def room(file: Path) -> str:
+def package(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
@@ -64,8 +64,8 @@ def importers(library: str, *, within: Path = PACKAGE) -> set[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
 def test_imports_point_down(file):
     ours = [name.split(".")[1] for name in imports(file) if name.startswith("bert_jax.")]
-    upward = {r for r in ours if r in RANK and RANK[r] > RANK[room(file)]}
-    sideways = {r for r in ours if r in RANK and RANK[r] == RANK[room(file)] and r != room(file)}
+    upward = {r for r in ours if r in RANK and RANK[r] > RANK[package(file)]}
+    sideways = {r for r in ours if r in RANK and RANK[r] == RANK[package(file)] and r != package(file)}
     assert not upward
     assert not (sideways & {"text", "models"}), "models know no data, data knows no model"
 
@@ -100,14 +100,14 @@ def test_never_imported(library):
 
 
 @pytest.mark.parametrize(
-    "rooms", [[""], ["text", "corpora", "examples"], ["text", "corpora", "examples", "rows"]], ids="+".join
+    "packages", [[""], ["text", "corpora", "examples"], ["text", "corpora", "examples", "rows"]], ids="+".join
 )
-def test_light_rooms_leave_jax_alone(rooms):
+def test_light_packages_leave_jax_alone(packages):
     """Every module of them is imported in a fresh process. ``import bert_jax`` alone loads nothing heavy at all."""
     modules = [
         ".".join(["bert_jax", *file.relative_to(PACKAGE).with_suffix("").parts])
         for file in FILES
-        if room(file) in rooms and file.stem not in ("__init__", "loader")
+        if package(file) in packages and file.stem not in ("__init__", "loader")
     ]
     heavy = ["jax", "flax", "torch", "tensorflow"] + ([] if modules else ["numpy", "etils", "tensorflow_datasets"])
     script = f"import sys, importlib, bert_jax; [importlib.import_module(m) for m in {modules}]\n"

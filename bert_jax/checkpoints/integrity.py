@@ -20,7 +20,7 @@ from etils import epath
 from bert_jax.checkpoints import index
 from bert_jax.checkpoints.leaves import listed
 from bert_jax.storage import files
-from bert_jax.storage.sums import SUMS, damages
+from bert_jax.storage.checksums import CHECKSUMS, damages
 
 STATE = "state"
 ARRAYS = "ARRAYS"
@@ -44,7 +44,7 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
     if arrays:
         (step / ARRAYS).write_text(files.listing(arrays))
         digests[ARRAYS] = files.sha256(step / ARRAYS)
-    (step / SUMS).write_text(files.listing(digests))
+    (step / CHECKSUMS).write_text(files.listing(digests))
 
 
 def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
@@ -73,7 +73,7 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
     step = files.as_path(folder)
     if (sums := _list(step)) is not None:
         for name, finding in damages(step, _of_items(step), share, sums):
-            yield finding + _told(damaged_arrays(step, name))
+            yield finding + _arrays_clause(damaged_arrays(step, name))
     elif not files.is_remote(step):
         yield from _cut_short(Path(step))
 
@@ -91,13 +91,13 @@ def damaged_arrays(step: epath.Path, name: str) -> list[str]:
     return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted.get(key, digest)})
 
 
-def _told(arrays: list[str]) -> str:
+def _arrays_clause(arrays: list[str]) -> str:
     return f" (array{'s' if len(arrays) > 1 else ''} {listed(arrays)})" if arrays else ""
 
 
 def _list(step: epath.Path) -> str | None:
     """The list of all files of an upload, else that of the step, else None."""
-    return next((name for name in (files.MARKER, SUMS) if (step / name).exists()), None)
+    return next((name for name in (files.MARKER, CHECKSUMS) if (step / name).exists()), None)
 
 
 def _of_items(step: epath.Path) -> list[str]:

@@ -11,11 +11,11 @@ from hashlib import sha256
 
 from etils import epath
 
-from bert_jax.storage import failures, files
-from bert_jax.storage.sums import SUMS
+from bert_jax.storage import files, write_errors
+from bert_jax.storage.checksums import CHECKSUMS
 
 ORBAX_MARK = "commit_success.txt"  # what Orbax writes last
-MARKS = (ORBAX_MARK, SUMS, files.MARKER)  # any of them alone says that a step is whole: one may be lost
+MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # any of them alone says that a step is whole: one may be lost
 
 
 class RemoteSteps:
@@ -84,7 +84,7 @@ def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
         return
     with files.scratch(sha256(os.fspath(path).encode()).hexdigest()[:16]) as copy:
         for name in files.below(path):
-            with failures.explained(epath.Path(copy), only=failures.DISK_TROUBLE):
+            with write_errors.explained(epath.Path(copy), only=write_errors.DISK_TROUBLE):
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 files.copy(path / name, epath.Path(copy / name))
         yield os.fspath(copy)

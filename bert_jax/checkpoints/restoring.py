@@ -19,8 +19,8 @@ from bert_jax.checkpoints.remote_steps import readable, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.program import warn
-from bert_jax.storage import failures, files
-from bert_jax.storage.trouble import is_passing
+from bert_jax.storage import files, write_errors
+from bert_jax.storage.retries import is_passing
 
 BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # as JAX and tensorstore say that there is too little of something
@@ -71,9 +71,9 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
         except DamagedStepError as error:
             damaged[step] = f"step {step} is damaged: {error}"
         except Exception as error:
-            if (told := _unread(error, f"{folder}: step {step}", shapes)) is None:
+            if (explained := _unread(error, f"{folder}: step {step}", shapes)) is None:
                 raise
-            raise told from error
+            raise explained from error
         if not distributed.all_agree(state is not None):
             found = distributed.exchange(f"what is wrong with step {step}", damaged.get(step, ""))
             damaged[step] = next(filter(None, found), f"step {step} is damaged, as another process has found")
@@ -146,7 +146,7 @@ def _of_machine(error: BaseException) -> BaseException | None:
 
 def _of_files(error: BaseException) -> bool:
     """Whether nothing is wrong but that too many files are open."""
-    return failures.number_of(error) in failures.FEW
+    return write_errors.number_of(error) in write_errors.FEW
 
 
 def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
@@ -158,8 +158,8 @@ def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
     if failed := _of_machine(error):
         if _of_files(failed):
             return UserError(
-                f"{what} cannot be restored ({failures.reason(failed)}). Nothing was changed: "
-                f"{failures.write_advice(failed)}, then run the same command again"
+                f"{what} cannot be restored ({write_errors.reason(failed)}). Nothing was changed: "
+                f"{write_errors.write_advice(failed)}, then run the same command again"
             )
         if not isinstance(failed, MemoryError) and EXHAUSTED not in str(failed):
             return None

@@ -25,8 +25,8 @@ from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
-from bert_jax.storage import failures, files
-from bert_jax.storage.trouble import is_passing
+from bert_jax.storage import files, write_errors
+from bert_jax.storage.retries import is_passing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,10 +147,10 @@ class Checkpoints:
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"
                 ) from error
-            advice = failures.REMEDIES.get(failures.number_of(error) or 0, "mend that")
+            advice = write_errors.REMEDIES.get(write_errors.number_of(error) or 0, "mend that")
             raise UserError(
-                f"cannot save into {self._steps} ({failures.reason(error)}); steps saved before are whole: {advice}, "
-                "then run the same command to go on from the newest"
+                f"cannot save into {self._steps} ({write_errors.reason(error)}); steps saved before are whole: "
+                f"{advice}, then run the same command to go on from the newest"
             ) from error
 
     def close(self) -> None:
@@ -165,9 +165,9 @@ def _drop_late_writes() -> None:
     print a traceback for each."""
     hook = sys.unraisablehook
 
-    def hear(told: Any) -> None:
-        if not (told.exc_type is RuntimeError and str(told.exc_value) == "Event loop is closed"):
-            hook(told)
+    def hear(args: Any) -> None:
+        if not (args.exc_type is RuntimeError and str(args.exc_value) == "Event loop is closed"):
+            hook(args)
 
     sys.unraisablehook = hear
 

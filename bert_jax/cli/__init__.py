@@ -6,5 +6,5 @@ A verb has two functions:
     run(arguments: argparse.Namespace) -> None, or the exit code of a verb that judges: 1 for a bad finding
 
 ``main.add_config(parser)`` gives it ``--config``; ``arguments.config`` is then the loaded, locked ``ConfigDict`` with
-every ``--config.key=value`` applied. Bad input is a ``UserError``. Logic lives in the rooms, not here.
+every ``--config.key=value`` applied. Bad input is a ``UserError``. Logic lives in the other packages.
 """

@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     width, damaged = max(len(saved.name) for saved in found), False
     for saved in found:
         if saved.set_aside:
-            told = "set aside: it was found to be damaged"
+            verdict = "set aside: it was found to be damaged"
         elif arguments.action == "ls":
-            told = "has a list of sha256" if saved.listed else "unverified: no list of sha256"
+            verdict = "has a list of sha256" if saved.listed else "unverified: no list of sha256"
         else:
             wrong = list(findings(saved.folder))
             damaged = damaged or bool(wrong)
             whole = "whole" if saved.listed else "unverified: no list of sha256; no file is missing or cut short"
-            told = "; ".join(wrong) or whole
+            verdict = "; ".join(wrong) or whole
         when = "-" if saved.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(saved.time))
-        print(f"{saved.name:<{width}}  {saved.size / 1e6:>10,.2f} MB  {when:<19}  {told}", flush=True)
+        print(f"{saved.name:<{width}}  {saved.size / 1e6:>10,.2f} MB  {when:<19}  {verdict}", flush=True)
     return 1 if damaged else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_model, told
+from bert_jax.cli.main import add_model, print_note
 from bert_jax.storage import files
 
 
@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
         files.check_writable(arguments.output)
 
     predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
-    examples = read_examples(predictor, arguments.input, arguments.format, "dev", told)
-    metrics, records = predictor.predict(examples, note=told)
+    examples = read_examples(predictor, arguments.input, arguments.format, "dev", print_note)
+    metrics, records = predictor.predict(examples, note=print_note)
     if arguments.output:
         write_output(records, arguments.output)
     if arguments.json:

@@ -41,18 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="embeddings, second_to_last, last, sum_last_four, concat_last_four, weighted_sum_last_four, "
         "weighted_sum_all, all; mean and cls are vectors of a text (default: last)",
     )
-    parser.add_argument("--weights", help="of weighted sums, lowest layer first (default: a probe's, else equal)")
+    parser.add_argument(
+        "--weights", help="of weighted sums, lowest layer first (default: what feature_tagging has learned, else equal)"
+    )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
     parser.add_argument("--part_mb", type=int, default=512, help="size of a part in a folder (default: 512)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.features.run import Request, write_features
+    from bert_jax.features.run import FeatureRequest, write_features
 
     layers = tuple(name for name in arguments.layers.split(",") if name)
     keys = ("output", "workdir", "init", "step", "max_length", "batch_size", "dtype", "part_mb")
     given = {name: getattr(arguments, name) for name in keys}
-    request = Request(source(arguments), layers=layers, weights=_numbers(arguments.weights), **given)
+    request = FeatureRequest(source(arguments), layers=layers, weights=_numbers(arguments.weights), **given)
     write_features(request, lambda line: print(line, file=sys.stderr))
 
 

@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.inspection.inspect import Request, inspect
+    from bert_jax.inspection.inspect import InspectionRequest, inspect
     from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
 
-    request = Request(
+    request = InspectionRequest(
         arguments.corpus, arguments.vocab, arguments.eval, _lengths(arguments.max_length), arguments.private
     )
     if arguments.card:

@@ -24,15 +24,15 @@ from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.runs import recipes
-from bert_jax.storage import failures
-from bert_jax.storage.trouble import is_passing
+from bert_jax.storage import write_errors
+from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # which a shell expands only where a word begins, and in no quotes
 PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LINE = 2000  # characters of an error at most
 
 
-class Parser(argparse_flags.ArgumentParser):
+class CommandParser(argparse_flags.ArgumentParser):
     """A parser whose errors are ``UserError``; it also takes absl's own flags (``--verbosity``, ...)."""
 
     def error(self, message: str) -> NoReturn:
@@ -66,7 +66,7 @@ def _run(argv: Sequence[str]) -> int:
         known = ending(error)
         if known is None:
             raise
-        told(known[0])
+        print_note(known[0])
         return known[1]
 
 
@@ -81,12 +81,12 @@ def ending(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, UserError):
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
     # Not there, not readable, a folder for a file; or no room, for which nothing but a machine is to blame.
-    if isinstance(error, OSError) and (error.filename is not None or error.errno in failures.REMEDIES):
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in write_errors.REMEDIES):
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
         advice = "name another path, or change its permissions"
-        if error.errno in failures.DISK_TROUBLE:
-            advice = failures.write_advice(error)
+        if error.errno in write_errors.DISK_TROUBLE:
+            advice = write_errors.write_advice(error)
         where = "" if error.filename is None else f"{error.filename}: "
         return f"error: {where}{reason}; {advice}", code
     return None
@@ -190,7 +190,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
                 work()
                 code = exit_codes.DONE
             except Preempted as ended:
-                told(str(ended))
+                print_note(str(ended))
                 code = exit_codes.of_preempted(ended)
             distributed.leave()
             return code
@@ -199,7 +199,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
             raise
 
 
-def told(line: str) -> None:
+def print_note(line: str) -> None:
     """What a user should know, beside what a command prints."""
     print(line, file=sys.stderr)
 
@@ -240,7 +240,7 @@ def _dispatch(argv: list[str]) -> int:
         print(usage(), file=sys.stderr)
         raise UserError(f"unknown verb {argv[0]!r}; {nearest(argv[0], known)}")
     module = importlib.import_module(f"bert_jax.cli.{known[argv[0]]}")
-    parser = Parser(
+    parser = CommandParser(
         prog=f"bert-jax {argv[0]}",
         description=module.__doc__,
         allow_abbrev=False,
@@ -268,7 +268,7 @@ def _at_home(argv: Sequence[str]) -> list[str]:
     return expanded
 
 
-def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     for text in argv:
         if not _is_text(text):
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.main import add_config, told
+from bert_jax.cli.main import add_config, print_note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     names = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
     request = Request(**{name: getattr(arguments, name) for name in names})
-    found = plan(arguments.config.to_dict(), request, told)
+    found = plan(arguments.config.to_dict(), request, print_note)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0 if found.fits else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_model, told
+from bert_jax.cli.main import add_model, print_note
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.texts:
         examples = texts_as_examples(predictor, arguments.texts)
     else:
-        examples = read_examples(predictor, arguments.input, arguments.format, "test", told)
-    _, records = predictor.predict(examples, note=told)
+        examples = read_examples(predictor, arguments.input, arguments.format, "test", print_note)
+    _, records = predictor.predict(examples, note=print_note)
     if arguments.output:
         print(write_output(records, arguments.output, arguments.submission))
         return

@@ -28,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
     from bert_jax.examples.collection import read_collection, read_squad
-    from bert_jax.features.retrieval import Request, as_records, retrieve
+    from bert_jax.features.retrieval import RetrievalRequest, as_records, retrieve
     from bert_jax.runs.prediction import write_predictions
 
     given = arguments
-    request = Request(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
+    request = RetrievalRequest(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
     if bool(given.squad) == bool(given.corpus or given.queries or given.qrels):
         raise UserError("give --corpus and --queries, with --qrels to score the search; or --squad alone")
     if not given.squad and not (given.corpus and given.queries):

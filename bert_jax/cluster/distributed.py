@@ -77,15 +77,15 @@ def find(
     Raises:
       UserError: some of coordinator, number and id are missing, or no cluster is found.
     """
-    told = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
+    found = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
     if given.get("process_id") is not None:
-        told["process_id"] = given["process_id"]
+        found["process_id"] = given["process_id"]
     limits: dict[str, Any] = {
         name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
     }
     if mode == AUTO:
         return _of_cluster(limits)
-    missing = [name for name, value in told.items() if value is None]
+    missing = [name for name, value in found.items() if value is None]
     if len(missing) == len(VARIABLES):
         return None
     if missing:
@@ -94,10 +94,10 @@ def find(
             + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
         )
     for name in ("num_processes", "process_id"):
-        if not str(told[name]).isdecimal():
-            raise UserError(f"{VARIABLES[name]} is {told[name]!r}; a whole number is needed")
-    number, own = int(str(told["num_processes"])), int(str(told["process_id"]))
-    return Processes(str(told["coordinator"]), number, own, **limits)
+        if not str(found[name]).isdecimal():
+            raise UserError(f"{VARIABLES[name]} is {found[name]!r}; a whole number is needed")
+    number, own = int(str(found["num_processes"])), int(str(found["process_id"]))
+    return Processes(str(found["coordinator"]), number, own, **limits)
 
 
 def _of_cluster(limits: Mapping[str, Any]) -> Processes:
@@ -110,8 +110,8 @@ def _of_cluster(limits: Mapping[str, Any]) -> Processes:
             "--distributed=auto: no cluster is found (SLURM, Cloud TPU, GKE, Open MPI); give --coordinator, "
             "--num_processes and --process_id"
         )
-    if told := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # as JAX itself does
-        local = [int(number) for number in told.split(",")]
+    if listed := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # as JAX itself does
+        local = [int(number) for number in listed.split(",")]
     return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
 
 
@@ -134,8 +134,8 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
             " its addresses; keep them private",
             file=sys.stderr,
         )
-    told = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
-    print(f"{told}: waiting up to {processes.arrival_seconds:.0f} s for all to come", file=sys.stderr, flush=True)
+    own = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
+    print(f"{own}: waiting up to {processes.arrival_seconds:.0f} s for all to come", file=sys.stderr, flush=True)
     client = HeartbeatClient(
         Rendezvous(
             f"{host}:{port - 1}",
@@ -253,7 +253,7 @@ def _end_on_errors() -> None:
         sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = end
-    threading.excepthook = lambda told: end(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+    threading.excepthook = lambda args: end(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
 
 
 def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
@@ -280,12 +280,12 @@ def hear_of_lost() -> None:
         time.sleep(LOST_SECONDS)
 
 
-def leave_by_error(told: str, code: int) -> None:
+def leave_by_error(message: str, code: int) -> None:
     """End this process, once the others have been told why; nothing where it is alone."""
     client = HeartbeatClient.open
     if client is None:
         return
-    client.fail(told, code)
+    client.fail(message, code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -12,6 +12,7 @@ import os
 import socket
 from typing import BinaryIO
 
+from bert_jax.cluster.job_key import Key, NoKeyError, fresh_nonce, read_key
 from bert_jax.cluster.messages import (
     PROOF_BYTES,
     BadMessage,
@@ -24,7 +25,6 @@ from bert_jax.cluster.messages import (
     parse,
     read_line,
 )
-from bert_jax.cluster.proof import Key, NoKeyError, fresh_nonce, read_key
 from bert_jax.cluster.rendezvous import Rendezvous, split_address
 
 PROOF_SECONDS = 10.0  # for all of it

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, ClassVar, NoReturn
 from bert_jax.cluster import handshake, heartbeat_server
 from bert_jax.cluster.exit_codes import PEER_LOST
 from bert_jax.cluster.heartbeat_server import FIRST_SECONDS, HeartbeatServer
+from bert_jax.cluster.job_key import KEY_FILE, NoKeyError
 from bert_jax.cluster.messages import (
     AllHere,
     BadMessage,
@@ -37,7 +38,6 @@ from bert_jax.cluster.messages import (
     as_line,
     parse,
 )
-from bert_jax.cluster.proof import KEY_FILE, NoKeyError
 from bert_jax.cluster.rendezvous import Rendezvous
 from bert_jax.errors import PeerLostError
 

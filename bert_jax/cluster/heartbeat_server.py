@@ -18,6 +18,7 @@ from typing import Any
 
 from bert_jax.cluster import handshake
 from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST
+from bert_jax.cluster.job_key import KeyFile, NoKeyError
 from bert_jax.cluster.messages import (
     LINE_BYTES,
     PROOF_BYTES,
@@ -37,7 +38,6 @@ from bert_jax.cluster.messages import (
     parse,
     read_line,
 )
-from bert_jax.cluster.proof import KeyFile, NoKeyError
 from bert_jax.cluster.rendezvous import BACKLOG, Rendezvous, listen
 from bert_jax.errors import UserError
 
@@ -254,11 +254,11 @@ class HeartbeatServer:
         found, wanted = _leaves(holds[others[0]]), _leaves(holds[0])
         keys = [key for key in sorted({*found, *wanted}) if found.get(key, "absent") != wanted.get(key, "absent")]
         if keys:
-            told = [f"{key} is {found.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
+            differences = [f"{key} is {found.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
             further = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            return f"{name} on {first} is not that on {own}: {', '.join(told)}{further}; make them the same"
-        told = [f"{holds[number]} on {self._members[number].name}" for number in others[:3]]
-        return f"{name} is {', '.join(told)}{more}, but {holds[0]} on {own}; make them the same"
+            return f"{name} on {first} is not that on {own}: {', '.join(differences)}{further}; make them the same"
+        values = [f"{holds[number]} on {self._members[number].name}" for number in others[:3]]
+        return f"{name} is {', '.join(values)}{more}, but {holds[0]} on {own}; make them the same"
 
     def _refusal(self, member: Member) -> str | None:
         card, wanted = member.card, self._meeting.num_processes

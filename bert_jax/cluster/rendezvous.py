@@ -72,8 +72,8 @@ def _is_loopback(host: str) -> bool:
 
 def _is_own(family: socket.AddressFamily, address: tuple) -> bool:
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind(address)
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.bind(address)
     except OSError:
         return False
     return True

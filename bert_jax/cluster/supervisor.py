@@ -30,11 +30,11 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
     Returns:
       The exit code of the last process; ``INTERRUPTED`` after Ctrl-C.
     """
-    told: list[tuple[int, float]] = []
+    received: list[tuple[int, float]] = []
     child: subprocess.Popen[bytes] | None = None
 
     def tell(child: subprocess.Popen[bytes]) -> None:
-        interrupts = [when for number, when in told if number == signal.SIGINT]
+        interrupts = [when for number, when in received if number == signal.SIGINT]
         twice = bool(interrupts) and interrupts[-1] - interrupts[0] > ECHO_SECONDS
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(signal.SIGINT if twice else signal.SIGTERM)
@@ -44,7 +44,7 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
             killer.start()
 
     def hear(number: int, frame: FrameType | None) -> None:
-        told.append((number, time.monotonic()))
+        received.append((number, time.monotonic()))
         if child is not None and child.returncode is None:
             tell(child)
 
@@ -55,12 +55,12 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
     while True:
         start = time.monotonic()
         child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
-        if told:  # while it was being started
+        if received:  # while it was being started
             tell(child)
         code = child.wait()
         code = code if code >= 0 else 128 - code  # as a shell has it
         crashes += code != PREEMPTED
-        if told or code in FINAL or crashes > restarts:
+        if received or code in FINAL or crashes > restarts:
             break
         which = "another of its processes was told to go" if code == PREEMPTED else f"restart {crashes} of {restarts}"
         print(
@@ -70,11 +70,11 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
             flush=True,
         )
         deadline = time.monotonic() + wait_seconds
-        while not told and time.monotonic() < deadline:
+        while not received and time.monotonic() < deadline:
             time.sleep(min(0.1, wait_seconds))
-        if told:
+        if received:
             break
-    interrupted = any(number == signal.SIGINT for number, _ in told)
+    interrupted = any(number == signal.SIGINT for number, _ in received)
     return INTERRUPTED if interrupted and code not in (DONE, BAD_INPUT) else code
 
 

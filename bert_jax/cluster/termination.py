@@ -38,7 +38,7 @@ class Termination:
     def __init__(self) -> None:
         self.saves = False  # set once a step was made
         self.interrupted = False  # by Ctrl-C
-        self._told: float | None = None  # when
+        self._signalled: float | None = None  # when
         self._waits = False  # for a batch
         self._asked, self._reached = 0, False
         self._contexts = contextlib.ExitStack()
@@ -53,7 +53,7 @@ class Termination:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         signals.hearers.remove(self)
         self._contexts.close()
-        if kind is None and self._told is not None:  # told too late for the others to leave together
+        if kind is None and self._signalled is not None:  # told too late for the others to leave together
             raise KeyboardInterrupt if self.interrupted else Preempted("told to end; the same command goes on")
 
     def hear(self, number: int) -> bool:
@@ -62,11 +62,11 @@ class Termination:
             return False
         self.interrupted = self.interrupted or number == signal.SIGINT
         now = time.monotonic()
-        if self._told is None:
-            self._told = now
+        if self._signalled is None:
+            self._signalled = now
             with contextlib.suppress(OSError):
                 os.write(2, b"\ntold to end: saving this step first; a second Ctrl-C ends at once\n")
-        elif number == signal.SIGTERM and now - self._told > SAME_SECONDS:
+        elif number == signal.SIGTERM and now - self._signalled > SAME_SECONDS:
             signals.end_at_once(128 + number)
         if HeartbeatClient.open is not None:
             if number == signal.SIGINT:
@@ -82,7 +82,7 @@ class Termination:
         goes on from, and all processes ask the same ones.
         """
         if HeartbeatClient.open is None:
-            return self._told is not None
+            return self._signalled is not None
         if not self._reached:
             self._asked += 1
             self._reached = bool(multihost_utils.reached_preemption_sync_point(self._asked))
@@ -100,7 +100,7 @@ class Termination:
         while True:
             try:
                 self._waits = True
-                if HeartbeatClient.open is None and self._told is not None:
+                if HeartbeatClient.open is None and self._signalled is not None:
                     return
                 item = next(iterator)
                 self._waits = False

@@ -18,7 +18,7 @@ from etils import epath
 
 from bert_jax.corpora.parts import Part
 from bert_jax.errors import PassingError, UserError
-from bert_jax.storage import failures, files
+from bert_jax.storage import files, write_errors
 
 FAILED = "failed"  # the folder of the errors of parts
 
@@ -36,7 +36,7 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
         yield workplace
         return
     lock = Path(f"{os.fspath(root)}.lock")
-    with failures.explained(files.as_path(target), only=failures.DISK_TROUBLE):
+    with write_errors.explained(files.as_path(target), only=write_errors.DISK_TROUBLE):
         try:
             with files.one_at_a_time(lock):
                 files.check_new(target)  # another process may have made it meanwhile
@@ -119,9 +119,9 @@ class Workplace:
             passing = isinstance(error, PassingError)
             self.fail(part, str(error), keep=passing, passing=passing)
         except OSError as error:
-            if error.errno not in failures.DISK_TROUBLE:
+            if error.errno not in write_errors.DISK_TROUBLE:
                 raise
-            self.fail(part, failures.cannot_write(self.root, error), keep=True)
+            self.fail(part, write_errors.cannot_write(self.root, error), keep=True)
 
     @property
     def failed(self) -> bool:

@@ -166,10 +166,10 @@ def _with_ids(
     own = own_ids([item for _, item, _ in good], chosen)
     twice = [name for name, count in Counter(own).items() if name is not None and count > 1]
     if twice:
-        told = f"{split} has {len(twice):,} ids more than once, such as {twice[0]!r}"
+        problem = f"{split} has {len(twice):,} ids more than once, such as {twice[0]!r}"
         if "id" in columns:
-            raise UserError(f"{told}; check config.data.columns.id, or leave it out to number the rows")
-        note(f"{told}; its rows are numbered instead")
+            raise UserError(f"{problem}; check config.data.columns.id, or leave it out to number the rows")
+        note(f"{problem}; its rows are numbered instead")
         own = [None] * len(good)
     return tuple(
         {"id": f"{split}-{row}" if name is None else name, **example}
@@ -183,10 +183,10 @@ def _without_overlap(
     found = overlap.find(result, roles.inputs)
     if not found:
         return result
-    told = "; ".join(map(str, found))
+    overlaps = "; ".join(map(str, found))
     if config.overlap == "error":
-        raise UserError(f"{told}; config.data.overlap='drop' drops them from train, 'warn' goes on")
-    note(told)
+        raise UserError(f"{overlaps}; config.data.overlap='drop' drops them from train, 'warn' goes on")
+    note(overlaps)
     if config.overlap == "drop":
         result, dropped = overlap.without(result, roles.inputs)
         note(f"{dropped:,} examples dropped from train")

@@ -1,7 +1,7 @@
 """What readers share: records that know their place, and the lines of packed files on any file system.
 
-A reader is one file of this room with a frozen dataclass ``Options`` (the keys of ``config.data.options``) and a class
-``Reader``. It knows a format and no task.
+A reader is one file of this package with a frozen dataclass ``Options`` (the keys of ``config.data.options``) and a
+class ``Reader``. It knows a format and no task.
 """
 
 from __future__ import annotations

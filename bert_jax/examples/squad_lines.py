@@ -36,8 +36,8 @@ class Reader:
         lines = {name: [line for _, line in text_lines(file)] for name, file in columns.items()}
         counts = {name: len(found) for name, found in lines.items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{count} in {columns[name]}" for name, count in counts.items())
-            raise UserError(f"the files of a split have different numbers of lines: {told}")
+            counted = ", ".join(f"{count} in {columns[name]}" for name, count in counts.items())
+            raise UserError(f"the files of a split have different numbers of lines: {counted}")
         for i, values in enumerate(zip(*lines.values(), strict=True), 1):
             yield _question(dict(zip(lines, values, strict=True)), f"{path}:{i}")
 

@@ -52,7 +52,7 @@ class Ablation:
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
-def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.Row, ...]]:
+def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.VariantSummary, ...]]:
     """Run what is missing and write ``table.md``, ``table.json`` and ``report.html``: a table for each held-out metric.
 
     Masked-LM loss and accuracy are reckoned on the first variant's held-out rows, corrupted as there, for every variant
@@ -213,7 +213,7 @@ def _plain(content: Any) -> Any:
     return json.loads(json.dumps(content))
 
 
-def _write(ablation: Ablation, tables: Mapping[str, Sequence[table.Row]]) -> str:
+def _write(ablation: Ablation, tables: Mapping[str, Sequence[table.VariantSummary]]) -> str:
     """Write the tables in three forms; what to show on the terminal."""
     folder, title = files.as_path(ablation.workdir), f"{', '.join(ablation.variants)}: {len(ablation.seeds)} seeds"
     text = table.markdown(tables, title)

@@ -131,8 +131,8 @@ def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     """What runs are compared by: that of the recipe, or the task's own."""
     names = set()
     for config in configs:
-        settings, room, _ = checked(config)
-        names.add(settings.selection.metric or room.Task.main_metric)
+        settings, task_module, _ = checked(config)
+        names.add(settings.selection.metric or task_module.Task.main_metric)
     if len(names) > 1:
         raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")
     return str(names.pop())
@@ -162,8 +162,8 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
         top = f"{sign * max(sign * score for score in outcome.scores):.4f}"
         lines.append(f"| {' | '.join([*outcome.values.values(), str(len(outcome.scores)), *figures, top])} |")
     compared = table.compare({outcome.name: outcome.scores for outcome in kept})
-    told = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
-    text = "\n".join([f"# {request.recipe}", "", *lines, "", told, ""])
+    winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
+    text = "\n".join([f"# {request.recipe}", "", *lines, "", winner, ""])
     if len(kept) > 1:
         text += "\n" + table.markdown({metric: compared}, "Compared with the first")
     folder_of_sweep = files.as_path(request.workdir)

@@ -16,7 +16,7 @@ NOTE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class VariantSummary:
     """One variant. What needs two seeds, or a first variant to compare with, is None without."""
 
     variant: str
@@ -36,13 +36,13 @@ class Row:
         return abs(self.difference) > 2 * self.standard_error
 
 
-def compare(scores: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
+def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]:
     """A row for each variant of {variant: [score of each seed]}, none of which is empty; the first is compared with.
 
     Seeds are taken as independent, though variants share them: with the same seed the first batches are alike, which
     makes the true error of a difference smaller, if anything, but for so few seeds hard to estimate.
     """
-    rows: list[Row] = []
+    rows: list[VariantSummary] = []
     for variant, values in scores.items():
         mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
         first = rows[0] if rows else None
@@ -50,7 +50,7 @@ def compare(scores: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
         if first and first.spread is not None and spread is not None:
             error = math.sqrt(first.spread**2 / first.seeds + spread**2 / len(values))
         difference = mean - first.mean if first else None
-        rows.append(Row(variant, len(values), mean, spread, difference, error))
+        rows.append(VariantSummary(variant, len(values), mean, spread, difference, error))
     return tuple(rows)
 
 
@@ -67,7 +67,7 @@ def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str,
 HEAD = ("variant", "seeds", "mean", "spread", "difference", "standard error", "")
 
 
-def cells(rows: Sequence[Row], digits: int = 4) -> list[tuple[str, ...]]:
+def cells(rows: Sequence[VariantSummary], digits: int = 4) -> list[tuple[str, ...]]:
     """The rows as text under ``HEAD``."""
 
     def number(value: float | None, sign: str = "") -> str:
@@ -88,7 +88,7 @@ def cells(rows: Sequence[Row], digits: int = 4) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(tables: Mapping[str, Sequence[Row]], title: str) -> str:
+def markdown(tables: Mapping[str, Sequence[VariantSummary]], title: str) -> str:
     """A page with one table for each metric."""
     parts = [f"# {title}", NOTE]
     for metric, rows in tables.items():
@@ -98,6 +98,6 @@ def markdown(tables: Mapping[str, Sequence[Row]], title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def as_data(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
+def as_data(tables: Mapping[str, Sequence[VariantSummary]]) -> dict[str, list[dict[str, Any]]]:
     """For JSON."""
     return {metric: [dataclasses.asdict(row) | {"shown": row.shown} for row in rows] for metric, rows in tables.items()}

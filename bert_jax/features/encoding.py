@@ -16,7 +16,7 @@ CACHED_WORDS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokens:
+class TextTokens:
     """One text of T tokens, ``[CLS]`` and ``[SEP]`` among them."""
 
     input_ids: np.ndarray  # [T] int32
@@ -33,7 +33,7 @@ class ItemEncoder:
         self._tokenizer, self._max_length = tokenizer, max_length
         self._word = functools.lru_cache(CACHED_WORDS)(self._encode_word)
 
-    def __call__(self, item: Item) -> Tokens:
+    def __call__(self, item: Item) -> TextTokens:
         if item.words is not None and item.pair is None:
             return self._of_words(item.words)
         encoded = self._tokenizer.encode(item.text, item.pair)
@@ -42,7 +42,7 @@ class ItemEncoder:
             encoded = self._tokenizer.encode(item.text, item.pair, self._max_length)
         return _tokens(encoded, num_cut)
 
-    def _of_words(self, words: Sequence[str]) -> Tokens:
+    def _of_words(self, words: Sequence[str]) -> TextTokens:
         """Offsets are of the words with spaces between them."""
         ids, offsets, word_ids = [self._tokenizer.cls_id], [(0, 0)], [-1]
         start = 0
@@ -56,20 +56,20 @@ class ItemEncoder:
         num_cut = len(ids) - kept
         ids, offsets = [*ids[:kept], self._tokenizer.sep_id], [*offsets[:kept], (0, 0)]
         word_ids = [*word_ids[:kept], -1]
-        return Tokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
+        return TextTokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
 
     def _encode_word(self, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         encoded = self._tokenizer.encode(word)
         return encoded.input_ids[1:-1], encoded.offsets[1:-1]
 
 
-def _tokens(encoded: Encoded, num_cut: int) -> Tokens:
+def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:
     starts = np.asarray(encoded.word_starts)
     offsets = _int32(encoded.offsets)
     inside = offsets[:, 1] > offsets[:, 0]
     # A text that begins inside a word, as after a mark that is dropped, begins its first word all the same.
     word_ids = np.where(inside, np.maximum(np.cumsum(starts) - 1, 0), -1).astype(np.int32)
-    return Tokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
+    return TextTokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
 
 
 def _int32(values: Sequence[object]) -> np.ndarray:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.encoding import ItemEncoder, Tokens
+from bert_jax.features.encoding import ItemEncoder, TextTokens
 from bert_jax.features.inputs import Item
 from bert_jax.features.layers import LAST_FOUR, LAYERS, TOP_ONLY, check_depth, check_layers, layer_weights
 from bert_jax.interchange.initial import load_initial
@@ -35,7 +35,7 @@ class Encoder(NamedTuple):
     params: Any  # numpy tree of ``encoder_of(config)``, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
-    weights: tuple[float, ...] | None = None  # of its layers, where a probe has learned them
+    weights: tuple[float, ...] | None = None  # of its layers, where a feature_tagging model has learned them
 
 
 def load_encoder(workdir: str | None, init: str | None, step: int | None = None) -> Encoder:
@@ -57,7 +57,10 @@ def load_encoder(workdir: str | None, init: str | None, step: int | None = None)
 
 
 def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """gamma * softmax(w) of a probe's weighted sum of layers, the lowest first; None for another model."""
+    """Return the weights of layers that a feature_tagging model has learned, the lowest first; None for other models.
+
+    They are gamma * softmax(w).
+    """
     if "layer_mix" not in params:
         return None
     logits = np.asarray(params["layer_mix"]["weights"], np.float64)
@@ -70,12 +73,12 @@ class TextFeatures:
     """One text and its vectors."""
 
     item: Item
-    tokens: Tokens
+    tokens: TextTokens
     vectors: dict[str, np.ndarray]  # layer -> [T, ...] for each token, or [D] for the text
 
 
 @dataclasses.dataclass
-class Counts:
+class ReadCounts:
     """What was read so far."""
 
     texts: int = 0
@@ -84,7 +87,7 @@ class Counts:
     cut_texts: int = 0
     cut_tokens: int = 0
 
-    def add(self, tokens: Tokens) -> None:
+    def add(self, tokens: TextTokens) -> None:
         self.texts += 1
         self.tokens += len(tokens.input_ids)
         self.cut_texts += bool(tokens.num_cut)
@@ -108,7 +111,8 @@ class Extractor:
         Args:
           max_length: tokens of a text, special ones included; longer ones are cut. None: as many as the model can.
           batch_size: rounded up to a multiple of the devices.
-          weights: of the weighted sums, the lowest layer first; None: what a probe has learned, else equal ones.
+          weights: of the weighted sums, the lowest layer first; None: those that a feature_tagging model has learned,
+            else equal ones.
 
         Raises:
           UserError: layers or weights that the model has not, or a length that it cannot read.
@@ -123,7 +127,7 @@ class Extractor:
             raise UserError(f"batch_size is {batch_size}; at least 1 is needed")
         if jax.process_count() > 1:
             raise UserError("vectors are written by one process; start one, with all the devices of its machine")
-        self.counts = Counts()
+        self.counts = ReadCounts()
         self.dtype = np.dtype(dtype)
         self._encode = ItemEncoder(encoder.tokenizer, self.max_length)
         self._mesh = meshes.make_mesh(MeshConfig(), devices)
@@ -137,7 +141,7 @@ class Extractor:
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
         """The vectors of each item, in order. Holds a window of them and no more."""
-        window: list[tuple[Item, Tokens]] = []
+        window: list[tuple[Item, TextTokens]] = []
         num_bytes = 0
         for item in items:
             tokens = self._encode(item)
@@ -150,7 +154,7 @@ class Extractor:
                 window, num_bytes = [], 0
         yield from self._window(window)
 
-    def _window(self, window: Sequence[tuple[Item, Tokens]]) -> Iterator[TextFeatures]:
+    def _window(self, window: Sequence[tuple[Item, TextTokens]]) -> Iterator[TextFeatures]:
         order = np.argsort([len(tokens.input_ids) for _, tokens in window], kind="stable")
         found: list[dict[str, np.ndarray]] = [{} for _ in window]
         for start in range(0, len(window), self._batch_size):
@@ -160,7 +164,7 @@ class Extractor:
         for (item, tokens), vectors in zip(window, found, strict=True):
             yield TextFeatures(item, tokens, vectors)
 
-    def _batch(self, texts: Sequence[Tokens]) -> Iterator[dict[str, np.ndarray]]:
+    def _batch(self, texts: Sequence[TextTokens]) -> Iterator[dict[str, np.ndarray]]:
         longest = max(len(tokens.input_ids) for tokens in texts)
         length = min(next((n for n in LENGTHS if n >= longest), self.max_length), self.max_length)
         rows = _rows(len(texts), self._shards, self._batch_size)

@@ -71,8 +71,8 @@ def check_masked(texts: Sequence[str], where: str = "") -> None:
 
 
 def _no_mask(text: str, where: str) -> UserError:
-    told = f"{where} has no" if where else "no"
-    return UserError(f"{told} {MASK} in {text[:60]!r}; write {MASK} where a word is to be found")
+    missing = f"{where} has no" if where else "no"
+    return UserError(f"{missing} {MASK} in {text[:60]!r}; write {MASK} where a word is to be found")
 
 
 def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, where: str = "") -> list[np.ndarray]:
@@ -86,9 +86,9 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
         if tokenizer.mask_id not in ids:
             raise _no_mask(text, where)
         if len(ids) > max_length:
-            told = f"a text of {where}" if where else "a text"
+            subject = f"a text of {where}" if where else "a text"
             raise UserError(
-                f"{told} has {len(ids)} tokens, the model {max_length} positions; shorten it: {text[:60]!r}"
+                f"{subject} has {len(ids)} tokens, the model {max_length} positions; shorten it: {text[:60]!r}"
             )
     return encoded
 

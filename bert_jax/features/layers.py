@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 LAST_FOUR = 4
 
 
-class Layer(NamedTuple):
+class VectorKind(NamedTuple):
     """One kind of vector.
 
     Attributes:
@@ -46,17 +46,19 @@ def mean(sequence: jax.Array, attention_mask: jax.Array) -> jax.Array:
     return jnp.sum(sequence * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
 
 
-LAYERS: dict[str, Layer] = {
-    "embeddings": Layer(lambda hidden, mask, weights: hidden[0]),
-    "second_to_last": Layer(lambda hidden, mask, weights: hidden[-2]),
-    "last": Layer(lambda hidden, mask, weights: hidden[-1]),
-    "sum_last_four": Layer(lambda hidden, mask, weights: jnp.sum(hidden[-LAST_FOUR:], axis=0), LAST_FOUR),
-    "concat_last_four": Layer(lambda hidden, mask, weights: concatenated(hidden), LAST_FOUR),
-    "weighted_sum_last_four": Layer(lambda hidden, mask, weights: weighted_sum(hidden, weights), LAST_FOUR, False, 4),
-    "weighted_sum_all": Layer(lambda hidden, mask, weights: weighted_sum(hidden, weights), 1, False, 0),
-    "all": Layer(lambda hidden, mask, weights: jnp.moveaxis(hidden, 0, 2)),
-    "mean": Layer(lambda hidden, mask, weights: mean(hidden[-1], mask), is_sentence=True),
-    "cls": Layer(lambda hidden, mask, weights: hidden[-1][:, 0], is_sentence=True),
+LAYERS: dict[str, VectorKind] = {
+    "embeddings": VectorKind(lambda hidden, mask, weights: hidden[0]),
+    "second_to_last": VectorKind(lambda hidden, mask, weights: hidden[-2]),
+    "last": VectorKind(lambda hidden, mask, weights: hidden[-1]),
+    "sum_last_four": VectorKind(lambda hidden, mask, weights: jnp.sum(hidden[-LAST_FOUR:], axis=0), LAST_FOUR),
+    "concat_last_four": VectorKind(lambda hidden, mask, weights: concatenated(hidden), LAST_FOUR),
+    "weighted_sum_last_four": VectorKind(
+        lambda hidden, mask, weights: weighted_sum(hidden, weights), LAST_FOUR, False, 4
+    ),
+    "weighted_sum_all": VectorKind(lambda hidden, mask, weights: weighted_sum(hidden, weights), 1, False, 0),
+    "all": VectorKind(lambda hidden, mask, weights: jnp.moveaxis(hidden, 0, 2)),
+    "mean": VectorKind(lambda hidden, mask, weights: mean(hidden[-1], mask), is_sentence=True),
+    "cls": VectorKind(lambda hidden, mask, weights: hidden[-1][:, 0], is_sentence=True),
 }
 TOP_ONLY = ("last", "mean", "cls")  # need no other layer than the last
 

@@ -29,7 +29,7 @@ class Neighbour:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class NearestContexts:
     """The nearest contexts of one occurrence, the nearest first."""
 
     text: str
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclasses.dataclass
-class Counts:
+class NeighbourCounts:
     texts: int = 0  # of the corpus
     occurrences: int = 0
     beyond: int = 0  # of them, after the length that the model reads
@@ -54,7 +54,7 @@ def check_layer(name: str) -> None:
 
 def find_neighbours(
     extractor: Extractor, word: str, texts: Sequence[str], corpus: Input, best: int = 10, ignore_case: bool = True
-) -> tuple[list[Found], Counts]:
+) -> tuple[list[NearestContexts], NeighbourCounts]:
     """The ``best`` contexts of ``word`` in ``corpus``, which is streamed, for each of ``texts`` (at its first
     occurrence). An occurrence in one of the ``texts`` themselves is left out, and a text counts once.
 
@@ -68,13 +68,13 @@ def find_neighbours(
     without = [text for text in texts if not pattern.search(text)]
     if without or not texts:
         raise UserError(f"{without[0]!r} does not have the word {word!r}" if without else "no text with the word")
-    counts = Counts()
+    counts = NeighbourCounts()
     queries = list(
         _vectors(extractor, [Item(str(i), text) for i, text in enumerate(texts)], pattern, counts, first=True)
     )
     if len(queries) < len(texts):
         raise UserError(f"{word!r} stands after the {extractor.max_length} tokens that are read; shorten the text")
-    counts = Counts()
+    counts = NeighbourCounts()
     # A heap a query, its worst at [0]; the order of the corpus decides between equals.
     heaps: list[list[tuple[float, int, Neighbour]]] = [[] for _ in texts]
     asked = set(texts)
@@ -92,7 +92,7 @@ def find_neighbours(
             f"none of the {counts.texts:,} texts of {corpus.path} has the word {word!r} beside those asked for"
         )
     found = [
-        Found(item.text, start, stop, tuple(neighbour for _, _, neighbour in sorted(heap, reverse=True)))
+        NearestContexts(item.text, start, stop, tuple(neighbour for _, _, neighbour in sorted(heap, reverse=True)))
         for (item, start, stop, _), heap in zip(queries, heaps, strict=True)
     ]
     return found, counts
@@ -111,7 +111,9 @@ def _is_ideograph(character: str) -> bool:
     return unicodedata.name(character, "").startswith("CJK ")
 
 
-def _having(pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], counts: Counts) -> Iterator[Item]:
+def _having(
+    pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], counts: NeighbourCounts
+) -> Iterator[Item]:
     """Each text once; what has not the word is not even encoded."""
     seen: set[int] = set()
     for item in found:
@@ -123,7 +125,7 @@ def _having(pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], co
 
 
 def _vectors(
-    extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: Counts, first: bool = False
+    extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: NeighbourCounts, first: bool = False
 ) -> Iterator[tuple[Item, int, int, np.ndarray]]:
     """(text, start, stop, vector) of every occurrence, or of the ``first`` of each text."""
     for features in extractor.run(texts):
@@ -152,12 +154,12 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
-def as_record(found: Found) -> dict[str, Any]:
+def as_record(found: NearestContexts) -> dict[str, Any]:
     """For JSON."""
     return dataclasses.asdict(found)
 
 
-def as_table(found: Found) -> str:
+def as_table(found: NearestContexts) -> str:
     """The text asked for, then a line for each neighbour, the word in brackets."""
     lines = [marked(found.text, found.start, found.stop)]
     lines += [f"  {n.score:.3f}  {marked(n.text, n.start, n.stop)}  ({n.id})" for n in found.neighbours]
@@ -172,7 +174,7 @@ def marked(text: str, start: int, stop: int, around: int = 60) -> str:
     return f"{left}[{text[start:stop]}]{right}"
 
 
-def summary(word: str, counts: Counts) -> str:
+def summary(word: str, counts: NeighbourCounts) -> str:
     """What was searched."""
     line = f"{counts.occurrences:,} other occurrences of {word!r} in {counts.texts:,} texts"
     if counts.beyond:

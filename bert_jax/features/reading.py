@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 
 from bert_jax.errors import UserError
-from bert_jax.features.encoding import Tokens
+from bert_jax.features.encoding import TextTokens
 from bert_jax.features.extract import TextFeatures
 from bert_jax.features.inputs import Item
 from bert_jax.features.layers import LAYERS
@@ -25,7 +25,7 @@ IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
     """The texts of a file or folder that ``bert-jax features`` wrote, in order, one in memory at a time.
 
-    ``Item.words`` and ``Tokens.num_cut`` are not kept.
+    ``Item.words`` and ``TextTokens.num_cut`` are not kept.
 
     Raises:
       UserError: there is nothing, or something else.
@@ -63,8 +63,8 @@ def _string(values: Any, start: int, stop: int) -> str:
     return values[start:stop].tobytes().decode("utf-8") if start < stop else ""  # it cannot slice nothing
 
 
-def _tokens(arrays: Mapping[str, np.ndarray]) -> Tokens:
-    return Tokens(arrays["input_ids"], arrays["token_type_ids"], arrays["offsets"], arrays["word_ids"])
+def _tokens(arrays: Mapping[str, np.ndarray]) -> TextTokens:
+    return TextTokens(arrays["input_ids"], arrays["token_type_ids"], arrays["offsets"], arrays["word_ids"])
 
 
 def _parquet(path: Path) -> Iterator[TextFeatures]:

@@ -34,7 +34,7 @@ Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class RetrievalRequest:
     """What ``bert-jax retrieve`` is asked for. None: as the model was trained."""
 
     workdir: str
@@ -104,7 +104,7 @@ def padded(length: int, max_length: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class RetrievalResult:
     """``metrics``: of each searcher; empty where relevances are not known."""
 
     rankings: Rankings
@@ -114,7 +114,9 @@ class Found:
     max_length: int
 
 
-def retrieve(collection: Collection, request: Request, baseline: Literal["bm25", "none"] = "bm25") -> Found:
+def retrieve(
+    collection: Collection, request: RetrievalRequest, baseline: Literal["bm25", "none"] = "bm25"
+) -> RetrievalResult:
     """Search ``collection`` with the model of a run, pretrained or fine-tuned; beside it BM25 where it is scored.
 
     A document with the id of the query is no answer to it, as in BEIR.
@@ -144,7 +146,7 @@ def retrieve(collection: Collection, request: Request, baseline: Literal["bm25",
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
         if baseline == "bm25":
             metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, request.top), cutoffs)
-    return Found(rankings, metrics, trained.step, pooling, max_length)
+    return RetrievalResult(rankings, metrics, trained.step, pooling, max_length)
 
 
 def best(query: str, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:

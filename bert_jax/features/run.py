@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from bert_jax.errors import UserError
-from bert_jax.features.extract import Counts, Encoder, Extractor, TextFeatures, load_encoder
+from bert_jax.features.extract import Encoder, Extractor, ReadCounts, TextFeatures, load_encoder
 from bert_jax.features.inputs import Input, check, items, listed
 from bert_jax.features.layers import check_layers
 from bert_jax.features.writing import check_output, writer
@@ -18,7 +18,7 @@ NOTE_SECONDS = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class FeatureRequest:
     """What is asked for; see ``Extractor`` for the rest of its terms."""
 
     source: Input
@@ -40,7 +40,7 @@ class Request:
             raise UserError(f"part_mb is {self.part_mb}; at least 1 is needed")
 
 
-def write_features(request: Request, note: Note) -> Counts:
+def write_features(request: FeatureRequest, note: Note) -> ReadCounts:
     """Write the vectors of every text, in order; the memory needed does not grow with their number.
 
     Raises:
@@ -55,14 +55,16 @@ def write_features(request: Request, note: Note) -> Counts:
     )
     started = time.monotonic()
     with writer(request.output, extractor.shapes, request.dtype, request.part_mb << 20) as target:
-        for features in told(extractor.run(items(request.source)), extractor.counts, found.num_texts, note):
+        for features in with_progress(extractor.run(items(request.source)), extractor.counts, found.num_texts, note):
             target.add(features)
         target.finish(facts(request, encoder, extractor))
     note(f"{summary(extractor, time.monotonic() - started)}; wrote {request.output}")
     return extractor.counts
 
 
-def told(features: Iterable[TextFeatures], counts: Counts, num_texts: int, note: Note) -> Iterator[TextFeatures]:
+def with_progress(
+    features: Iterable[TextFeatures], counts: ReadCounts, num_texts: int, note: Note
+) -> Iterator[TextFeatures]:
     """``features``, with a note of how far they are from time to time."""
     last = time.monotonic()
     for number, one in enumerate(features, 1):
@@ -72,7 +74,7 @@ def told(features: Iterable[TextFeatures], counts: Counts, num_texts: int, note:
             note(f"{number:,} of {num_texts:,} texts, {counts.tokens:,} tokens read")
 
 
-def facts(request: Request, encoder: Encoder, extractor: Extractor) -> dict[str, Any]:
+def facts(request: FeatureRequest, encoder: Encoder, extractor: Extractor) -> dict[str, Any]:
     """What a file says of itself."""
     counts = extractor.counts
     return {

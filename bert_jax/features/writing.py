@@ -52,13 +52,13 @@ def writer(output: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_
     ending = check_output(output)
     if ending == ".safetensors":
         with files.whole_file(output) as path:
-            yield from _closed(Part(path, shapes, dtype))
+            yield from _closed(SafetensorsFile(path, shapes, dtype))
     elif ending == ".parquet":
         with files.whole_file(output) as path:
-            yield from _closed(Parquet(path, shapes, dtype))
+            yield from _closed(ParquetFile(path, shapes, dtype))
     else:
         with files.whole_directory(output) as folder:
-            yield from _closed(Parts(folder, shapes, dtype, part_bytes))
+            yield from _closed(SafetensorsFolder(folder, shapes, dtype, part_bytes))
 
 
 def _closed(target: Writer) -> Iterator[Writer]:
@@ -77,7 +77,7 @@ def check_output(output: str) -> str:
     return ending
 
 
-class Part:
+class SafetensorsFile:
     """A safetensors file whose tensors grow text by text.
 
     Tensors: ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens], ``offsets`` [tokens, 2], layers [tokens, ...] or
@@ -163,18 +163,18 @@ class Part:
             file.close()
 
 
-class Parts:
+class SafetensorsFolder:
     """A folder of parts, and an index of them."""
 
     def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int):
         self._folder, self._shapes, self._dtype, self._part_bytes = folder, shapes, dtype, part_bytes
-        self._part: Part | None = None
+        self._part: SafetensorsFile | None = None
         self._index: list[dict[str, Any]] = []
 
     def add(self, features: TextFeatures) -> None:
         if self._part is None:
             name = f"part-{len(self._index):05d}.safetensors"
-            self._part = Part(self._folder / name, self._shapes, self._dtype)
+            self._part = SafetensorsFile(self._folder / name, self._shapes, self._dtype)
             self._index.append({"file": name})
         self._part.add(features)
         if self._part.num_bytes >= self._part_bytes:
@@ -196,7 +196,7 @@ class Parts:
             self._part.close()
 
 
-class Parquet:
+class ParquetFile:
     """One file; a row is a text, and a layer is a list of vectors of fixed size, or one vector."""
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str):

@@ -25,7 +25,7 @@ VOCABULARY = "vocab.txt"
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class InspectionRequest:
     """What to inspect."""
 
     corpus: str
@@ -55,7 +55,7 @@ class Inspection:
         return {"corpus": self.corpus, "verdict": self.verdict, "checks": checks}
 
 
-def inspect(request: Request) -> Inspection:
+def inspect(request: InspectionRequest) -> Inspection:
     """Inspect the training split, and the held-out split against it.
 
     Memory is bounded: about 100 bytes a document, 200 MB of blocks and hashes, and 24 bytes a token of an
@@ -130,7 +130,7 @@ def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check
     return [fit.encoding(train, hits.get("encoding", {}), text_bytes), *personal]
 
 
-def _corpus_facts(corpus: Corpus, request: Request) -> dict[str, Any]:
+def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
     splits = {
         name: {key: facts[key] for key in ("num_documents", "num_sentences", "num_tokens")}
         for name, facts in corpus.manifest["splits"].items()

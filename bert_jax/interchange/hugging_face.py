@@ -22,8 +22,8 @@ from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
 from bert_jax.models.config import ModelConfig
 from bert_jax.storage import files
+from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
-from bert_jax.storage.sums import SUMS, first_damage, write_sums
 from bert_jax.text.tokenizer import Tokenizer
 
 __all__ = ["WEIGHTS", "Imported", "export_model", "import_model"]
@@ -88,7 +88,7 @@ def export_model(
         if pooling:
             write_pooling(folder, config, pooling)
         # What an import reads: pooling files lie deeper, and the card is for people to go on with.
-        digests = write_sums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
+        digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
         probe = _check_written(folder, params, config, head)
     return dataclasses.replace(
@@ -123,9 +123,9 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
 
 
 def _import_local(folder: Path, where: str, advice: str) -> Imported:
-    if (folder / SUMS).exists() and (damage := first_damage(folder)):
+    if (folder / CHECKSUMS).exists() and (damage := first_damage(folder)):
         raise UserError(
-            f"{where}: {damage}; copy the whole folder again, or remove {SUMS} if somebody changed it on purpose"
+            f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
     described = read_json(folder / "config.json")
     config = model_config(described, where)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.storage import failures
+from bert_jax.storage import write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them
@@ -122,5 +122,5 @@ def _save(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[
     try:
         save_file(tensors, path, {"format": "pt"})
     except safetensors.SafetensorError as error:  # what a full disk is here: no OSError
-        raise UserError(f"cannot write {output}: {error}; {failures.write_advice(error)}") from error
+        raise UserError(f"cannot write {output}: {error}; {write_errors.write_advice(error)}") from error
     path.chmod(mode)  # safetensors leaves it to its owner alone

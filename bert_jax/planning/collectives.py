@@ -181,7 +181,7 @@ def _shape(computation: Computation, name: str) -> Sequence[Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CollectiveTotal:
     """All collectives of one kind over the same axes, in one step."""
 
     kind: str
@@ -191,7 +191,7 @@ class Row:
     seconds: float
 
 
-def table(found: Sequence[tuple[Collective, float]]) -> list[Row]:
+def table(found: Sequence[tuple[Collective, float]]) -> list[CollectiveTotal]:
     """Collectives, each with how often it runs in a step, by kind and axes; the most bytes first. Groups of one device,
     which send nothing, are left out."""
     key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
@@ -200,5 +200,5 @@ def table(found: Sequence[tuple[Collective, float]]) -> list[Row]:
         entries = [(c, times) for c, times in group if c.group_size > 1]
         if entries:
             count, size = round(sum(t for _, t in entries)), round(sum(c.bytes * t for c, t in entries))
-            rows.append(Row(kind, axes, count, size, sum(c.seconds * t for c, t in entries)))
+            rows.append(CollectiveTotal(kind, axes, count, size, sum(c.seconds * t for c, t in entries)))
     return sorted(rows, key=lambda row: -row.bytes)

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bert_jax.planning.collectives import Row
+from bert_jax.planning.collectives import CollectiveTotal
 from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, Advice
-from bert_jax.planning.search import NEAR, Candidate, Found
-from bert_jax.planning.smaller import Smaller, describe
+from bert_jax.planning.search import NEAR, Candidate, SearchResult
+from bert_jax.planning.smallest_change import FittingChange, describe
 from bert_jax.planning.units import duration, size
 
 Record = dict[str, Any]
@@ -83,7 +83,7 @@ def _temporary(memory: Any) -> str:
     )
 
 
-def _collectives(rows: Iterable[Row]) -> list[str]:
+def _collectives(rows: Iterable[CollectiveTotal]) -> list[str]:
     lines = [
         f"    {row.kind:<20}{'+'.join(row.axes):<18}{row.count:>6}, together {size(row.bytes):>11}"
         f"  {1e3 * row.seconds:9.3f} ms"
@@ -132,7 +132,7 @@ def advice_record(advice: list[Advice], factor: int) -> Record:
     }
 
 
-def smaller_lines(smaller: Smaller | None, batches: Mapping[str, int]) -> list[str]:
+def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> list[str]:
     """Where a plan does not fit."""
     if smaller is None:
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
@@ -147,7 +147,7 @@ def smaller_lines(smaller: Smaller | None, batches: Mapping[str, int]) -> list[s
     return lines
 
 
-def smaller_record(smaller: Smaller, batches: Mapping[str, int]) -> Record:
+def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record:
     """The same for ``--json``."""
     return {
         "name": describe(smaller.change),
@@ -163,7 +163,7 @@ def _most(plan: Plan) -> int:
     return max(phase.compiled.needed_bytes for phase in plan.phases)
 
 
-def search_lines(found: Found, batches: Mapping[str, int]) -> list[str]:
+def search_lines(found: SearchResult, batches: Mapping[str, int]) -> list[str]:
     """The table of a search: what was compiled, the fastest first; then the next best by arithmetic."""
     lines = [
         f"search: {found.tried} layouts that divide the batches, by arithmetic; {len(found.compiled)} compiled: the "
@@ -173,7 +173,7 @@ def search_lines(found: Found, batches: Mapping[str, int]) -> list[str]:
     return [*lines, _found(found, batches), ""]
 
 
-def _found(found: Found, batches: Mapping[str, int]) -> str:
+def _found(found: SearchResult, batches: Mapping[str, int]) -> str:
     own, best, fastest = found.own.predicted_seconds, found.best, found.fastest
     if best is None or fastest is None:
         return "none of those compiled fits; --compiles takes more, else the recipe as it is:"

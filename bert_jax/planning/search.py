@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.planning import estimate
+from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
-from bert_jax.planning.estimate import Layout
+from bert_jax.planning.formulas import BatchLayout
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
 from bert_jax.planning.units import duration, size
 from bert_jax.rows.phases import Phase
@@ -68,7 +68,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SearchResult:
     """``compiled``: the fastest first, what does not fit last, the recipe's own among them. ``others``: the next best
     by arithmetic. ``tried``: how many layouts there are."""
 
@@ -95,7 +95,7 @@ class Found:
         return self.own if own <= (1 + NEAR) * fastest.predicted_seconds else fastest
 
 
-def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: Note) -> Found:
+def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: Note) -> SearchResult:
     """The fastest layout that fits, of those that keep the batch: the recipe's own and the ``compiles`` best by
     arithmetic are compiled.
 
@@ -110,7 +110,7 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
         note(f"compiling{candidate.line()}")
         done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change)))
     others = [c for c in fitting[compiles:] if not c.own]
-    return Found(by_time(done), tuple(others[:5]), len(judged))
+    return SearchResult(by_time(done), tuple(others[:5]), len(judged))
 
 
 def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -181,9 +181,9 @@ def _judged(
         spec = task.batch_specs[phase.kind]
         masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
         split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches, change.remat)
-        layout = Layout(*split, phase.batch_size, phase.max_length, masked)
-        needed = state[0] + estimate.gradient_bytes(state[1], layout) + estimate.activation_bytes(model, layout)
+        layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked)
+        needed = state[0] + formulas.gradient_bytes(state[1], layout) + formulas.activation_bytes(model, layout)
         memory = max(memory, needed)
-        step = estimate.step_seconds(model, layout, machine.chip, task.flops_per_row[phase.kind], state[2])
+        step = formulas.step_seconds(model, layout, machine.chip, task.flops_per_row[phase.kind], state[2])
         seconds += phase.num_steps * step
     return Candidate(change, memory, seconds)

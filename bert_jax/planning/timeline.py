@@ -47,7 +47,7 @@ class Prediction:
     products: float  # FLOPs of matrix products
     elementwise: float
     bytes: float
-    collectives: tuple[collectives.Row, ...]
+    collectives: tuple[collectives.CollectiveTotal, ...]
 
     @property
     def intensity(self) -> float:

@@ -14,7 +14,7 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.training import hardware
+from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, Chip
 
 # Slices that can be ordered: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the common
@@ -91,8 +91,8 @@ def chip(topology: Topology) -> Chip:
     if topology.platform != "cpu":
         return (CHIPS | GPUS)[topology.kind]
     device, count = jax.devices("cpu")[0], topology.num_devices
-    flops = hardware.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
-    bandwidth = hardware.memory_bandwidth(device) / count
+    flops = peak_rates.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
+    bandwidth = peak_rates.memory_bandwidth(device) / count
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
     # Devices of one machine talk through its memory: what one receives is read once and written once.
     return Chip("cpu", "cpu", {"bf16": flops, "f32": flops}, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)

@@ -158,9 +158,9 @@ def _frame(chart: Chart, values: list[float], log_y: bool) -> _Frame:
     log_x = chart.log_x and min(xs) > 0 and max(xs) > min(xs)
     if log_y:
         return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True, log_x)
-    room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-    floor = 0.0 if low >= 0 and low - room < 0 else low - room
-    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + room), False, log_x)
+    margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    floor = 0.0 if low >= 0 and low - margin < 0 else low - margin
+    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin), False, log_x)
 
 
 def _grid(frame: _Frame) -> list[str]:

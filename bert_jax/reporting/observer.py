@@ -142,12 +142,12 @@ class RunObserver(Observer):
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
         super().train(step, phase, metrics)
-        told = {**metrics, **({"phase": phase} if phase else {})}
-        self.log.write(step, "train", told)
+        record = {**metrics, **({"phase": phase} if phase else {})}
+        self.log.write(step, "train", record)
         self.progress.update(step, metrics, phase)
         self.status.waited(metrics["input_wait_seconds"])
         self.status.update(step=step, eta_seconds=self.progress.eta_seconds)
-        if spike := self._alarms.train(told):
+        if spike := self._alarms.train(record):
             self.alarm(step, spike)
         return spike is not None
 

@@ -39,8 +39,8 @@ def _cell(labels: Sequence[str], i: int, j: int, count: int, total: int) -> str:
     colour = "good" if i == j else "bad"
     # The square root lets a few errors among many be seen.
     style = f"--h:var(--{colour});--s:{max(6.0, FULLEST * math.sqrt(share)):.0f}%"
-    told = escape(f"{labels[i]}, predicted {labels[j]}: {count:,} of {total:,}")
-    return f'<td style="{style}" title="{told}">{count:,}<small>{share:.0%}</small></td>'
+    title = escape(f"{labels[i]}, predicted {labels[j]}: {count:,} of {total:,}")
+    return f'<td style="{style}" title="{title}">{count:,}<small>{share:.0%}</small></td>'
 
 
 def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
@@ -49,8 +49,8 @@ def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> 
     if not known:
         return ""
     values = [value for point in known for value in point]
-    room = (max(values) - min(values)) * 0.04 or 1.0
-    low, high = min(values) - room, max(values) + room
+    margin = (max(values) - min(values)) * 0.04 or 1.0
+    low, high = min(values) - margin, max(values) + margin
     right, base = SIDE - 10, SIDE - BOTTOM
 
     def across(value: float) -> float:

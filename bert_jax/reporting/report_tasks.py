@@ -134,11 +134,11 @@ def attention_pictures(details: Details) -> str:
             for head, weights in enumerate(one["weights"], start=1)
         )
         body = f'<div class="heads">\n{heads}\n</div>'
-        told = _picture_title(one)
+        title = _picture_title(one)
         if i:
-            parts.append(folded(told, body))
+            parts.append(folded(title, body))
         else:
-            parts.append(f'<div class="card"><h3>{escape(told)}</h3>{body}</div>')
+            parts.append(f'<div class="card"><h3>{escape(title)}</h3>{body}</div>')
     if not parts:
         return ""
     note = (

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.reporting.mirror import Mirror
-from bert_jax.storage import failures, files
+from bert_jax.storage import files, write_errors
 
 FILE = "metrics.jsonl"
 MIRRORED = (FILE, "events")
@@ -58,9 +58,9 @@ class RunLog:
         """Append one record. Values are numbers, None, or text (such as the phase); NaN and infinity become null."""
         values = {name: _plain(value) for name, value in metrics.items()}
         record = {"step": int(step), "split": split, "time": round(time.time(), 3), **values}
-        told = bool(self._waiting)
+        was_waiting = bool(self._waiting)
         self._waiting += json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        if (error := self._append()) and not told:
+        if (error := self._append()) and not was_waiting:
             self._warn(f"cannot write {self._path}: {error}; training goes on to the next save")
         self._tell(lambda logger: logger.log(record["step"], split, record["time"], values))
         if self._mirror:
@@ -94,7 +94,7 @@ class RunLog:
           UserError: the disk does not take it; ``PassingError`` where a store does not answer.
         """
         if error := self._append():
-            remedy = failures.REMEDIES.get(error.errno or 0, "mend that")
+            remedy = write_errors.REMEDIES.get(error.errno or 0, "mend that")
             raise UserError(
                 f"cannot write {self._path}: {error.strerror or error}; steps saved before are whole: {remedy}, then "
                 "run the same command to go on from the newest"

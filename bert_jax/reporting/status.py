@@ -15,7 +15,7 @@ from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.formats import decimal, is_number
-from bert_jax.storage import files, trouble
+from bert_jax.storage import files, retries
 
 FILE = "status.json"
 Running = Literal[
@@ -142,7 +142,7 @@ class StatusFile:
             if self._changed.wait(HEARTBEAT_SECONDS):
                 self._changed.clear()
             if not self._ended.is_set():
-                with trouble.at_once():  # what is late would overwrite the last word
+                with retries.at_once():  # what is late would overwrite the last word
                     self._write()
             self._ended.wait(self._every)
 

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from bert_jax.errors import UserError
 from bert_jax.program import warn
-from bert_jax.storage import failures, files
-from bert_jax.storage.sums import first_damage, write_sums
+from bert_jax.storage import files, write_errors
+from bert_jax.storage.checksums import first_damage, write_checksums
 
 Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
 Blocks = Iterable[tuple[str, np.ndarray]]  # (part, what it goes on with)
@@ -88,7 +88,7 @@ class PlanCache:
             if first_damage(path, wanted=[_file(name) for name in self._parts]) is None:
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
         except (OSError, ValueError) as error:  # absent, or one from before there were lists
-            if failures.number_of(error) in failures.FEW:
+            if write_errors.number_of(error) in write_errors.FEW:
                 raise
         return None
 
@@ -102,7 +102,7 @@ class PlanCache:
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
         except OSError as error:
-            advice = failures.REMEDIES.get(error.errno or 0, "mend that")
+            advice = write_errors.REMEDIES.get(error.errno or 0, "mend that")
             raise UserError(
                 f"cannot write the chunk plan {self._path(epoch)}: {error.strerror or error}; {advice}, or set "
                 "BERT_JAX_CACHE to a folder that can be written"
@@ -177,7 +177,7 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
             for name, dtype in parts.items():
                 open_files[name].seek(0)
                 open_files[name].write(_header(dtype, counts[name]))
-        write_sums(temporary, map(_file, parts))
+        write_checksums(temporary, map(_file, parts))
         try:
             os.replace(temporary, path)
         except OSError as error:

@@ -14,8 +14,8 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.planning import page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice
-from bert_jax.planning.search import Found, search
-from bert_jax.planning.smaller import Smaller, smallest
+from bert_jax.planning.search import SearchResult, search
+from bert_jax.planning.smallest_change import FittingChange, smallest_change
 from bert_jax.runs.model_choice import choose_model
 from bert_jax.runs.pretraining import Settings, checked
 from bert_jax.task import Task
@@ -75,8 +75,8 @@ class Planned:
     batches: Mapping[str, int]
     advice: list[Advice]
     factor: int
-    smaller: Smaller | None = None
-    found: Found | None = None
+    smaller: FittingChange | None = None
+    found: SearchResult | None = None
 
     @property
     def fits(self) -> bool:
@@ -126,7 +126,7 @@ def plan(config: Mapping[str, Any], request: Request, note: Note) -> Planned:
     else:
         note(f"compiling the step of {', '.join(batches)} for {topology.name}")
         found, made = None, make(recipe, machine, request.rates)
-    smaller = None if made.fits else smallest(recipe, machine, request.rates, made, note)
+    smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
     return Planned(made, batches, advice, factor, smaller, found)
 
 

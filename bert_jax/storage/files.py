@@ -22,8 +22,8 @@ from typing import IO, Any, cast
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.storage.failures import DISK_TROUBLE, explained
 from bert_jax.storage.remote import RemotePath
+from bert_jax.storage.write_errors import DISK_TROUBLE, explained
 
 MARKER = "COMMITTED"  # lists what was written (``listing``)
 UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import failures, files, trouble
+from bert_jax.storage import files, retries, write_errors
 from bert_jax.storage.remote import RemotePath
 
 FOLDER = "lease"
@@ -41,7 +41,7 @@ def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Calla
       UserError: another process holds it, or nothing can be written there.
     """
     lease = Lease(folder, note, lost)
-    with failures.explained(files.as_path(folder)):
+    with write_errors.explained(files.as_path(folder)):
         lease.take()
     try:
         yield
@@ -84,7 +84,7 @@ class Lease:
         """Let go. The object stays for its number, unless it is all that there is in the folder."""
         self._stop.set()
         self._thread.join(SILENCE_SECONDS)
-        with contextlib.suppress(Exception), trouble.at_once():  # silence says the same
+        with contextlib.suppress(Exception), retries.at_once():  # silence says the same
             if self._newest() != self._number:
                 return
             if self._folder.listed() == [FOLDER]:
@@ -107,7 +107,7 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
-            with contextlib.suppress(Exception), trouble.at_once():  # the next beat tries again
+            with contextlib.suppress(Exception), retries.at_once():  # the next beat tries again
                 if (newest := self._newest()) > self._number:
                     holder = _name(self._read(newest) or {})
                     self._lost(f"{self._folder} was taken over by {holder}, for this one seemed dead; end one of them")

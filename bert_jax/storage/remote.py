@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import trouble
+from bert_jax.storage import retries
 
 BLOCK_BYTES = 5 << 20  # of a file that is read piece by piece
 CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0  # after which gcsfs gives a request up; of itself it never does
@@ -35,9 +35,9 @@ class RemotePath(os.PathLike[str]):
             raise UserError(f"cannot open {self}: {error}; gs:// needs the extra gcs, s3:// the extra s3") from error
 
     def _ask(self, what: str, *arguments: Any, raw: tuple[type[OSError], ...] = (), **options: Any) -> Any:
-        """What the store answers to a request that may be repeated; see ``trouble.asked``."""
+        """What the store answers to a request that may be repeated; see ``retries.asked``."""
         url = os.fspath(self)
-        return trouble.asked(url, lambda: getattr(self._fs, what)(url, *arguments, **options), raw)
+        return retries.asked(url, lambda: getattr(self._fs, what)(url, *arguments, **options), raw)
 
     def __fspath__(self) -> str:
         return f"{self.scheme}://{self.location}"
@@ -135,7 +135,7 @@ class RemotePath(os.PathLike[str]):
     def put(self, source: str | os.PathLike[str]) -> None:
         """Become a copy of a local file, whole or not at all."""
         url = os.fspath(self)
-        trouble.asked(url, lambda: self._fs.put_file(os.fspath(source), url))
+        retries.asked(url, lambda: self._fs.put_file(os.fspath(source), url))
 
     def get(self, target: str | os.PathLike[str]) -> None:
         """Copy an object to a local file."""
@@ -197,7 +197,7 @@ class _Reader(io.RawIOBase):
         if stop <= start:
             return 0
         url = os.fspath(self._path)
-        data = trouble.asked(url, lambda: self._read(url, start, stop))
+        data = retries.asked(url, lambda: self._read(url, start, stop))
         buffer[: len(data)] = data
         self._position = stop
         return len(data)

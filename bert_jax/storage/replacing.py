@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
 
-from bert_jax.storage import failures, files
+from bert_jax.storage import files, write_errors
 
 # ``files.whole_directory``, which refuses a place that is taken, or ``replaced_directory``.
 Directory: TypeAlias = Callable[[str | os.PathLike[str]], AbstractContextManager[Path]]
@@ -30,9 +30,9 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = files.as_path(path)
     if files.is_remote(target):
         with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-            with failures.explained(target, only=failures.DISK_TROUBLE):
+            with write_errors.explained(target, only=write_errors.DISK_TROUBLE):
                 yield Path(folder)
-            with failures.explained(target):
+            with write_errors.explained(target):
                 files.upload(Path(folder), target)
         return
     place, new, old = (Path(f"{os.fspath(target)}{ending}") for ending in ("", ".new", ".replaced"))
@@ -41,7 +41,7 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with files.whole_directory(new) as folder:
             yield folder
-        with failures.explained(target):
+        with write_errors.explained(target):
             if place.exists():
                 os.replace(place, old)
             os.replace(new, place)

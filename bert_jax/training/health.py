@@ -26,7 +26,7 @@ from bert_jax.rows.phases import Phases
 from bert_jax.rows.share import WHOLE
 from bert_jax.storage import files
 from bert_jax.task import Task
-from bert_jax.training.state import LAST, Skipped, TrainState
+from bert_jax.training.state import LAST, SkippedSteps, TrainState
 
 FILE = "not_finite.json"
 
@@ -68,7 +68,7 @@ class Health:
         self._seen += len(new)
         self._steps += new
         self.facts = self._with_steps(self.facts)
-        self._observer.alarm(int(state.step), f"{told(new)} not finite: nothing was learned from {them(new)}")
+        self._observer.alarm(int(state.step), f"{named_steps(new)} not finite: nothing was learned from {them(new)}")
         for row in in_a_row(self._steps):
             if len(row) >= self._most and row[-1] >= new[0]:
                 raise self._end(row[: self._most])
@@ -131,7 +131,7 @@ class Health:
         return {"step": number, "phase": phase.kind, "kind": step.kind, "rows": stretches(step.epochs, step.rows)}
 
 
-def newest(skipped: Skipped, seen: int) -> list[int]:
+def newest(skipped: SkippedSteps, seen: int) -> list[int]:
     """The skipped steps but for the first ``seen``, ascending.
 
     Args:
@@ -154,7 +154,7 @@ def stretches(epochs: np.ndarray, rows: np.ndarray) -> list[list[int]]:
     return [[int(epochs[a]), int(rows[a]), int(rows[b])] for a, b in zip(starts, ends, strict=True)]
 
 
-def told(steps: Sequence[int]) -> str:
+def named_steps(steps: Sequence[int]) -> str:
     """``the loss or gradient of step 7 is``, ``... of steps 7 and 9 are``, ``... of 30 steps from 7 to 99 are``."""
     if len(steps) == 1:
         return f"the loss or gradient of step {steps[0]:,} is"

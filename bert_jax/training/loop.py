@@ -24,8 +24,8 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
-from bert_jax.training import hardware, roll_back
 from bert_jax.training import mesh as meshes
+from bert_jax.training import peak_rates, roll_back
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.health import Health
 from bert_jax.training.mesh import MeshConfig
@@ -177,7 +177,7 @@ def _train(
     work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup_steps
     observer.begin(first_step, resumed, work, warmup)
     if made and made[-1].to == first_step:
-        observer.alarm(first_step, roll_back.told(made[-1]))
+        observer.alarm(first_step, roll_back.message(made[-1]))
     if resumed and first_step < phases.num_steps and distributed.is_first():
         facts = {**facts, "run": run_record.record_restart(workdir, first_step)}
     if len(phases.phases) > 1:
@@ -223,7 +223,7 @@ class _Trainer:
         rows = self._training.eval_rows
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
-        self._peak_flops = hardware.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
+        self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
 
     def train(self) -> dict[str, float] | RollBack:
         """The last evaluation's metrics, or the roll back after which the run is to go on anew."""

@@ -61,7 +61,7 @@ def perform(workdir: str, back: RollBack, made: tuple[RollBack, ...]) -> None:
     distributed.wait(f"rolled back {len(made) + 1}")
 
 
-def told(back: RollBack) -> str:
+def message(back: RollBack) -> str:
     """What was done, in a line."""
     batches = f"the {back.number:,} batches from step {back.first:,} on are left out"
     return f"rolled back from step {back.at:,} to {back.to:,}; {batches}"

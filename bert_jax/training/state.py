@@ -23,17 +23,17 @@ LAST = 256  # skipped steps that a state names; whoever reads it at least as oft
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
-class Skipped:
+class SkippedSteps:
     """Steps without an update, because their loss or gradient was not finite."""
 
     count: jax.Array  # [] int32
     last: jax.Array  # [LAST] int32: the newest of them; number i stands at i % LAST
 
-    def add(self, step: jax.Array, skipped: jax.Array) -> Skipped:
+    def add(self, step: jax.Array, skipped: jax.Array) -> SkippedSteps:
         """These and ``step``, if it is ``skipped`` ([] bool)."""
         place = self.count % LAST
         last = self.last.at[place].set(jnp.where(skipped, step, self.last[place]))
-        return Skipped(self.count + skipped.astype(jnp.int32), last)
+        return SkippedSteps(self.count + skipped.astype(jnp.int32), last)
 
 
 @jax.tree_util.register_dataclass
@@ -44,7 +44,7 @@ class TrainState:
     opt_state: Any
     carry: Any  # what a recurrent model keeps; () for BERT
     metrics: dict[str, Sum]  # sums since they were last read, so that a resumed run logs what an unbroken one does
-    skipped: Skipped  # steps that left params, opt_state and carry as they were
+    skipped: SkippedSteps  # steps that left params, opt_state and carry as they were
 
 
 def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
@@ -52,8 +52,8 @@ def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
     return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
 
 
-def none_skipped() -> Skipped:
-    return Skipped(jnp.zeros([], jnp.int32), jnp.zeros([LAST], jnp.int32))
+def none_skipped() -> SkippedSteps:
+    return SkippedSteps(jnp.zeros([], jnp.int32), jnp.zeros([LAST], jnp.int32))
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:

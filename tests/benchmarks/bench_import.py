@@ -1,4 +1,4 @@
-"""Seconds that ``import bert_jax`` and the light rooms take in a fresh process; the aim is under 0.5 for the first."""
+"""Seconds that ``import bert_jax`` and the light packages take in a fresh process; the first should stay under 0.5."""
 
 import subprocess
 import sys

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bert_jax.corpora.hits import text_hits
-from bert_jax.inspection.inspect import Request, inspect
+from bert_jax.inspection.inspect import InspectionRequest, inspect
 from tests.inspection.corpora import build
 
 
@@ -26,7 +26,7 @@ def test_inspection(books, tmp_path, request):
     vocab = request.config.rootpath.parent / "shared" / "data" / "vocab" / "bert-base-uncased-vocab.txt"
     corpus = build(tmp_path, [text.splitlines() for text in books], vocab)
     start = time.process_time()
-    found = inspect(Request(str(corpus), str(vocab)))
+    found = inspect(InspectionRequest(str(corpus), str(vocab)))
     seconds = time.process_time() - start
     tokens = sum(split["num_tokens"] for split in found.corpus["splits"].values())
     print(f"\ninspection: {tokens / seconds / 1e6:.1f} M tokens/s of {tokens / 1e6:.1f} M")

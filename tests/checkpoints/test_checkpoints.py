@@ -25,7 +25,7 @@ from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
 from bert_jax.storage import files
-from bert_jax.storage.sums import SUMS
+from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.training.state import TrainState, abstract, none_skipped
 
 # A read that fails leaves the others of its step unawaited.
@@ -316,7 +316,7 @@ def test_a_step_without_a_list_is_checked_for_what_is_missing(
     spoil, expected = DAMAGE[name]
     save(str(tmp_path), 5, 10)
     for step in (5, 10):
-        (tmp_path / "checkpoints" / str(step) / SUMS).unlink()
+        (tmp_path / "checkpoints" / str(step) / CHECKSUMS).unlink()
     spoil(tmp_path / "checkpoints" / "10")
     capfd.readouterr()
     with pytest.raises(

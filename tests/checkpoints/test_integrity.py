@@ -19,7 +19,7 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import UserError
 from bert_jax.storage import files
-from bert_jax.storage.sums import SUMS
+from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.training.state import abstract
 from tests.checkpoints.test_checkpoints import FACTS, assert_same, restore, save, state_at
 from tests.trust.damage import flip_bit
@@ -52,10 +52,10 @@ def flip(path: Path, seed: int = 0) -> None:
 
 def test_a_step_lists_its_files_and_sha256sum_reads_it(saved: Path) -> None:
     step = step_of(saved, 10)
-    done = subprocess.run(["sha256sum", "--check", SUMS], cwd=step, capture_output=True, text=True, check=True)
+    done = subprocess.run(["sha256sum", "--check", CHECKSUMS], cwd=step, capture_output=True, text=True, check=True)
     listed = {line.partition(": ")[0] for line in done.stdout.splitlines()}
     there = {path.relative_to(step).as_posix() for path in step.rglob("*") if path.is_file()}
-    assert there - listed == {SUMS, "_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert there - listed == {CHECKSUMS, "_CHECKPOINT_METADATA", "commit_success.txt"}
     assert check_step(step)
 
 
@@ -79,7 +79,7 @@ def test_all_arrays_of_a_lost_file_are_named(saved: Path) -> None:
         check_step(step_of(saved, 10))
 
 
-@pytest.mark.parametrize("name", ["facts/metadata", "state/_METADATA", "state/manifest.ocdbt", "ARRAYS", SUMS])
+@pytest.mark.parametrize("name", ["facts/metadata", "state/_METADATA", "state/manifest.ocdbt", "ARRAYS", CHECKSUMS])
 def test_any_other_file(saved: Path, name: str) -> None:
     flip(step_of(saved, 10) / name)
     with pytest.raises(UserError, match=r"step 10 cannot be read .*SHA256SUMS.*choose another of its steps: 5$"):
@@ -88,7 +88,7 @@ def test_any_other_file(saved: Path, name: str) -> None:
 
 
 def test_a_list_that_lacks_files_is_damaged(saved: Path) -> None:
-    sums = step_of(saved, 10) / SUMS
+    sums = step_of(saved, 10) / CHECKSUMS
     sums.write_text(sums.read_text().partition("\n")[0] + "\n")
     with pytest.raises(DamagedStepError, match="SHA256SUMS does not list facts/commit_success.txt"):
         check_step(step_of(saved, 10))
@@ -113,14 +113,14 @@ def test_no_step_is_without_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert check_step(step_of(tmp_path, 10))
 
 
-@pytest.mark.parametrize("mark", ["commit_success.txt", SUMS])
+@pytest.mark.parametrize("mark", ["commit_success.txt", CHECKSUMS])
 def test_a_lost_mark_does_not_hide_a_step(saved: Path, mark: str) -> None:
     """The step before would be believed to be the newest."""
     (step_of(saved, 10) / mark).unlink()
     notes: list[str] = []
     assert_same(restore(str(saved), notes), state_at(10))
     unverified = "step 10 is unverified: it has no list of sha256, as those that older versions have saved"
-    assert notes == ([unverified] if mark == SUMS else [])
+    assert notes == ([unverified] if mark == CHECKSUMS else [])
     save(str(saved), 11)
     assert saved_steps(str(saved)) == [5, 10, 11]
 
@@ -150,7 +150,7 @@ def test_only_a_verified_step_is_advised(saved: Path) -> None:
     assert newest_verified(workdir, [5]) == 5
     flip(arrays_file(step_of(saved, 10)))
     assert newest_verified(workdir, [5, 10]) == 5
-    (step_of(saved, 5) / SUMS).unlink()
+    (step_of(saved, 5) / CHECKSUMS).unlink()
     assert newest_verified(workdir, [5, 10]) is None
 
 
@@ -176,21 +176,21 @@ SHORTAGES: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("kind", SHORTAGES)
 def test_too_little_memory_is_not_damage(saved: Path, kind: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
-        (step_of(saved, 10) / SUMS).unlink()
+        (step_of(saved, 10) / CHECKSUMS).unlink()
     monkeypatch.setattr(restoring, "read_tree", raising(SHORTAGES[kind]()))
     with pytest.raises(
         UserError, match=r"step 10 cannot be restored for lack of memory .* takes 1\d,\d{3} bytes .*fsdp"
-    ) as told:
+    ) as caught:
         restore(str(saved), [])
-    assert "\n" not in str(told.value)
-    assert of_user_error(told.value) == 2
+    assert "\n" not in str(caught.value)
+    assert of_user_error(caught.value) == 2
     assert saved_steps(str(saved)) == [5, 10]
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_an_error_of_a_device_is_not_damage(saved: Path, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
-        (step_of(saved, 10) / SUMS).unlink()
+        (step_of(saved, 10) / CHECKSUMS).unlink()
     monkeypatch.setattr(restoring, "read_tree", raising(jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")))
     with pytest.raises(jax.errors.JaxRuntimeError, match="the chip is gone"):
         restore(str(saved), [])
@@ -200,7 +200,7 @@ def test_an_error_of_a_device_is_not_damage(saved: Path, listed: bool, monkeypat
 @pytest.mark.parametrize("where", ["verified", "read", "read, without a list"])
 def test_too_many_open_files_are_not_damage(saved: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if where == "read, without a list":
-        (step_of(saved, 10) / SUMS).unlink()
+        (step_of(saved, 10) / CHECKSUMS).unlink()
     if where == "verified":
         error: Exception = OSError(errno.EMFILE, "Too many open files", "x")
         monkeypatch.setattr(files, "sha256", raising(error))
@@ -235,7 +235,7 @@ def test_steps_move_between_disks_and_object_stores(tmp_path: Path) -> None:
     assert saved_steps("memory://moved/run") == [5, 10]
     assert check_step(put)
     assert_same(read_params("memory://moved/run")[0], state_at(10).params)
-    (put / SUMS).unlink()
+    (put / CHECKSUMS).unlink()
     integrity.write_lists(put)  # as where several processes save there
     assert check_step(put)
     (put / "facts" / "metadata").write_text("{}")
@@ -252,7 +252,7 @@ def move(source: Any, target: Any) -> None:
 
 def test_a_damaged_best_evaluation_points_at_steps_of_the_run(saved: Path) -> None:
     save_params(str(saved / "best"), state_at(3).params, FACTS)
-    (saved / "checkpoints" / "5" / SUMS).unlink()
+    (saved / "checkpoints" / "5" / CHECKSUMS).unlink()
     flip(arrays_file(step_of(saved / "best", 0)))
     with pytest.raises(
         UserError, match=r"best: step 0 cannot be read .*\(array params.dense.kernel\).*another step of the run: 10$"

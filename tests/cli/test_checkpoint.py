@@ -9,7 +9,7 @@ from bert_jax.checkpoints.restoring import steps_folder
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.storage import files
-from bert_jax.storage.sums import SUMS
+from bert_jax.storage.checksums import CHECKSUMS
 from tests.checkpoints.test_checkpoints import FACTS, save, state_at
 from tests.checkpoints.test_integrity import arrays_file, flip
 
@@ -26,7 +26,7 @@ def test_steps_are_listed_and_verified(tmp_path: Path, capsys: pytest.CaptureFix
     save(str(tmp_path), 5, 10, 15)
     save_params(str(tmp_path / "best"), state_at(3).params, FACTS)
     shutil.move(tmp_path / "checkpoints" / "15", tmp_path / "damaged-step-15")
-    (tmp_path / "checkpoints" / "5" / SUMS).unlink()
+    (tmp_path / "checkpoints" / "5" / CHECKSUMS).unlink()
     (tmp_path / "corpus").mkdir()
     assert run(["checkpoint", "ls", *command]) == 0
     found = lines(capsys)

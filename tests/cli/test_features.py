@@ -35,9 +35,9 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
     output = tmp_path / "x.parquet"
     line = ["features", f"--workdir={tmp_path / 'work'}", f"--input={tmp_path / 'x.tsv'}", f"--output={output}", *flags]
     assert run(line) == 0
-    told = capsys.readouterr().err
-    assert "2 texts, 15 tokens" in told
-    assert "1 texts cut at 9 tokens, 3 left out" in told
+    output = capsys.readouterr().err
+    assert "2 texts, 15 tokens" in output
+    assert "1 texts cut at 9 tokens, 3 left out" in output
     found = list(read_features(output))
     assert [(one.item.id, one.item.text, one.item.pair) for one in found] == [
         ("k1", "a b", "bank"),
@@ -50,7 +50,7 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--layers=lst"], "unknown layer 'lst'; did you mean 'last'"),
         (["--options=header"], "is not JSON"),
@@ -59,11 +59,13 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
         (["--step=3"], "--step goes with --workdir"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, model: str, flags: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+def test_mistakes_are_told(
+    tmp_path: Path, model: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
     (tmp_path / "x.txt").write_text("a\n")
     line = ["features", f"--init={model}", f"--input={tmp_path / 'x.txt'}", f"--output={tmp_path / 'out'}", *flags]
     assert run(line) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -80,7 +80,7 @@ def test_a_model_of_pairs_takes_no_text(workdir, capsys):
 
 def test_what_becomes_of_the_texts_is_told(workdir, capsys):
     assert run(["predict", f"--workdir={workdir}", "中 文 字 符", "the film was " * 20]) == 0
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == 2
-    assert "1 of 2 sequences are longer than 16 tokens" in told.err
-    assert "of the tokens are [UNK]; is the vocabulary one of this language?" in told.err
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 2
+    assert "1 of 2 sequences are longer than 16 tokens" in output.err
+    assert "of the tokens are [UNK]; is the vocabulary one of this language?" in output.err

@@ -15,9 +15,9 @@ from bert_jax.cluster.rendezvous import Rendezvous
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{trial.getsockname()[1]}"
 
 
 def until(done: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -194,18 +194,18 @@ def test_a_job_that_is_over_before_process_0_has_come_is_over_for_it_too(
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "others"),
     [(BAD_INPUT, BAD_INPUT), (INTERRUPTED, INTERRUPTED), (CRASHED, PEER_LOST)],
     ids=["the same again", "Ctrl-C", "a crash"],
 )
-def test_an_error_of_one_is_told_to_all(new_job: NewJob, own: int, told: int) -> None:
+def test_an_error_of_one_is_told_to_all(new_job: NewJob, own: int, others: int) -> None:
     """Where nothing is to be started again, none of them is."""
     job = new_job(3)
     clients = job.clients()
     clients[1].fail("UserError: no such file", own)
     until(lambda: len(job.stops) >= 2)
     assert job.stops[2][0].endswith("has failed: UserError: no such file")
-    assert job.stops[2][1] == told
+    assert job.stops[2][1] == others
 
 
 def test_what_differs_is_named(new_job: NewJob) -> None:

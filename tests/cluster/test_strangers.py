@@ -17,8 +17,8 @@ import pytest
 
 from bert_jax.cluster import handshake, heartbeat_client, heartbeat_server, proof, rendezvous
 from bert_jax.cluster.exit_codes import BAD_INPUT
+from bert_jax.cluster.job_key import KEY_FILE, Key, KeyFile, NoKeyError, read_key
 from bert_jax.cluster.messages import BadMessage, Beat, as_line, parse
-from bert_jax.cluster.proof import KEY_FILE, Key, KeyFile, NoKeyError, read_key
 from bert_jax.cluster.rendezvous import Rendezvous
 from bert_jax.errors import PeerLostError, UserError
 from tests.cluster import strangers

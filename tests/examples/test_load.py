@@ -183,7 +183,7 @@ def test_an_object_store_is_read_as_a_disk_is():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"splits": {"valid": "x"}}, "'valid'; names that begin with train, dev or test"),
         ({"splits": {}}, "has none"),
@@ -196,8 +196,8 @@ def test_an_object_store_is_read_as_a_disk_is():
         ({"bad_exmples": "skip"}, "did you mean 'bad_examples'"),
     ],
 )
-def test_a_wrong_config_is_named(wrong, told):
-    with pytest.raises(UserError, match=told):
+def test_a_wrong_config_is_named(wrong, message):
+    with pytest.raises(UserError, match=message):
         build(DataConfig, {"format": "delimited", "splits": {"train": "x"}, **wrong}, "config.data")
 
 

@@ -172,12 +172,12 @@ def test_squad_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [('{"data"', "is not JSON"), ("[]", "no list 'data'"), ('{"data": [{}]}', r"no list 'paragraphs' at data\[0\]")],
 )
-def test_other_json_is_not_squad(tmp_path, text, told):
+def test_other_json_is_not_squad(tmp_path, text, message):
     written(tmp_path, a__json=text)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         records(tmp_path / "a.json", "squad_json")
 
 

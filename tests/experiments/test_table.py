@@ -35,7 +35,7 @@ def test_two_standard_errors_part_what_is_shown_from_what_is_not() -> None:
         scores = {"a": [-spread, spread], "b": [difference - spread, difference + spread]}
         row = table.compare(scores)[1]
         assert row.standard_error == pytest.approx(1.0)
-        assert table.Row("b", 2, difference, 1.0, difference, 1.0).shown is shown
+        assert table.VariantSummary("b", 2, difference, 1.0, difference, 1.0).shown is shown
         if difference != 2.0:
             assert row.shown is shown
 

@@ -16,7 +16,7 @@ from bert_jax.features.extract import Encoder, Extractor, learned_weights
 from bert_jax.features.inputs import Input, Item, check, items
 from bert_jax.features.layers import LAYERS
 from bert_jax.features.reading import read_features
-from bert_jax.features.run import Request, write_features
+from bert_jax.features.run import FeatureRequest, write_features
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
@@ -152,7 +152,7 @@ def lines_file(folder: Path, texts: list[str] = TEXTS) -> Input:
 def test_what_is_written_is_read_again(tmp_path: Path, model: str, name: str, dtype: Any):
     layers = LAST_ALL_MEAN
     notes: list[str] = []
-    request = Request(lines_file(tmp_path), str(tmp_path / name), layers, init=model, dtype=dtype)
+    request = FeatureRequest(lines_file(tmp_path), str(tmp_path / name), layers, init=model, dtype=dtype)
     write_features(request, notes.append)
     expected = list(Extractor(ENCODER, layers, dtype=dtype).run(items(request.source)))
     found = list(read_features(request.output))
@@ -173,7 +173,9 @@ def test_what_is_written_is_read_again(tmp_path: Path, model: str, name: str, dt
 
 def test_a_folder_has_parts(tmp_path: Path, model: str):
     source = lines_file(tmp_path, ["a b c d e f g h a b c d e f"] * 800)
-    write_features(Request(source, str(tmp_path / "out"), LAST_ALL_MEAN, init=model, part_mb=1), lambda line: None)
+    write_features(
+        FeatureRequest(source, str(tmp_path / "out"), LAST_ALL_MEAN, init=model, part_mb=1), lambda line: None
+    )
     index = json.loads((tmp_path / "out" / "index.json").read_text())
     assert len(index["parts"]) == 8  # 800 x 16 tokens x (1 + 5) x 24 x 4 bytes = 7.4 MB
     assert sum(part["texts"] for part in index["parts"]) == index["texts"] == 800
@@ -197,7 +199,7 @@ def test_readers_of_labelled_data(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"path": "gone.txt"}, "no file"),
         ({"path": "bad.txt"}, r"2 of 3 texts are bad: .*bad.txt:1 is not UTF-8; .*bad.txt:3"),
@@ -208,13 +210,13 @@ def test_readers_of_labelled_data(tmp_path: Path):
         ({"path": "x.tsv", "options": {"headers": True}}, "unknown key --options.headers; did you mean 'header'"),
     ],
 )
-def test_bad_input_is_told_before_a_model_is_read(tmp_path: Path, fields: dict[str, Any], told: str):
+def test_bad_input_is_told_before_a_model_is_read(tmp_path: Path, fields: dict[str, Any], message: str):
     (tmp_path / "bad.txt").write_bytes(b"\xff\nb\n\xfe\n")
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "x.tsv").write_text("one\ttwo\na\tb\n")
     source = Input(**{**fields, "path": str(tmp_path / fields["path"])})
-    with pytest.raises(UserError, match=told):
-        write_features(Request(source, str(tmp_path / "out"), init="nowhere"), print)
+    with pytest.raises(UserError, match=message):
+        write_features(FeatureRequest(source, str(tmp_path / "out"), init="nowhere"), print)
     assert not (tmp_path / "out").exists()
 
 
@@ -227,7 +229,7 @@ def test_bad_texts_are_skipped_where_asked(tmp_path: Path):
 
 def test_bad_requests(tmp_path: Path, model: str):
     source = lines_file(tmp_path)
-    for fields, told in (
+    for fields, message in (
         ({"layers": ("lsat",)}, "unknown layer 'lsat'; did you mean 'last'"),
         ({"layers": ("last", "last")}, "last twice"),
         ({"layers": ()}, "layers names none"),
@@ -241,8 +243,8 @@ def test_bad_requests(tmp_path: Path, model: str):
     ):
         (tmp_path / "texts.parquet").write_text("")
         given: dict[str, Any] = {"output": str(tmp_path / "out"), "init": model, **fields}
-        with pytest.raises(UserError, match=told):
-            write_features(Request(source, **given), print)
+        with pytest.raises(UserError, match=message):
+            write_features(FeatureRequest(source, **given), print)
         assert not (tmp_path / "out").exists()
     shallow = ENCODER._replace(config=tiny(vocab_size=TOKENIZER.size))
     with pytest.raises(UserError, match="2 layers, too few for sum_last_four, concat_last_four; allowed: embeddings"):
@@ -256,5 +258,5 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, model: str, monkeypat
     monkeypatch.setattr("bert_jax.features.run.facts", broken)
     for name in ("out", "out.parquet", "out.safetensors"):
         with pytest.raises(RuntimeError):
-            write_features(Request(lines_file(tmp_path), str(tmp_path / name), LAST_ALL_MEAN, init=model), print)
+            write_features(FeatureRequest(lines_file(tmp_path), str(tmp_path / name), LAST_ALL_MEAN, init=model), print)
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]

@@ -120,12 +120,12 @@ def test_the_command(tmp_path: Path, corpus: Input, capsys: pytest.CaptureFixtur
     export_model(PARAMS, CONFIG, TOKENIZER, tmp_path / "model", "a card")
     line = ["neighbours", f"--init={tmp_path / 'model'}", f"--input={corpus.path}", "--word=bank", "--best=2"]
     assert run([*line, "He sat on the bank of the river."]) == 0
-    told = capsys.readouterr()
-    shown = told.out.splitlines()
+    output = capsys.readouterr()
+    shown = output.out.splitlines()
     assert shown[0] == "He sat on the [bank] of the river."
     assert len(shown) == 3
     assert all("[bank]" in text for text in shown)
-    assert told.err.strip() == "8 other occurrences of 'bank' in 13 texts"
+    assert output.err.strip() == "8 other occurrences of 'bank' in 13 texts"
     assert run([*line, "--json", "the bank", "a bank"]) == 0
     records = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert [record["text"] for record in records] == ["the bank", "a bank"]

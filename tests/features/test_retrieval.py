@@ -17,7 +17,7 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
-from bert_jax.features.retrieval import Request, TextEncoder, bm25, padded, retrieve, words
+from bert_jax.features.retrieval import RetrievalRequest, TextEncoder, bm25, padded, retrieve, words
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
@@ -99,7 +99,7 @@ def test_nearest_block_by_block() -> None:
 def test_a_search(workdir: str, files: dict[str, Path]) -> None:
     collection = read_collection(*files.values())
     assert set(collection.queries) == set(RELEVANCES), "a query without relevances is not scored"
-    found = retrieve(collection, Request(workdir, top=4))
+    found = retrieve(collection, RetrievalRequest(workdir, top=4))
     encode = TextEncoder(load_trained(workdir), "mean", 64, 64)
     documents, queries = (encode(list(texts.values())) for texts in (collection.documents, collection.queries))
     cosines = (queries @ documents.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(documents, axis=1)

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.cli import main
 from bert_jax.corpora.manifest import sealed
 from bert_jax.errors import UserError
-from bert_jax.inspection.inspect import Inspection, Request, inspect
+from bert_jax.inspection.inspect import Inspection, InspectionRequest, inspect
 from tests.inspection.corpora import WORDS, build, repeats, sentence, stored, texts, write_vocab
 
 LENGTHS = (32, 128)
@@ -31,7 +31,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, vocab: Path) -> Path:
 
 
 def judge(corpus: Path, vocab: Path | None = None, **more: object) -> Inspection:
-    return inspect(Request(str(corpus), str(vocab) if vocab else None, max_lengths=LENGTHS, **more))
+    return inspect(InspectionRequest(str(corpus), str(vocab) if vocab else None, max_lengths=LENGTHS, **more))
 
 
 def statuses(found: Inspection) -> dict[str, str]:

@@ -25,7 +25,7 @@ from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.storage import files
-from bert_jax.storage.sums import SUMS
+from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny
 
@@ -47,7 +47,7 @@ def copy(exported: Path, tmp_path: Path) -> Path:
     """A copy of the export that a test may spoil; without the list of sha256, as others write models."""
     for file in exported.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / SUMS).unlink()
+    (tmp_path / CHECKSUMS).unlink()
     return tmp_path
 
 
@@ -76,7 +76,7 @@ def test_what_goes_out_comes_back(exported: Path) -> None:
 
 def test_the_sha256_of_the_weights_stands_beside_them_and_in_the_card(exported: Path) -> None:
     digest = files.sha256(exported / WEIGHTS)
-    assert f"{digest}  {WEIGHTS}\n" in (exported / SUMS).read_text()
+    assert f"{digest}  {WEIGHTS}\n" in (exported / CHECKSUMS).read_text()
     assert (exported / "README.md").read_text() == f"the card\n## Weights\n\n- {WEIGHTS}: sha256 `{digest}`\n"
 
 

@@ -14,7 +14,7 @@ from bert_jax.planning import page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
 from bert_jax.planning.plan import Change, Machine, Rates, make
 from bert_jax.planning.search import candidates
-from bert_jax.planning.smaller import smallest
+from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import make_optimizer
@@ -139,7 +139,7 @@ def test_what_does_not_fit_names_the_smallest_change(machine):
     refused = make(recipe, small)
     assert not refused.fits
     tried: list[str] = []
-    found = smallest(recipe, small, Rates(), refused, tried.append)
+    found = smallest_change(recipe, small, Rates(), refused, tried.append)
     assert found is not None
     assert found.change == Change(batch_divisor=2)
     assert found.plan.fits
@@ -167,7 +167,7 @@ def test_phases_that_fit_wait_for_those_that_do_not(machine, monkeypatch):
 
     monkeypatch.setattr("bert_jax.planning.plan.compile_phase", recorded)
     tried: list[str] = []
-    found = smallest(recipe, small, Rates(), refused, tried.append)
+    found = smallest_change(recipe, small, Rates(), refused, tried.append)
     assert found is not None
     assert found.plan.fits
     assert compiled.count("phase2") == len(tried)
@@ -180,7 +180,7 @@ def test_nothing_helps_a_state_that_is_too_large(machine, plan):
     refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False, prediction=None),))
     small = with_memory(machine, refused.phases[0].compiled.memory.state / 100)
     tried: list[str] = []
-    assert smallest(tiny.recipe(), small, Rates(), refused, tried.append) is None
+    assert smallest_change(tiny.recipe(), small, Rates(), refused, tried.append) is None
     assert tried == []
     assert "verdict: does not fit" in page.as_lines(refused)
 

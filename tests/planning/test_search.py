@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.planning import page
 from bert_jax.planning.plan import Change, Rates, make
-from bert_jax.planning.search import Candidate, Found, by_time, candidates, search
+from bert_jax.planning.search import Candidate, SearchResult, by_time, candidates, search
 from bert_jax.planning.units import duration
 from bert_jax.training.mesh import MeshConfig
 from tests.planning import tiny
@@ -42,9 +42,9 @@ def taking(plan):
 def found(taking):
     """Of the recipe's own layout and another one, by how long they take."""
 
-    def made(own: float | None, other: float | None) -> Found:
+    def made(own: float | None, other: float | None) -> SearchResult:
         two = taking(own, MeshConfig(8, 1, 1), own=True), taking(other, MeshConfig(4, 1, 2))
-        return Found(by_time(two), (), 9)
+        return SearchResult(by_time(two), (), 9)
 
     return made
 

@@ -38,9 +38,9 @@ def falling(count: int, seed: int = 0, noise: float = 0.05) -> list[float]:
 def test_a_spike_is_told_once_and_noise_is_not(noise: float) -> None:
     found = alarms()
     losses = [*falling(200, noise=noise), 9.0, 10.0, *falling(220, noise=noise)[200:], 9.5]
-    told = {number: text for number, loss in enumerate(losses) if (text := found.train({"loss": loss}))}
-    assert list(told) == [200, 222]
-    assert "the loss is 9.000, after 2." in told[200]
+    spikes = {number: text for number, loss in enumerate(losses) if (text := found.train({"loss": loss}))}
+    assert list(spikes) == [200, 222]
+    assert "the loss is 9.000, after 2." in spikes[200]
 
 
 def test_what_is_no_spike() -> None:

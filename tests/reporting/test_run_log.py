@@ -25,10 +25,10 @@ class Recorder:
     """A logger that remembers what it was told."""
 
     def __init__(self, fails_at=None):
-        self.told, self._fails_at = [], fails_at
+        self.calls, self._fails_at = [], fails_at
 
     def _hear(self, *what):
-        self.told.append(what)
+        self.calls.append(what)
         if what[0] == self._fails_at:
             raise ConnectionError("no network")
 
@@ -87,7 +87,7 @@ def test_cut_back_keeps_the_bytes_of_what_stands_and_a_resumed_log_has_nothing_t
     resumed = open_log(tmp_path, [listener := Recorder()])
     resumed.cut_back(4)
     assert path.read_bytes() == b"".join(line for line in before if json.loads(line)["step"] <= 4)
-    assert listener.told == [("cut_back", resumed.records())]
+    assert listener.calls == [("cut_back", resumed.records())]
     fill(resumed, range(5, 10))
     keys = [(r["step"], r["split"]) for r in resumed.records()]
     assert keys == [(json.loads(line)["step"], json.loads(line)["split"]) for line in before]
@@ -142,9 +142,9 @@ def test_a_logger_that_fails_is_named_once_and_switched_off(tmp_path, capsys, mo
     fill(log, [3])
     log.close()
     assert capsys.readouterr().err.count("no network") == 1
-    assert bad.told[-1][0] == moment
-    assert [t[0] for t in bad.told].count(moment) == 1
-    assert [t[0] for t in good.told][-1] == "close"
+    assert bad.calls[-1][0] == moment
+    assert [t[0] for t in bad.calls].count(moment) == 1
+    assert [t[0] for t in good.calls][-1] == "close"
     assert len(log.records()) == 6
 
 

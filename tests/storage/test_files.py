@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage import failures, files
+from bert_jax.storage import files, write_errors
 
 
 @pytest.fixture
@@ -204,11 +204,11 @@ def test_the_advice_fits_the_cause(tmp_path):
 )
 def test_advice_by_error(code, advice):
     in_words = RuntimeError(f"INTERNAL: {'x' * 300}: OS error {code}: {os.strerror(code)} [at a.cc:1]")
-    for error in (OSError(code, os.strerror(code)), in_words)[: 2 if code in failures.REMEDIES else 1]:
-        found = failures.write_advice(error)
+    for error in (OSError(code, os.strerror(code)), in_words)[: 2 if code in write_errors.REMEDIES else 1]:
+        found = write_errors.write_advice(error)
         assert advice in found
-        assert ("space" in found) == (code in failures.FULL)
-        assert os.strerror(code) in failures.reason(error)
+        assert ("space" in found) == (code in write_errors.FULL)
+        assert os.strerror(code) in write_errors.reason(error)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])

@@ -23,7 +23,7 @@ from bert_jax.storage.lease import Lease
 from bert_jax.storage.remote import RemotePath
 
 
-class Told(list[str]):
+class Notes(list[str]):
     """What a lease has said."""
 
     def __call__(self, line: str) -> None:
@@ -78,13 +78,13 @@ def test_a_run_that_is_refused_leaves_nothing(folder: str) -> None:
 
 def test_a_silent_holder_is_followed(folder: str) -> None:
     left_by(folder)
-    told = Told()
+    notes = Notes()
     begun = time.monotonic()
-    with lease.held(folder, told, told):
+    with lease.held(folder, notes, notes):
         assert time.monotonic() - begun >= lease.SILENCE_SECONDS
         assert numbers(folder) == ["00000004.json"]
-        assert len(told) == 1
-        assert "held by process 4711 on far; waiting" in told[0]
+        assert len(notes) == 1
+        assert "held by process 4711 on far; waiting" in notes[0]
 
 
 def test_one_that_died_on_this_machine_is_followed_at_once(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +95,9 @@ def test_one_that_died_on_this_machine_is_followed_at_once(folder: str, monkeypa
     assert not lease._died_here(own)
     process.communicate(b"\n")
     assert lease._died_here(own)
-    told = Told()
-    with lease.held(folder, told, told):
-        assert not told
+    notes = Notes()
+    with lease.held(folder, notes, notes):
+        assert not notes
 
 
 def test_of_many_that_begin_at_once_one_holds_it(folder: str) -> None:
@@ -108,7 +108,7 @@ def test_of_many_that_begin_at_once_one_holds_it(folder: str) -> None:
 
     def begin(number: int) -> None:
         try:
-            with lease.held(folder, Told(), refused.append):
+            with lease.held(folder, Notes(), refused.append):
                 held.append(number)
                 over.wait(30)
         except UserError as error:
@@ -128,11 +128,11 @@ def test_of_many_that_begin_at_once_one_holds_it(folder: str) -> None:
 
 
 def test_a_holder_that_was_taken_for_dead_hears_of_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Told()
-    slow = Lease(folder, Told(), lost)
+    lost = Notes()
+    slow = Lease(folder, Notes(), lost)
     monkeypatch.setattr(lease, "BEAT_SECONDS", 2.0)
     slow.take()
-    with lease.held(folder, Told(), Told()):
+    with lease.held(folder, Notes(), Notes()):
         monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
         slow._thread.join(30)
         assert len(lost) == 1
@@ -147,10 +147,10 @@ def test_a_store_that_cannot_create_if_absent_is_named(folder: str, monkeypatch:
     monkeypatch.setattr(
         MemoryFileSystem, "pipe_file", lambda self, path, value, mode="overwrite": pipe(self, path, value)
     )
-    told = Told()
-    with lease.held(folder, told, told):
-        assert len(told) == 1
-        assert "this store cannot create an object only if it is absent" in told[0]
+    notes = Notes()
+    with lease.held(folder, notes, notes):
+        assert len(notes) == 1
+        assert "this store cannot create an object only if it is absent" in notes[0]
 
     def unknown(self: Any, path: str, value: bytes, mode: str = "overwrite") -> None:
         if mode == "create":
@@ -158,8 +158,8 @@ def test_a_store_that_cannot_create_if_absent_is_named(folder: str, monkeypatch:
         pipe(self, path, value)
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", unknown)
-    with lease.held(folder, told, told):
-        assert len(told) == 2
+    with lease.held(folder, notes, notes):
+        assert len(notes) == 2
 
 
 def test_a_store_that_cannot_be_written_is_one_line(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +169,6 @@ def test_a_store_that_cannot_be_written_is_one_line(folder: str, monkeypatch: py
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
     with (
         pytest.raises(UserError, match=r"cannot write memory://.*/run: Permission denied"),
-        lease.held(folder, Told(), Told()),
+        lease.held(folder, Notes(), Notes()),
     ):
         raise AssertionError("it holds it")

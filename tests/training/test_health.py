@@ -22,7 +22,7 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
-from bert_jax.training.state import LAST, Skipped, TrainState, initialise
+from bert_jax.training.state import LAST, SkippedSteps, TrainState, initialise
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 from tests.training.gang import TIMED
 from tests.training.line import BATCH, Line, Points, rows_of, train
@@ -79,8 +79,8 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str) ->
 
 
 def test_the_skipped_steps_are_known_however_many() -> None:
-    state = Skipped(jax.numpy.zeros([], "int32"), jax.numpy.zeros([LAST], "int32"))
-    add = jax.jit(Skipped.add)
+    state = SkippedSteps(jax.numpy.zeros([], "int32"), jax.numpy.zeros([LAST], "int32"))
+    add = jax.jit(SkippedSteps.add)
     steps = [step for step in range(3 * LAST) if step % 3]
     for step in range(3 * LAST):
         state = add(state, jax.numpy.asarray(step), jax.numpy.asarray(step % 3 > 0))
@@ -103,9 +103,12 @@ def test_a_run_goes_on_after_steps_that_are_not_finite(tmp_path: Path, capsys: p
     for when in ("whole", "resumed"):
         assert read_run(str(run))["skipped_steps"] == read_params(str(run))[1]["run"]["skipped_steps"] == bad
         assert [alarm["step"] for alarm in status.read(run)["alarms"]] == [2, 4, 22, 30]
-        told = status.describe(run)
-        assert "finished, with alarms" in told
-        assert "alarm    at step 30: the loss or gradient of step 29 is not finite: nothing was learned from it" in told
+        described = status.describe(run)
+        assert "finished, with alarms" in described
+        assert (
+            "alarm    at step 30: the loss or gradient of step 29 is not finite: nothing was learned from it"
+            in described
+        )
         assert_same(read_params(str(run))[0], params)
         assert untimed(read_records(run / "metrics.jsonl")) == untimed(found)
         if when == "whole":

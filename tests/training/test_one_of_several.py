@@ -43,10 +43,10 @@ TOLD_EARLY = """
     import os, signal
     from bert_jax.cluster import distributed
     join = distributed.join
-    def told(*arguments):
+    def joined(*arguments):
         join(*arguments)
         os.kill(os.getpid(), signal.SIGTERM)
-    distributed.join = told
+    distributed.join = joined
 """
 OTHER_FIGURES = """
     from bert_jax.training.selection import Selection
@@ -77,11 +77,11 @@ def test_an_error_of_one_ends_both_and_a_step_that_one_cannot_read_is_read_by_no
     with monkeypatch.context() as patch:
         patch.setattr(gang, "HEARTBEAT_SECONDS", 60)
         job = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", LOST_FILE)))
-    (code, said), (own, told) = job.end()
-    assert (code, own) == (BAD_INPUT, BAD_INPUT), (said, told)
+    (code, said), (own, own_output) = job.end()
+    assert (code, own) == (BAD_INPUT, BAD_INPUT), (said, own_output)
     assert "has failed: /mnt/corpus/train-00001: no such file or directory; name another path" in said
-    assert "\nerror: /mnt/corpus/train-00001: no such file or directory; name another path" in told
-    assert "Traceback" not in told
+    assert "\nerror: /mnt/corpus/train-00001: no such file or directory; name another path" in own_output
+    assert "Traceback" not in own_output
 
     # Its read fails before that of the other comes to an end; then both take the step before.
     before, newest = saved_steps(str(run))[-2:]

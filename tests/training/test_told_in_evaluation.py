@@ -34,7 +34,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals, int], None]]:
+def send(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals, int], None]]:
     """Tells the process to end in the n-th evaluation from now, after its first batch."""
     waiting: list[Any] = []
     batches = Evaluation._batches
@@ -53,7 +53,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals, 
 
 
 def test_told_in_an_evaluation(
-    command: list[str], told: Callable[[signal.Signals, int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], send: Callable[[signal.Signals, int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with toy.one_device():
         whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -61,13 +61,13 @@ def test_told_in_an_evaluation(
         steps = [(record["step"], record["split"]) for record in gang.records(whole)]
         assert steps == [(0, "eval"), (1, "train"), (1, "eval"), (2, "train"), (2, "eval")]
 
-        told(signal.SIGTERM, 2)  # at step 1
+        send(signal.SIGTERM, 2)  # at step 1
         assert run([*command, f"--workdir={cut}"]) == PREEMPTED
         assert saved_steps(str(cut)) == [1]
         assert gang.records(cut) == gang.records(whole)[:2]
         assert json.loads((cut / "status.json").read_text())["state"] == "preempted"
 
-        told(signal.SIGINT, 2)  # at the last step, once that at step 1 is made up
+        send(signal.SIGINT, 2)  # at the last step, once that at step 1 is made up
         assert run([*command, f"--workdir={cut}"]) == INTERRUPTED
         assert saved_steps(str(cut)) == [1, 2]
         assert gang.records(cut) == gang.records(whole)[:4]

@@ -25,7 +25,7 @@ from bert_jax.checkpoints.restoring import saved_steps, steps_folder
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, DONE
 from bert_jax.reporting.run_log import read_records
-from bert_jax.storage import files, lease, remote, trouble
+from bert_jax.storage import files, lease, remote, retries
 from tests import toy
 from tests.storage.faulty import PASSING, URL, FaultyStore
 from tests.training.gang import TIMED
@@ -52,16 +52,16 @@ class Store:
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One that lies in this process, and one that gcsfs asks over HTTP, where that is installed."""
     with toy.one_device(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trouble, "FIRST_WAIT", 0.002)
-        patch.setattr(trouble, "LONGEST_WAIT", 0.02)
-        patch.setattr(trouble, "GIVEN_UP_SECONDS", 0.2)
+        patch.setattr(retries, "FIRST_WAIT", 0.002)
+        patch.setattr(retries, "LONGEST_WAIT", 0.02)
+        patch.setattr(retries, "GIVEN_UP_SECONDS", 0.2)
         patch.setattr(lease, "SILENCE_SECONDS", 1.0)  # of a run that could not let go, in this very process
         patch.setattr(lease, "BEAT_SECONDS", 60.0)  # else the clock says how many requests there are
         patch.setattr(lease, "LOOK_SECONDS", 0.05)
         patch.setenv("BERT_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
         keep_compiled(tmp_path_factory.mktemp("compiled"))
         if request.param == "fsspec":
-            patch.setenv(trouble.SECONDS, "0.5")
+            patch.setenv(retries.SECONDS, "0.5")
             yield Store(URL, FaultyStore)
             files.as_path(URL).rmtree()
             return
@@ -71,7 +71,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with fake_gcs.serving() as served:
             patch.setattr(retry, "asyncio", quickly)
             patch.setattr(remote, "SILENT_SECONDS", 0.3)
-            patch.setenv(trouble.SECONDS, "2")
+            patch.setenv(retries.SECONDS, "2")
             patch.setenv("STORAGE_EMULATOR_HOST", served.url)
             patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
             yield Store("gs://bucket", served)
@@ -160,7 +160,7 @@ class Attack:
             code, printed = self.call(*command)
         finally:
             self._store.faulty.heal()
-        time.sleep(trouble.GIVEN_UP_SECONDS)  # until the store is asked again
+        time.sleep(retries.GIVEN_UP_SECONDS)  # until the store is asked again
         # The last requests, which write the last word of a status and let go of a lease, end no run.
         done = code == DONE and (not met or when > 0.9 * requests)
         assert code == CODES[name] or done, (name, when, len(met), code, self.said)

@@ -11,21 +11,21 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax.storage import failures, files
-from bert_jax.storage.trouble import is_passing
+from bert_jax.storage import files, write_errors
+from bert_jax.storage.retries import is_passing
 
-SUMS = "SHA256SUMS"
+CHECKSUMS = "SHA256SUMS"
 
 
-def write_sums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str, str]:
+def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str, str]:
     """Write the list of the files ``names`` of a folder and return it: name -> sha256."""
     digests = {name: files.sha256(folder / name) for name in names}
-    (folder / SUMS).write_text(files.listing(digests), encoding="utf-8")
+    (folder / CHECKSUMS).write_text(files.listing(digests), encoding="utf-8")
     return digests
 
 
 def damages(
-    folder: Path | epath.Path, wanted: Collection[str] = (), share: tuple[int, int] = (0, 1), sums: str = SUMS
+    folder: Path | epath.Path, wanted: Collection[str] = (), share: tuple[int, int] = (0, 1), sums: str = CHECKSUMS
 ) -> Iterator[tuple[str, str]]:
     """Yield each file that is not as the list of its folder says, and what is wrong with it: ("x", "x is missing").
 
@@ -57,6 +57,6 @@ def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> st
     try:
         return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
     except OSError as error:
-        if is_passing(error) or error.errno in failures.FEW:
+        if is_passing(error) or error.errno in write_errors.FEW:
             raise
         return f"{name} cannot be read ({error.strerror or error})"

@@ -18,7 +18,7 @@ from bert_jax.checkpoints.integrity import check_step
 from bert_jax.checkpoints.remote_steps import whole_steps
 from bert_jax.cluster import exit_codes
 from bert_jax.errors import PassingError, UserError
-from bert_jax.storage import files, trouble
+from bert_jax.storage import files, retries
 from bert_jax.storage.lease import Lease
 from bert_jax.storage.remote import RemotePath
 from tests.storage.faulty import PASSING, FaultyStore, HttpError
@@ -26,11 +26,11 @@ from tests.storage.faulty import PASSING, FaultyStore, HttpError
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(trouble, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(trouble, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(trouble, "GIVEN_UP_SECONDS", 0.0)
-    monkeypatch.setattr(trouble, "_STORES", {})
-    monkeypatch.setenv(trouble.SECONDS, "0.1")
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(retries, "GIVEN_UP_SECONDS", 0.0)
+    monkeypatch.setattr(retries, "_STORES", {})
+    monkeypatch.setenv(retries.SECONDS, "0.1")
     yield
     FaultyStore.heal()
 
@@ -120,7 +120,7 @@ def test_a_store_that_was_given_up_is_left_alone_for_a_while(
 ) -> None:
     always("503")
     with monkeypatch.context() as patch:
-        patch.setattr(trouble, "GIVEN_UP_SECONDS", 60.0)
+        patch.setattr(retries, "GIVEN_UP_SECONDS", 60.0)
         for _ in range(2):
             asked = FaultyStore.requests
             with pytest.raises(PassingError, match="the store .* run the same command"):
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there_is_not_there(folder: RemotePath) -> None:
 
 def test_an_object_is_read_from_any_byte_on(folder: RemotePath, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bert_jax.storage.remote.BLOCK_BYTES", 64)
-    monkeypatch.setenv(trouble.SECONDS, "30")
+    monkeypatch.setenv(retries.SECONDS, "30")
     data, rng = random.Random(0).randbytes(1000), random.Random(1)
     (folder / "file").write_bytes(data)
     FaultyStore.fault = lambda kind, path: rng.choice([*[None] * 6, *PASSING])
@@ -202,11 +202,11 @@ def test_beats_are_not_waited_for(folder: RemotePath) -> None:
     ],
 )
 def test_what_passes(error: Exception, passes: bool) -> None:
-    assert trouble._is_trouble(error) is passes
+    assert retries._is_trouble(error) is passes
 
 
 def test_a_number_of_seconds_is_needed(folder: RemotePath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(trouble.SECONDS, "long")
+    monkeypatch.setenv(retries.SECONDS, "long")
     always("503")
     with pytest.raises(UserError, match="BERT_JAX_STORE_SECONDS is 'long'; a number of seconds"):
         folder.exists()

@@ -15,7 +15,7 @@ import secrets
 import stat
 
 from bert_jax.errors import UserError, first_line
-from bert_jax.storage import failures, files
+from bert_jax.storage import files, write_errors
 
 KEY_FILE = ".heartbeat_key"
 KEY_BYTES = 32
@@ -62,7 +62,7 @@ class KeyFile:
         self._folder = files.as_path(workdir)
         self._made: list[os.PathLike[str]] = []  # folders, the innermost first
         text = self.key.secret.hex().encode()
-        with failures.explained(self._folder / KEY_FILE):
+        with write_errors.explained(self._folder / KEY_FILE):
             if files.is_remote(workdir):
                 (self._folder / KEY_FILE).write_bytes(text)
                 return
@@ -70,7 +70,7 @@ class KeyFile:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / KEY_FILE).unlink(missing_ok=True)
             file = os.open(self._folder / KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with failures.explained(self._folder / KEY_FILE), os.fdopen(file, "wb") as writer:
+        with write_errors.explained(self._folder / KEY_FILE), os.fdopen(file, "wb") as writer:
             mode = os.fstat(file).st_mode
             if mode & OTHERS:
                 (self._folder / KEY_FILE).unlink()

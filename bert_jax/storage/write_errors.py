@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bert_jax.errors import PassingError, UserError, first_line
-from bert_jax.storage.trouble import is_passing
+from bert_jax.storage.retries import is_passing
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FEW = (errno.EMFILE, errno.ENFILE)  # of open files: nothing is wrong with the one that was asked for

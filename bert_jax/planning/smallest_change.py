@@ -15,7 +15,7 @@ _LEVELS = 8  # of halving
 
 
 @dataclasses.dataclass(frozen=True)
-class Smaller:
+class FittingChange:
     """A change that fits, and the ``plan`` with it. ``same``: one that fits too and leaves the batch as it is."""
 
     change: Change
@@ -23,15 +23,17 @@ class Smaller:
     same: Change | None = None
 
 
-def smallest(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> Smaller | None:
-    """Smaller batch, more micro-batches, remat, fsdp, in this order, each by its smallest step before any by its next.
+def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> FittingChange | None:
+    """Return the first change with which the recipe fits: a smaller batch, more micro-batches, remat or fsdp.
+
+    They are tried in this order, the smallest step of each before the next step of any.
 
     A smaller batch changes what is learned, so where it is the first that fits, a change is sought too that does not.
     What cannot suffice by arithmetic (halving the batch halves the temporaries at best) is not compiled, and the phases
     that fit already are compiled only with a change with which the others fit.
     """
     tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
-    first: Smaller | None = None
+    first: FittingChange | None = None
     for change in _changes(refused):
         if not _may_suffice(change, refused, machine) or (first and change.batch_divisor > 1):
             continue
@@ -44,7 +46,7 @@ def smallest(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note
             continue
         plan = attempt.plan(rates)
         if plan.fits and first is None:
-            first = Smaller(change, plan)
+            first = FittingChange(change, plan)
             if change.batch_divisor == 1:
                 return first
         elif plan.fits and first is not None:

@@ -58,8 +58,8 @@ def _is_trouble(error: Exception) -> bool:
 def _status(error: BaseException) -> int | None:
     """The status of HTTP that an error of a client was made of."""
     answers = (getattr(one, "response", None) for one in (error, error.__cause__))  # of botocore
-    told = [one.get("ResponseMetadata", {}).get("HTTPStatusCode") for one in answers if isinstance(one, dict)]
-    for status in (getattr(error, "code", None), getattr(error, "status", None), *told):
+    statuses = [one.get("ResponseMetadata", {}).get("HTTPStatusCode") for one in answers if isinstance(one, dict)]
+    for status in (getattr(error, "code", None), getattr(error, "status", None), *statuses):
         if isinstance(status, int | str) and str(status).isdecimal() and int(status) >= 400:
             return int(status)
     return None
@@ -70,7 +70,7 @@ class _Store:
     """What is known of a store in seconds of the monotonic clock."""
 
     since: float | None = None  # it is in trouble
-    told: float = -math.inf  # a line was said of it
+    reported: float = -math.inf  # a line was said of it
     answered: float = -math.inf  # for the last time
     given_up: float = -math.inf  # because it had not answered any request
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -103,7 +103,7 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
       UserError: it refuses.
     """
     store = _STORES.setdefault("/".join(url.split("/", 3)[:3]), _Store())
-    begun, wait, told = time.monotonic(), FIRST_WAIT, False
+    begun, wait, reported = time.monotonic(), FIRST_WAIT, False
     if begun < store.given_up + GIVEN_UP_SECONDS:
         raise PassingError(f"{url}: the store does not answer; run the same command again to go on")
     while True:
@@ -125,14 +125,14 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
                     f"{url}: the store has not answered for {duration(time.monotonic() - begun)} ({_said(error)}); "
                     "what it holds is whole: run the same command again to go on"
                 ) from error
-            told = told or _tell(
+            reported = reported or _tell(
                 store, f"{url}: the store does not answer ({_said(error)}); trying again for {duration(left)}"
             )
             time.sleep(min(wait * random.uniform(0.5, 1), left))
             wait = min(2 * wait, LONGEST_WAIT)
         else:
             store.since, store.answered = None, time.monotonic()
-            if told:
+            if reported:
                 warn(f"{url}: the store answers again, after {duration(time.monotonic() - begun)}")
             return answer
 
@@ -140,9 +140,9 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
 def _tell(store: _Store, line: str) -> bool:
     """Whether ``line`` was said: many requests meet the same trouble, one tells of it."""
     with store.lock:
-        if time.monotonic() - store.told < QUIET_SECONDS:
+        if time.monotonic() - store.reported < QUIET_SECONDS:
             return False
-        store.told = time.monotonic()
+        store.reported = time.monotonic()
     warn(line)
     return True
 

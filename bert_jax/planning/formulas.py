@@ -12,7 +12,7 @@ _EFFICIENCY = 0.5  # of the peak: a guess that is the same for all layouts, so t
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class BatchLayout:
     """How a batch lies on devices: ``rows`` of ``length``, each with ``masked`` predicted positions."""
 
     data: int
@@ -30,7 +30,7 @@ class Layout:
         return self.rows / (self.data * self.fsdp * self.micro_batches)
 
 
-def activation_bytes(model: ModelConfig, layout: Layout) -> float:
+def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
     """What the backward pass needs of the forward pass, on one device.
 
     A layer keeps 34 L D + 5 H L^2 bytes a row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
@@ -53,12 +53,12 @@ def activation_bytes(model: ModelConfig, layout: Layout) -> float:
     return layout.rows_at_once * (layers + logits)
 
 
-def gradient_bytes(parameters: int, layout: Layout) -> float:
+def gradient_bytes(parameters: int, layout: BatchLayout) -> float:
     """Gradients of one device, twice where micro-batches are summed."""
     return parameters * (2.0 if layout.micro_batches > 1 else 1.0)
 
 
-def step_seconds(model: ModelConfig, layout: Layout, chip: Chip, row_flops: float, parameter_count: int) -> float:
+def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops: float, parameter_count: int) -> float:
     """A rough step: computation at half the peak, and communication over one torus axis after it."""
     devices = layout.data * layout.fsdp * layout.tensor
     again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # a third more: the forward pass once again

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from bert_jax.training import hardware
+from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, of_device
 
 
@@ -25,10 +25,10 @@ def test_a_chip_is_known_by_the_longest_of_its_names(device_kind: str, name: str
 
 def test_float32_has_a_peak_of_its_own() -> None:
     device = SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", platform="gpu")
-    assert hardware.peak_flops(device, "bfloat16") == 2 * hardware.peak_flops(device, "float32") == 989e12
+    assert peak_rates.peak_flops(device, "bfloat16") == 2 * peak_rates.peak_flops(device, "float32") == 989e12
 
 
 def test_devices_of_one_cpu_share_it_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_measured", lambda device: 8e12)
-    assert hardware.peak_flops(jax.devices()[0]) == 1e12  # of the eight of these tests
-    assert hardware.peak_flops(SimpleNamespace(device_kind="another", platform="gpu")) == 8e12
+    monkeypatch.setattr(peak_rates, "_measured", lambda device: 8e12)
+    assert peak_rates.peak_flops(jax.devices()[0]) == 1e12  # of the eight of these tests
+    assert peak_rates.peak_flops(SimpleNamespace(device_kind="another", platform="gpu")) == 8e12

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.storage.sums import SUMS, first_damage, write_sums
+from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 
 
 @pytest.fixture
@@ -13,12 +13,12 @@ def folder(tmp_path: Path) -> Path:
     for name in ("a", "b b"):
         (tmp_path / name).write_text(name)
     (tmp_path / "unlisted").write_text("c")
-    assert list(write_sums(tmp_path, ["b b", "a"])) == ["b b", "a"]
+    assert list(write_checksums(tmp_path, ["b b", "a"])) == ["b b", "a"]
     return tmp_path
 
 
 def test_sha256sum_reads_it(folder: Path) -> None:
-    done = subprocess.run(["sha256sum", "--check", SUMS], cwd=folder, capture_output=True, text=True, check=True)
+    done = subprocess.run(["sha256sum", "--check", CHECKSUMS], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout == "a: OK\nb b: OK\n"
 
 
@@ -33,7 +33,7 @@ def test_what_changed_is_named(folder: Path) -> None:
 
 @pytest.mark.parametrize("spoilt", [b"\xff\x00", b"0" * 64 + b"  ", b"0" * 64 + b"  " + b"x" * 5000, b"0  a\n"])
 def test_a_spoilt_list_is_a_damage(folder: Path, spoilt: bytes) -> None:
-    (folder / SUMS).write_bytes(spoilt)
+    (folder / CHECKSUMS).write_bytes(spoilt)
     assert first_damage(folder) is not None
 
 
