@@ -54,7 +54,7 @@ NOISE_SECONDS = 60.0  # from one line about strangers to the next
 class Member:
     """What process 0 knows of a process."""
 
-    card: Join
+    join: Join
     writer: asyncio.StreamWriter
     heard: float
     since: float  # when it last got on
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        return f"process {self.card.process_id} on {self.card.host}"
+        return f"process {self.join.process_id} on {self.join.host}"
 
 
 class Strangers:
@@ -127,7 +127,7 @@ class HeartbeatServer:
             self._sockets = listen(meeting.address, min(PORT_SECONDS, meeting.arrival_seconds))
         except OSError as error:
             raise UserError(
-                _told_by_another(meeting)
+                _answer_of_another(meeting)
                 or f"cannot listen at {meeting.address} ({error.strerror}); give --coordinator another port"
             ) from None
         try:
@@ -174,7 +174,7 @@ class HeartbeatServer:
         except BadMessage as error:
             await self._stop(f"{member.name} sent {error}; install the same version everywhere", BAD_INPUT)
         finally:
-            del self._members[member.card.process_id]
+            del self._members[member.join.process_id]
             if not left:
                 await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
 
@@ -186,7 +186,7 @@ class HeartbeatServer:
             return None
         try:
             with self._strangers.until_proven(writer):
-                card = await handshake.admit(self.key_file.key, reader, writer)
+                join = await handshake.admit(self.key_file.key, reader, writer)
         except BadMessage as error:
             self._strangers.note(writer, f"sent {error}")
         except TimeoutError:
@@ -194,7 +194,7 @@ class HeartbeatServer:
         except OSError:
             self._strangers.note(writer, "hung up")
         else:
-            return await self._enter(Member(card, writer, time.monotonic(), time.monotonic()))
+            return await self._enter(Member(join, writer, time.monotonic(), time.monotonic()))
         writer.transport.abort()
         return None
 
@@ -205,7 +205,7 @@ class HeartbeatServer:
             else:
                 await self._stop(problem, code=BAD_INPUT, also=member.writer)
             return None
-        number = member.card.process_id
+        number = member.join.process_id
         self._members[number] = member
         self._met = self._met or number == self._meeting.process_id
         if self._stopped:  # before this one came
@@ -236,7 +236,7 @@ class HeartbeatServer:
 
     async def _wait(self, member: Member, message: Waits) -> None:
         there = self._waiting.setdefault(message.name, {})
-        there[member.card.process_id] = message.holds
+        there[member.join.process_id] = message.holds
         if len(there) < self._meeting.num_processes or self._stopped:
             return
         del self._waiting[message.name]
@@ -261,15 +261,15 @@ class HeartbeatServer:
         return f"{name} is {', '.join(values)}{more}, but {holds[0]} on {own}; make them the same"
 
     def _refusal(self, member: Member) -> str | None:
-        card, wanted = member.card, self._meeting.num_processes
-        if card.process_id in self._members:
-            other = self._members[card.process_id].card
+        join, wanted = member.join, self._meeting.num_processes
+        if join.process_id in self._members:
+            other = self._members[join.process_id].join
             return (
-                f"two processes have --process_id={card.process_id}: pid {other.pid} on {other.host} and pid "
-                f"{card.pid} on {card.host}; number them from 0 to {wanted - 1}"
+                f"two processes have --process_id={join.process_id}: pid {other.pid} on {other.host} and pid "
+                f"{join.pid} on {join.host}; number them from 0 to {wanted - 1}"
             )
-        if card.num_processes != wanted or card.process_id >= wanted:
-            return f"{member.name} expects {card.num_processes} processes, process 0 {wanted}; start all alike"
+        if join.num_processes != wanted or join.process_id >= wanted:
+            return f"{member.name} expects {join.num_processes} processes, process 0 {wanted}; start all alike"
         return None
 
     def _lost(self) -> str | None:
@@ -324,7 +324,7 @@ class HeartbeatServer:
             self._tell(self._stopped, own)
 
 
-def _told_by_another(meeting: Rendezvous) -> str | None:
+def _answer_of_another(meeting: Rendezvous) -> str | None:
     """What the server of another process 0 has to say to this one, if it is one that listens there already."""
     with contextlib.suppress(OSError, NoKeyError, handshake.StrangerError):
         try:

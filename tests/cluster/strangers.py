@@ -173,9 +173,9 @@ def messages_without_a_proof(address: str, _: random.Random) -> list[socket.sock
 
 
 def what_ended_jobs_before_there_was_a_proof(address: str, _: random.Random) -> list[socket.socket]:
-    cards = [{"process_id": n, "num_processes": 2, "host": "h", "pid": 7} for n in (0.5, 1, 0, True, "1")]
+    joins = [{"process_id": n, "num_processes": 2, "host": "h", "pid": 7} for n in (0.5, 1, 0, True, "1")]
     then = {"step": "x", "state": "s"}, {"failed": "so it is", "code": 2}
-    return each(cards, lambda card: say(address, *as_json(card, *then)))
+    return each(joins, lambda join: say(address, *as_json(join, *then)))
 
 
 def many_connections(address: str, _: random.Random) -> list[socket.socket]:

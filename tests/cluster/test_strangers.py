@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.cluster import handshake, heartbeat_client, heartbeat_server, proof, rendezvous
+from bert_jax.cluster import handshake, heartbeat_client, heartbeat_server, job_key, rendezvous
 from bert_jax.cluster.exit_codes import BAD_INPUT
 from bert_jax.cluster.job_key import KEY_FILE, Key, KeyFile, NoKeyError, read_key
 from bert_jax.cluster.messages import BadMessage, Beat, as_line, parse
@@ -145,11 +145,11 @@ def test_messages_arrive_as_they_were_sent() -> None:
 def test_the_key_is_of_this_start_alone_and_goes_when_all_are_there(
     new_job: NewJob, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / KEY_FILE).write_text("ab" * proof.KEY_BYTES)  # left by a start that was killed
+    (tmp_path / KEY_FILE).write_text("ab" * job_key.KEY_BYTES)  # left by a start that was killed
     job = new_job(2)
     first = job.waiting(0)
     key = read_key(tmp_path)
-    assert key.secret.hex() != "ab" * proof.KEY_BYTES
+    assert key.secret.hex() != "ab" * job_key.KEY_BYTES
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
     second = job.waiting(1)
     until(lambda: first._all_here and second._all_here)
@@ -190,11 +190,11 @@ def planted(folder: Path, kind: str) -> None:
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "link":
-        (folder / "elsewhere").write_text("ab" * proof.KEY_BYTES)
+        (folder / "elsewhere").write_text("ab" * job_key.KEY_BYTES)
         (folder / "elsewhere").chmod(0o600)
         path.symlink_to(folder / "elsewhere")
     else:
-        path.write_bytes(b"\xff" if kind == "garbage" else b"ab" * proof.KEY_BYTES)
+        path.write_bytes(b"\xff" if kind == "garbage" else b"ab" * job_key.KEY_BYTES)
         path.chmod(0o640 if kind == "readable" else 0o600)
         if kind == "another's":
             os.chown(path, 12345, -1)
