@@ -1,4 +1,4 @@
-"""``python -m bert_jax <verb>``, and ``bert-jax <verb>``."""
+"""Runs ``python -m bert_jax <verb>``, and ``bert-jax <verb>``."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Run the verb of the command line; its exit code."""
+    """Run the verb of the command line and return its exit code."""
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):  # while imports go on there is nothing to clean up

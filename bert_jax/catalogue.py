@@ -14,10 +14,10 @@ from bert_jax.errors import UserError
 
 
 def parts(package: str, having: str | None = None) -> dict[str, Path]:
-    """Name and file of every module of ``bert_jax.<package>``, none of which is imported.
+    """Return the name and file of every module of ``bert_jax.<package>``; none of them is imported.
 
-    ``having`` keeps the modules that define this class or function, which is what makes a file a part of a kind:
-    ``parts("corpora", having="Source")`` are the sources of documents.
+    ``having`` keeps only the modules that define this class or function, which is what makes a file a part of a kind:
+    ``parts("corpora", having="Source")`` returns the sources of documents.
     """
     folder = Path(__file__).parent.joinpath(*package.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
@@ -44,5 +44,5 @@ def _definitions(file: Path) -> set[str]:
         node.name
         for node in body
         if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        and not any(ast.unparse(base) == "Protocol" for base in getattr(node, "bases", []))  # a contract is no part
+        and not any(ast.unparse(base) == "Protocol" for base in getattr(node, "bases", []))  # a contract is not a part
     }

@@ -1,4 +1,4 @@
-"""From a loose config tree to frozen dataclasses: unknown keys and wrong types die here, by name."""
+"""Turns a loose config tree into frozen dataclasses; unknown keys and wrong types are refused here, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A phrase that names the valid choice closest to ``name``, then all of them."""
+    """Return a phrase that names the valid choice closest to ``name``, then all of them."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -24,17 +24,17 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
-    """``table[name]``, or an error that lists what is there."""
+    """Return ``table[name]``. Raises ``UserError`` that lists the valid names if it is not there."""
     if not isinstance(name, str) or name not in table:
         raise UserError(f"unknown {kind} {name!r}; {nearest(str(name), table)}")
     return table[name]
 
 
-WHOLE_BITS = 63  # of a whole number: what numpy and jax take
+WHOLE_BITS = 63  # whole numbers must fit into these: numpy and jax take no larger ones
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
-    """Make the frozen dataclass ``cls`` from a config sub-tree called ``where``.
+    """Return the frozen dataclass ``cls`` made from a config sub-tree called ``where``.
 
     Nested dataclass fields take nested mappings. Lists become tuples. Integers are accepted for floats; nothing
     else is converted. ``also`` names valid keys of the sub-tree that something else reads. Raises ``UserError`` naming
@@ -101,7 +101,7 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
 
 
 def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> str:
-    """Return what ``check_fields`` would raise; "" if all fields are sound."""
+    """Return the message that ``check_fields`` would raise; "" if all fields are sound."""
     values = {name: getattr(config, name) for name in names}
     wrong = [
         f"{where}.{name} is {f'{value:,}' if type(value) is int else repr(value)}"
@@ -127,10 +127,10 @@ def check_choices(config: Any, where: str) -> None:
 def differences(
     old: Any, new: Any, where: str = "config", absent: Mapping[str, Any] = types.MappingProxyType({})
 ) -> list[str]:
-    """Leaves of two nested plain structures that differ, as ``name: old -> new``.
+    """Return the leaves of two nested plain structures that differ, as ``name: old -> new``.
 
     Args:
-      absent: what keys that ``old`` lacks meant when it was recorded (``old_defaults``); None if they are not there.
+      absent: what a key that ``old`` lacks meant when it was recorded (``old_defaults``); None if that is not known.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         found = []
@@ -153,7 +153,7 @@ def changed(default: Any, before: Any) -> Any:
 
 
 def old_defaults(config: Any) -> dict[str, Any]:
-    """Return what keys meant that a recorded config lacks, as a plain tree: defaults, or ``before`` of ``changed``.
+    """Return, as a plain tree, the values of keys that a recorded config lacks: defaults, or ``before`` of ``changed``.
 
     Args:
       config: a dataclass, or an instance of one. Required fields are left out.
@@ -178,12 +178,12 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recall(cls: type[T], recorded: Mapping[str, Any], where: str) -> T:
-    """``build`` of what an earlier version may have recorded: keys that it lacks mean what they meant then."""
+    """Return ``build`` of a config that an earlier version recorded: keys that it lacks have the values of then."""
     return build(cls, merged(old_defaults(cls), recorded), where)
 
 
 def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") -> list[str]:
-    """Return the keys, with their values, that were recorded of ``cls`` and that it does not have now."""
+    """Return the keys that were recorded of ``cls`` and that it no longer has, with their values."""
     hints, found = typing.get_type_hints(cls), []
     for name, value in recorded.items():
         if name not in hints:

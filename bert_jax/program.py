@@ -1,4 +1,4 @@
-"""What a user types to run this program, how a time reads to them, and how they are warned."""
+"""What a user types to run this program, how a duration is written, and how a warning is printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MISSING = "–"
 
 
 def program() -> str:
-    """``bert-jax`` where the shell finds it; else the path of the script beside this Python, or ``python -m``."""
+    """Return ``bert-jax`` if the shell finds it; else the path of the script beside this Python, or ``python -m``."""
     if shutil.which("bert-jax"):
         return "bert-jax"
     script = Path(sys.executable).parent / "bert-jax"
@@ -22,7 +22,7 @@ def program() -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
+    """Return a duration as text: ``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     whole = max(0, round(seconds))
@@ -33,6 +33,6 @@ def duration(seconds: float | None) -> str:
 
 
 def warn(text: str) -> None:
-    """One line on stderr; a closed stderr is no reason to fail."""
+    """Print one line on stderr; a closed stderr is not an error."""
     with contextlib.suppress(OSError, ValueError):
         print(f"warning: {text}", file=sys.stderr, flush=True)

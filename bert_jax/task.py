@@ -1,4 +1,4 @@
-"""THE contract. A pretraining objective and a fine-tuning task are the same thing: a ``Task``.
+"""The one contract: a pretraining objective and a fine-tuning task are the same thing, a ``Task``.
 
 A Task owns both ends of the batch: the host side that writes the features and the device side that reads them. One
 loop, one step, one checkpoint format and one loader serve every Task. Numpy lies left of the mesh, jax right of it.
@@ -24,7 +24,7 @@ class Variables(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one (micro-)batch gives, as sums and counts. The metric "tokens" is the numerator of a rate."""
+    """The result of one (micro-)batch, as sums and counts. The rate per second counts the metric "tokens"."""
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]
@@ -33,7 +33,7 @@ class Losses(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Which rows a training step reads: ``epoch`` and ``rows`` [B], each row a pure function of the two."""
+    """Which rows a training step reads. Each row is a pure function of its epoch and its index."""
 
     kind: str  # a key of Task.batch_specs
     phase: int
@@ -43,11 +43,11 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Rows of one length among those of a source, if their lengths differ."""
+    """Some rows of a source, all of one length, where the source has rows of several lengths."""
 
     kind: str  # a key of Task.batch_specs
     rows_per_epoch: int
-    batches: int  # rows of a step, in batches of the phase: shorter rows come in larger batches
+    batches: int  # rows of a step divided by the phase's batch size: shorter rows come in larger batches
 
 
 class RowSource(abc.ABC):
@@ -56,12 +56,12 @@ class RowSource(abc.ABC):
     @property
     @abc.abstractmethod
     def rows_per_epoch(self) -> int:
-        """Rows of an epoch, the same number in every epoch."""
+        """Return the number of rows of an epoch, which is the same for every epoch."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Buckets of rows of one length each; empty where all rows have one length. The rows of the first come first in
-        the order of indices, and so on; a step has rows of one bucket."""
+        """Return the buckets; none if all rows have one length. Row indices go through the buckets in order: those of
+        the first bucket come first. A step has rows of one bucket only."""
         return ()
 
     def prepare(self, epoch: int) -> None:
@@ -70,13 +70,15 @@ class RowSource(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n: a pure function of
-        (corpus fingerprint, seed, phase, epoch, index), whatever the other rows asked for. An array whose name
-        ``is_weight`` counts targets: the evaluation sets it to 0 in rows that fill up its last batch."""
+        """Return the rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n.
+
+        A row is a pure function of (corpus fingerprint, seed, phase, epoch, index); it does not depend on the other
+        rows that are asked for. An array whose name ``is_weight`` counts targets: the evaluation sets it to 0 in the
+        rows that fill up its last batch."""
 
 
 def is_weight(name: str) -> bool:
-    """Return whether a feature of a batch is a weight of targets, by its name: ``row_weights``, ``masked_weights``."""
+    """Return whether a feature of a batch is a weight of targets; its name says so, as in ``masked_weights``."""
     return name.endswith("_weights")
 
 
@@ -88,47 +90,50 @@ class Task(Protocol):
     flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
     dtype: str  # of the operands of its matrix products, for MFU
 
-    heldout_parts: tuple[str, ...]  # of the held-out rows, evaluated apart too; ("",) where there is one
-    gathered_outputs: tuple[str, ...]  # of ``outputs``: what ``finish`` reads; () where sums say everything
+    heldout_parts: tuple[str, ...]  # of the held-out rows, each also evaluated by itself; ("",) if there is only one
+    gathered_outputs: tuple[str, ...]  # names in ``outputs`` that ``finish`` reads; () if sums are enough
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        """Rows of a split, or of one of ``heldout_parts``. ``eval`` rows are the same at every evaluation."""
+        """Return the rows of a split, or of one of ``heldout_parts``. ``eval`` rows are the same at every
+        evaluation."""
         ...
 
     def init(self, rng: Any) -> Variables:
-        """Fresh variables, every leaf boxed with its logical axes."""
+        """Return fresh variables, every leaf boxed with its logical axes."""
         ...
 
     def init_carry(self, num_rows: int) -> Any:
-        """What a recurrent model keeps from step to step; ``()`` where there is nothing. The trainer refuses others: it
-        does not yet carry them through accumulation, meshes, resumes and evaluations."""
+        """Return what a recurrent model keeps from step to step; ``()`` if it keeps nothing. The trainer refuses any
+        other value: it does not yet carry it through accumulation, meshes, resumes and evaluations."""
         ...
 
     def counts(self, batch: Batch) -> dict[str, Any]:
-        """Number of targets of each loss term, from the batch alone."""
+        """Return the number of targets of each loss term, from the batch alone."""
         ...
 
     def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
-        """Forward pass. The step multiplies each term's value by weight / count over the whole global batch and sums
-        over terms and micro-batches. ``rng`` is a ``models.dropout.RowRng`` or None (no dropout)."""
+        """Run the forward pass. The step multiplies each term's value by weight / count over the whole global batch and
+        sums over terms and micro-batches. ``rng`` is a ``models.dropout.RowRng`` or None (no dropout)."""
         ...
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, Any]:
-        """Named arrays [B, ...] that prediction, fill-mask and teachers read."""
+        """Return the named arrays [B, ...] that prediction, fill-mask and teachers read."""
         ...
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        """Sums over everything -> means, divided once, and what follows from them (a perplexity)."""
+        """Return the means of the sums, each divided once, and what follows from them, such as a perplexity."""
         ...
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """What models without learning reach on the evaluation's first ``num_rows`` rows (unigram, majority, ...)."""
+        """Return what models without learning reach on the evaluation's first ``num_rows`` rows (unigram, majority,
+        ...)."""
         ...
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Metrics that need the host, from the outputs of all rows of a held-out part, in the order of its rows.
+        """Return the metrics that only the host can compute, from the outputs of all rows of a held-out part.
 
         Args:
-          outputs: ``gathered_outputs`` and ``example_ids``, each [rows of the part, ...].
+          outputs: ``gathered_outputs`` and ``example_ids``, each [rows of the part, ...], in the order of the part's
+            rows.
         """
         ...

@@ -1,7 +1,7 @@
-"""Several processes as one job: found, joined, watched, and left together.
+"""Makes several processes one job: finds them, joins them, watches them, and ends them together.
 
-A process that dies, freezes or stalls ends all the others within seconds, by name (``heartbeat_client``); SIGTERM
-anywhere makes all of them save the same step and leave with ``PREEMPTED``. Whoever started them starts all of them
+If a process dies, freezes or stalls, all the others end within seconds and name it (``heartbeat_client``). A SIGTERM to
+any of them makes all of them save the same step and leave with ``PREEMPTED``. Whoever started them starts all of them
 again.
 """
 
@@ -36,7 +36,7 @@ VARIABLES = {
     "process_id": "BERT_JAX_PROCESS_ID",
 }
 AUTO = "auto"
-LOST_SECONDS = 2.0  # in which it is known that a process is lost
+LOST_SECONDS = 2.0  # within these it is known that a process is lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Processes:
 
     Attributes:
       coordinator: HOST:PORT of process 0, for JAX; the port before it is that of the heartbeat.
-      local_device_ids: those of this process, where a host has several; None: all.
-      heartbeat_seconds: of silence or standing still, after which a process is lost.
-      arrival_seconds: until all have to be there.
+      local_device_ids: devices of this process, if its host has several processes; None: all.
+      heartbeat_seconds: a process that is silent, or stands still, for longer is lost.
+      arrival_seconds: time in which all processes must arrive.
     """
 
     coordinator: str
@@ -68,7 +68,7 @@ class Processes:
 def find(
     given: Mapping[str, Any], mode: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Processes | None:
-    """The processes that flags, else the environment, tell of; None: this one is alone.
+    """Return the processes that the flags, else the environment, describe; None if this process is alone.
 
     Args:
       given: fields of ``Processes`` by name; None where a flag was not given.
@@ -90,7 +90,7 @@ def find(
         return None
     if missing:
         raise UserError(
-            f"of the job's processes {', '.join(missing)} is not told; give "
+            f"of the job's processes {', '.join(missing)} is not known; give "
             + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
         )
     for name in ("num_processes", "process_id"):
@@ -116,15 +116,15 @@ def _of_cluster(limits: Mapping[str, Any]) -> Processes:
 
 
 def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
-    """Meet all processes of the job and set JAX up; before anything else uses JAX.
+    """Meet all processes of the job and set JAX up; call it before anything else uses JAX.
 
     Args:
-      workdir: a folder that all of them read; by the key that process 0 leaves there they know each other.
-      same: what all have to have in common, by name.
+      workdir: a folder that all of them read; process 0 leaves a key there by which they know each other.
+      same: values that must be equal on all processes, by name.
 
     Raises:
-      PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it is of the job.
-      UserError: JAX does not see all of them. Where they do not fit together, every process ends with the reason.
+      PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it belongs to the job.
+      UserError: JAX does not see all of them. If the values of ``same`` differ, every process ends with the reason.
     """
     host, port = split_address(processes.coordinator)
     first = processes.process_id == 0
@@ -135,7 +135,7 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
             file=sys.stderr,
         )
     own = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
-    print(f"{own}: waiting up to {processes.arrival_seconds:.0f} s for all to come", file=sys.stderr, flush=True)
+    print(f"{own}: waiting up to {processes.arrival_seconds:.0f} s for all processes", file=sys.stderr, flush=True)
     client = HeartbeatClient(
         Rendezvous(
             f"{host}:{port - 1}",
@@ -148,7 +148,7 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
     )
     client.wait_for_all()
     if first:
-        print(f"all {processes.num_processes} processes have come", file=sys.stderr, flush=True)
+        print(f"all {processes.num_processes} processes have arrived", file=sys.stderr, flush=True)
     for name, value in same.items():
         client.wait(f"the {name}", value)
     HeartbeatClient.open = client
@@ -164,12 +164,12 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
     )
     if jax.process_count() != processes.num_processes:
         raise UserError(
-            f"JAX sees {jax.process_count()} processes, {processes.num_processes} have come; give each its own devices"
+            f"JAX sees {jax.process_count()} processes, {processes.num_processes} arrived; give each its own devices"
         )
 
 
 def common(config: str) -> dict[str, str]:
-    """What all processes of a job have to have in common: versions, code as a hash and ``config``, which is JSON."""
+    """Return what must be equal on all processes of a job: versions, a hash of the code, and ``config`` (JSON)."""
     return {
         "Python": platform.python_version(),
         "jax": jax.__version__,
@@ -188,17 +188,17 @@ def code_hash() -> str:
 
 
 def several() -> bool:
-    """Whether the job has more processes than this one."""
+    """Return whether the job has more processes than this one."""
     return HeartbeatClient.open is not None and HeartbeatClient.open.num_processes > 1
 
 
 def is_first() -> bool:
-    """Whether this process writes what one process writes."""
+    """Return whether this process does the writing that only one process does."""
     return HeartbeatClient.open is None or HeartbeatClient.open.process_id == 0
 
 
 def at(step: int, state: str) -> None:
-    """This process gets on."""
+    """Report progress: this process is at ``step`` and does ``state``."""
     if HeartbeatClient.open is not None:
         HeartbeatClient.open.at(step, state)
     elif Watchdog.open is not None:
@@ -206,36 +206,36 @@ def at(step: int, state: str) -> None:
 
 
 def wait(name: str, holds: str = "") -> None:
-    """Until all processes have come here, each holding the same. ``name`` is used once in a job."""
+    """Wait until all processes have called this, each with the same ``holds``. A job uses a ``name`` once."""
     if HeartbeatClient.open is not None:
         HeartbeatClient.open.wait(name, holds)
 
 
 def exchange(name: str, holds: str) -> list[str]:
-    """What each process holds, by its number. ``name`` is used once in a job."""
+    """Return what each process holds, by its number. A job uses a ``name`` once."""
     return [holds] if HeartbeatClient.open is None else HeartbeatClient.open.exchange(name, holds)
 
 
 def first_says(name: str, value: Any) -> Any:
-    """``value`` as process 0 has it, which may see another state of a file system; of JSON. ``name`` is used once in a
-    job."""
+    """Return the JSON ``value`` of process 0; others may see another state of a file system. A job uses a ``name``
+    once."""
     return json.loads(exchange(name, json.dumps(value))[0])
 
 
 def agreed(value: int) -> int:
-    """What process 0 says."""
+    """Return the ``value`` of process 0."""
     return int(multihost_utils.broadcast_one_to_all(jax.numpy.asarray(value))) if jax.process_count() > 1 else value
 
 
 def all_agree(value: bool) -> bool:
-    """Whether it is so on every process."""
+    """Return whether ``value`` is True on every process."""
     if jax.process_count() == 1:
         return value
     return bool(multihost_utils.process_allgather(jax.numpy.asarray(value)).all())
 
 
 def leave() -> None:
-    """The work of the job is done: wait for the others and close."""
+    """End the work of the job: wait for the others, then close the connection."""
     client = HeartbeatClient.open
     if client is None:
         return
@@ -246,7 +246,7 @@ def leave() -> None:
 
 
 def _end_on_errors() -> None:
-    """An error in any thread ends the process at once: its exit handlers would wait for the others."""
+    """Let an error in any thread end the process at once: its exit handlers would wait for the others."""
 
     def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         end_by(error)
@@ -257,7 +257,7 @@ def _end_on_errors() -> None:
 
 
 def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
-    """End this process by an error, once the others have been told; nothing where it is alone.
+    """End this process by an error, after telling the others; do nothing if it is alone.
 
     Args:
       known: what to print in place of the traceback, and the exit code.
@@ -274,14 +274,14 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
 
 
 def hear_of_lost() -> None:
-    """Before an error counts as this process's own: where another one is lost, a collective fails here, and the
-    heartbeat server is about to name it and to end this process."""
+    """Wait, before an error counts as this process's own, for news of a lost one: then a collective fails here too, and
+    the heartbeat server is about to name the lost process and to end this one."""
     if several():
         time.sleep(LOST_SECONDS)
 
 
 def leave_by_error(message: str, code: int) -> None:
-    """End this process, once the others have been told why; nothing where it is alone."""
+    """End this process after telling the others why; do nothing if it is alone."""
     client = HeartbeatClient.open
     if client is None:
         return

@@ -1,4 +1,4 @@
-"""What the exit code of a command tells the one who started it."""
+"""The exit codes of a command, for whoever started it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from bert_jax.errors import Interrupted, PassingError, PeerLostError, Preempted,
 DONE = 0
 CRASHED = 1
 BAD_INPUT = 2  # the same command would fail again
-PREEMPTED = 75  # told to go, and gone after a save: start it again (EX_TEMPFAIL)
+PREEMPTED = 75  # ended on request, after a save: start it again (EX_TEMPFAIL)
 PEER_LOST = 76  # another process of the job is lost: start all of them again
-INTERRUPTED = 130  # Ctrl-C; in training gone after a save too: nobody starts it again
-FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing to start again
+INTERRUPTED = 130  # ended by Ctrl-C; in training after a save too. Nothing starts it again
+FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing is started again after these
 
 
 def of_preempted(ended: Preempted) -> int:

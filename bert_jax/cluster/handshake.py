@@ -1,8 +1,8 @@
-"""How a process and process 0 prove to each other that they are of one job, when the process connects.
+"""Proves a process and process 0 to each other as members of one job, when the process connects.
 
-Process 0 speaks first, with a challenge; the process answers it and challenges in turn; process 0 answers that. So
-neither talks to a stranger. What follows on that connection is not signed: who can change the packets of others can
-change it.
+Process 0 speaks first, with a challenge. The process answers it and sends a challenge of its own, which process 0
+answers. So neither talks to a stranger. What follows on the connection is not signed: whoever can change the packets of
+others can change it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bert_jax.cluster.messages import (
 )
 from bert_jax.cluster.rendezvous import Rendezvous, split_address
 
-PROOF_SECONDS = 10.0  # for all of it
-MEMBER, FIRST = "member", "process 0"  # a proof is for one of them, so that none can be sent back to who made it
+PROOF_SECONDS = 10.0  # for the whole handshake
+MEMBER, FIRST = "member", "process 0"  # a proof holds for one role only, so that it cannot be sent back to its maker
 
 
 class StrangerError(Exception):
@@ -36,19 +36,20 @@ class StrangerError(Exception):
 
 
 class FullError(Exception):
-    """All processes of the job have come."""
+    """All processes of the job have arrived."""
 
 
 def join(meeting: Rendezvous, seconds: float = PROOF_SECONDS) -> tuple[socket.socket, BinaryIO]:
-    """Return the line to process 0, and the file to read it by, once both have proved who they are.
+    """Return the socket to process 0, and the file to read it by, once both have proved who they are.
 
     Args:
-      seconds: to wait for each answer.
+      seconds: longest wait for each answer.
 
     Raises:
-      OSError: no connection, or it broke.
+      OSError: the connection failed or broke.
       NoKeyError: the workdir does not have the key that process 0 asks for.
-      StrangerError, FullError: as they say.
+      StrangerError: what listens there is not process 0 of this job.
+      FullError: all processes of the job have arrived.
     """
     line = socket.create_connection(split_address(meeting.address), timeout=seconds)
     try:
@@ -87,12 +88,12 @@ def _next(lines: BinaryIO) -> Message:
 
 
 async def admit(key: Key, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Join:
-    """Return how a process that connects names itself, once both have proved who they are; the part of process 0.
+    """Return the ``Join`` of a process that connects, once both have proved who they are. Process 0 calls this.
 
     Raises:
       BadMessage: it is a stranger; says what it did.
-      OSError: it went.
-      TimeoutError: it took its time.
+      OSError: it hung up.
+      TimeoutError: it took too long.
     """
     async with asyncio.timeout(PROOF_SECONDS):
         challenge = fresh_nonce()

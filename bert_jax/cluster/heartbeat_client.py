@@ -1,12 +1,12 @@
-"""All processes of a job know each other: who has come, who has gone, who stands still.
+"""Tells every process of a job about the others: who has arrived, who has left, who stands still.
 
-JAX's collectives do not tell who is missing: the others wait in them, some for ever. So every process keeps a
-connection open to the heartbeat server of process 0, beside JAX, on the port before the coordinator's. A process that
-dies closes it at once; one that is frozen falls silent; one that is stuck says so with the age of its last step.
-Process 0 then names it to all the others, which end themselves with exit code ``PEER_LOST`` for the launcher to start
-the job again.
+JAX's collectives do not tell which process is missing: the others wait in them, some for ever. So every process keeps a
+connection open to the heartbeat server of process 0, beside JAX, on the port before the coordinator's. If a process
+dies, its connection closes at once; if it is frozen, it falls silent; if it is stuck, it says so with the age of its
+last step. Process 0 then names it to all the others, which end themselves with exit code ``PEER_LOST``, so that the
+launcher starts the job again.
 
-No part of this file knows JAX.
+Nothing in this file uses JAX.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ from bert_jax.cluster.messages import (
 from bert_jax.cluster.rendezvous import Rendezvous
 from bert_jax.errors import PeerLostError
 
-WATCHED_TIMES = 2.0  # this many heartbeats' time without a beat end a process from within
-END = "end"  # what all wait for before the first of them leaves
-TIMES_LONGEST = 5.0  # what was done before may take this many times as long as it ever took, or the heartbeat's time
-# These may always take so long: compilers and stores are not as quick the second time, and to read the first row of an
-# epoch or a phase may mean to plan it.
+WATCHED_TIMES = 2.0  # a process that has not beaten for this many heartbeats ends itself
+END = "end"  # the point at which all wait before the first of them leaves
+TIMES_LONGEST = 5.0  # a repeated activity may take this many times its longest time so far
+# These may always take longer: compilers and stores are not faster the second time, and reading the first row of an
+# epoch or a phase may include planning it.
 UNEVEN_SECONDS = 900.0
 UNEVEN = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
 
 
 class HeartbeatClient:
-    """A process's connection to process 0, which has one too. ``HeartbeatClient.open`` is that of this process."""
+    """The connection of a process to process 0; process 0 has one too. ``HeartbeatClient.open`` is this process's
+    own."""
 
     open: ClassVar[HeartbeatClient | None] = None
 
     def __init__(self, meeting: Rendezvous, stop: Callable[[str, int], Any] | None = None):
-        """``stop`` is called, from a thread, with the reason for which the job cannot go on and the exit code; it ends
-        the process.
+        """Connect. ``stop`` is called from a thread when the job cannot go on, with the reason and the exit code; it
+        ends the process.
 
         Raises:
-          PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it is of the job.
-          UserError: its port cannot be had, or no key be kept in the workdir.
+          PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it belongs to the job.
+          UserError: the server cannot listen at its port, or cannot keep a key in the workdir.
         """
         self._meeting, self._stop = meeting, stop or leave_at_once
         self.num_processes, self.process_id = meeting.num_processes, meeting.process_id
@@ -80,7 +81,7 @@ class HeartbeatClient:
             raise
 
     def wait_for_all(self) -> None:
-        """Wait until all processes have come. From then on nobody joins, and the key is gone."""
+        """Wait until all processes have arrived. After that nobody can join, and the key is removed."""
         for work in (self._listen, self._beat):
             threading.Thread(target=work, daemon=True, name="heartbeat").start()
         try:
@@ -90,11 +91,11 @@ class HeartbeatClient:
             self._drop_key()
 
     def wait(self, name: str, holds: str = "") -> None:
-        """Until all processes have come to this point of the program, each holding the same."""
+        """Wait until all processes have come to this point of the program, each holding the same."""
         self._pass(name, holds, alike=True)
 
     def exchange(self, name: str, holds: str) -> list[str]:
-        """What each process holds, by its number, once all have come."""
+        """Return what each process holds, by its number, once all have come to this point."""
         return self._pass(name, holds, alike=False)
 
     def _pass(self, name: str, holds: str, alike: bool) -> list[str]:
@@ -104,10 +105,10 @@ class HeartbeatClient:
         return self._passed[name]
 
     def at(self, step: int, state: str) -> None:
-        """The process gets on: it is at ``step``, doing ``state``."""
+        """Report progress: the process is at ``step``, doing ``state``."""
         (before, left, since, moves), now = self._now, time.monotonic()
         self._longest[left] = max(self._longest.get(left, 0.0), now - since)
-        # Who tells of a save may know only the step that was logged last.
+        # A caller that reports a save may know only the step that was logged last.
         self._now = max(step, before), state, now, moves + 1
 
     def fail(self, error: str, code: int) -> None:
@@ -118,13 +119,13 @@ class HeartbeatClient:
             time.sleep(heartbeat_server.BEAT_SECONDS)  # for the server to pass it on
 
     def leave(self) -> None:
-        """This process has done its work."""
+        """Say goodbye: this process has done its work."""
         self._ending = True
         self._send(Bye())
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -137,8 +138,8 @@ class HeartbeatClient:
                 return handshake.join(meeting)
             except handshake.FullError:
                 raise PeerLostError(
-                    f"at {meeting.address} a job runs whose {meeting.num_processes} processes have all come, and this "
-                    f"process {meeting.process_id} is not of it; start it again when that job has ended"
+                    f"at {meeting.address} runs a job whose {meeting.num_processes} processes have all arrived, and "
+                    f"this process {meeting.process_id} does not belong to it; start it again when that job has ended"
                 ) from None
             except NoKeyError as error:
                 mistrust = (
@@ -157,7 +158,7 @@ class HeartbeatClient:
                     "network lets that port and the next one through"
                 )
             if time.monotonic() > deadline:
-                raise PeerLostError(mistrust or unreachable)  # process 0 may have given up before
+                raise PeerLostError(mistrust or unreachable)  # process 0 may have given up earlier
             time.sleep(min(heartbeat_server.BEAT_SECONDS, meeting.arrival_seconds / 10))
 
     def _drop_key(self) -> None:
@@ -166,7 +167,7 @@ class HeartbeatClient:
 
     def _beat(self) -> None:
         while not (self._ending or self._stopping):
-            if self._stop is leave_at_once:  # where no thread can run any more, not even this one
+            if self._stop is leave_at_once:  # for when no thread can run any more, not even this one
                 faulthandler.dump_traceback_later(WATCHED_TIMES * self._meeting.heartbeat_seconds, exit=True)
             step, state, since, moves = self._now
             self._send(Beat(step, moves, state, time.monotonic() - since, self._limit(state)))
@@ -181,11 +182,11 @@ class HeartbeatClient:
         self._stopping = True
         self._drop_key()
         if self._stop is leave_at_once and reason.startswith(f"process {self.process_id} on "):
-            faulthandler.dump_traceback(all_threads=True)  # where it stands
+            faulthandler.dump_traceback(all_threads=True)  # shows where it is stuck
         self._stop(reason, code)
 
     def _limit(self, state: str) -> float:
-        """Seconds that the process may stand still."""
+        """Return the seconds for which the process may stand still in ``state``."""
         longest = self._longest.get(state)
         least = UNEVEN_SECONDS if state in UNEVEN else self._meeting.heartbeat_seconds
         return FIRST_SECONDS if longest is None else max(least, TIMES_LONGEST * longest)
@@ -213,12 +214,12 @@ class HeartbeatClient:
             self._end(reason, code)
 
     def _send(self, message: Message) -> None:
-        with self._lock, contextlib.suppress(OSError):  # a closed line is for ``_listen`` to tell of
+        with self._lock, contextlib.suppress(OSError):  # ``_listen`` reports a closed connection
             self._socket.sendall(as_line(message))
 
 
 def leave_at_once(reason: str, code: int) -> NoReturn:
-    """End the process without its exit handlers, which wait for the others."""
+    """End the process without its exit handlers, which would wait for the others."""
     print(f"error: {reason}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)

@@ -1,6 +1,7 @@
-"""The heartbeat server of process 0: it hears all processes of a job, and tells them who is lost.
+"""The heartbeat server of process 0: it listens to all processes of a job and tells them which one is lost.
 
-Only who proves to be of the job is heard, and nobody once all are there: strangers are counted, and end nothing.
+Only a process that proves that it belongs to the job is heard, and no new one once all have arrived. Strangers are
+counted, and cannot end anything.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from bert_jax.cluster.rendezvous import BACKLOG, Rendezvous, listen
 from bert_jax.errors import UserError
 
 BEAT_SECONDS = 0.5  # from one message of a process, or of the server, to the next
-FIRST_SECONDS = 3600.0  # that anything may take the first time it is done: reading a corpus, an evaluation
-PORT_SECONDS = 10.0  # for the process 0 of before a restart to be gone
-ANOTHER_SECONDS = 2.0  # that who has the port has for each answer
-SPARE_FILES = 1024  # beside those of the job: shards, libraries
-UNPROVEN = 256  # connections at a time that have proved nothing yet; one more, and the oldest is dropped
-NOISE_SECONDS = 60.0  # from one line about strangers to the next
+FIRST_SECONDS = 3600.0  # any activity, such as an evaluation, may take so long the first time
+PORT_SECONDS = 10.0  # wait for the port: process 0 of the job before a restart may still have it
+ANOTHER_SECONDS = 2.0  # wait for each answer of a server that already has the port
+SPARE_FILES = 1024  # open files beside the connections of the job: shards, libraries
+UNPROVEN = 256  # most connections at a time without a proof yet; the oldest is dropped for a new one
+NOISE_SECONDS = 60.0  # least time from one line about strangers to the next
 
 
 @dataclasses.dataclass
@@ -57,10 +58,10 @@ class Member:
     join: Join
     writer: asyncio.StreamWriter
     heard: float
-    since: float  # when it last got on
+    since: float  # when it last made progress
     step: int = 0
     state: str = "starting"
-    moves: int = 0  # times that it got on
+    moves: int = 0  # how often it made progress
     limit: float = FIRST_SECONDS
 
     @property
@@ -69,17 +70,17 @@ class Member:
 
 
 class Strangers:
-    """Connections that are not of the job: how many at a time, and a line about them once a minute."""
+    """Connections that do not belong to the job: limits how many there are, and prints at most a line a minute."""
 
     def __init__(self, address: str):
         self._address = address
         self._there: dict[asyncio.StreamWriter, None] = {}  # the oldest first
         self._count, self._next_line = 0, 0.0
-        self.last = ""  # who it was and what it did
+        self.last = ""  # the last stranger and what it did
 
     @contextlib.contextmanager
     def until_proven(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Count a connection as a stranger's while it proves that it is none."""
+        """Count a connection as a stranger's until it has proved that it belongs to the job."""
         while len(self._there) >= UNPROVEN:
             oldest = next(iter(self._there))
             del self._there[oldest]
@@ -97,10 +98,10 @@ class Strangers:
         self.tell()
 
     def tell(self) -> None:
-        """Print what there is to say, but not more than a line a minute."""
+        """Print how many strangers there were, at most once a minute."""
         if self._count and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + NOISE_SECONDS
-            some = f"{self._count:,} connection{'s' * (self._count != 1)} to {self._address} not of this job"
+            some = f"{self._count:,} connection{'s' * (self._count != 1)} to {self._address} from outside of this job"
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
                 print(f"{some}; the last: {self.last}; nothing was done", file=sys.stderr, flush=True)
             self._count = 0
@@ -111,15 +112,15 @@ class Strangers:
 
 
 class HeartbeatServer:
-    """It runs in a thread of its own."""
+    """The server, in a thread of its own."""
 
     def __init__(self, meeting: Rendezvous):
-        """Raises ``UserError`` if the port cannot be had, or no key be made."""
+        """Start the server. Raises ``UserError`` if it cannot have the port or make a key."""
         self._meeting = meeting
         self._members: dict[int, Member] = {}
         self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> what it holds there
-        self._complete, self._met = False, False  # all, process 0 itself have come
-        self._stopped: Stop | None = None  # the last message
+        self._complete, self._met = False, False  # whether all processes have arrived; whether process 0 itself has
+        self._stopped: Stop | None = None  # the last message that is sent
         self._strangers = Strangers(meeting.address)
         self._begun = time.monotonic()
         _allow_files(meeting.num_processes)
@@ -131,7 +132,7 @@ class HeartbeatServer:
                 or f"cannot listen at {meeting.address} ({error.strerror}); give --coordinator another port"
             ) from None
         try:
-            self.key_file = KeyFile(meeting.workdir)  # before anybody is answered, and only by who has the port
+            self.key_file = KeyFile(meeting.workdir)  # before any answer, and only once we have the port
         except BaseException:
             for listening in self._sockets:
                 listening.close()
@@ -164,12 +165,12 @@ class HeartbeatServer:
             writer.close()
 
     async def _attend(self, member: Member, reader: asyncio.StreamReader) -> None:
-        """Hear a member until it goes; the others are told if it has not said goodbye."""
+        """Listen to a member until it leaves; tell the others if it leaves without a goodbye."""
         left = False
         try:
             while line := await read_line(reader, LINE_BYTES):
                 left = await self._hear(member, parse(line)) or left
-        except OSError:  # gone
+        except OSError:  # the connection broke
             pass
         except BadMessage as error:
             await self._stop(f"{member.name} sent {error}; install the same version everywhere", BAD_INPUT)
@@ -179,10 +180,10 @@ class HeartbeatServer:
                 await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Member | None:
-        """The member that has come, if it is one."""
-        if self._complete:  # who comes late ends no job that runs; the one before it may be about to be lost
+        """Return the member that has joined; None for a stranger or one that is refused."""
+        if self._complete:  # a late one ends no running job; perhaps the process that it replaces is about to be lost
             writer.write(as_line(Full()))
-            self._strangers.note(writer, "came when all processes were there")
+            self._strangers.note(writer, "came when all processes had arrived")
             return None
         try:
             with self._strangers.until_proven(writer):
@@ -208,7 +209,7 @@ class HeartbeatServer:
         number = member.join.process_id
         self._members[number] = member
         self._met = self._met or number == self._meeting.process_id
-        if self._stopped:  # before this one came
+        if self._stopped:  # the job was stopped before this one arrived
             member.writer.write(as_line(self._stopped))
         if len(self._members) == self._meeting.num_processes:
             self._complete = True
@@ -216,7 +217,7 @@ class HeartbeatServer:
         return member
 
     async def _hear(self, member: Member, message: Message) -> bool:
-        """Take in a message; whether the process says goodbye."""
+        """Handle a message; return whether it was a goodbye."""
         member.heard = time.monotonic()
         match message:
             case Beat():
@@ -273,20 +274,20 @@ class HeartbeatServer:
         return None
 
     def _lost(self) -> str | None:
-        """Who is lost, if anyone."""
+        """Return who is lost and why; None if nobody is."""
         now, limit = time.monotonic(), self._meeting.heartbeat_seconds
         if not self._complete:
             if now - self._begun < self._meeting.arrival_seconds:
                 return None
             absent = ", ".join(str(n) for n in range(self._meeting.num_processes) if n not in self._members)
             return (
-                f"after {now - self._begun:.0f} s processes {absent} of {self._meeting.num_processes} have not come to "
-                f"{self._meeting.address}; start them, or let the network through to that port{self._hint()}"
+                f"after {now - self._begun:.0f} s processes {absent} of {self._meeting.num_processes} have not arrived "
+                f"at {self._meeting.address}; start them, or let the network through to that port{self._hint()}"
             )
         silent = [m for m in self._members.values() if now - m.heard > limit]
         if silent:
             return f"{silent[0].name} has been silent for {now - silent[0].heard:.0f} s (at step {silent[0].step:,})"
-        # The others wait for the last one: where it has time, they have.
+        # The others wait for the slowest one, so its limit is theirs.
         last = min(self._members.values(), key=lambda m: (m.step, m.moves, m.since), default=None)
         if last is not None and now - last.since > last.limit:
             first = max(m.step for m in self._members.values())
@@ -301,7 +302,7 @@ class HeartbeatServer:
         return f" (not of this job: {last}; do all have the same --workdir, and the same user?)" if last else ""
 
     def _tell(self, message: Message, *numbers: int) -> None:
-        """Without waiting until they read it: one that is frozen must not keep it from the others."""
+        """Send a message without waiting for the readers: a frozen one must not keep it from the others."""
         line = as_line(message)
         for number in numbers or list(self._members):
             if number in self._members and not self._members[number].writer.is_closing():
@@ -315,7 +316,7 @@ class HeartbeatServer:
             also.write(as_line(self._stopped))
         if others := set(self._members) - {own}:
             self._tell(self._stopped, *others)
-        # Process 0 ends when it hears it, and the server with it: the others are to have read it by then.
+        # Process 0 ends when it reads this, and the server with it; the others must have read it by then.
         for _ in range(10):
             if set(self._members) <= {own}:
                 break
@@ -325,12 +326,12 @@ class HeartbeatServer:
 
 
 def _answer_of_another(meeting: Rendezvous) -> str | None:
-    """What the server of another process 0 has to say to this one, if it is one that listens there already."""
+    """Return the message for this process if the heartbeat server of another process 0 has the port; else None."""
     with contextlib.suppress(OSError, NoKeyError, handshake.StrangerError):
         try:
             line, lines = handshake.join(meeting, ANOTHER_SECONDS)
         except handshake.FullError:
-            return f"at {meeting.address} a job runs whose processes have all come; wait for it or give another port"
+            return f"at {meeting.address} a job runs whose processes have all arrived; wait for it or give another port"
         with line, lines:
             line.settimeout(ANOTHER_SECONDS)
             for text in lines:
@@ -341,7 +342,7 @@ def _answer_of_another(meeting: Rendezvous) -> str | None:
 
 
 def _allow_files(num_processes: int) -> None:
-    """Raise what the system lets a process have open, where it may be: a line to each process, for JAX another."""
+    """Raise the limit on open files if the system allows it: each process needs a connection here and one for JAX."""
     needed = 4 * num_processes + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -350,7 +351,7 @@ def _allow_files(num_processes: int) -> None:
 
 
 def _leaves(text: str) -> dict[str, str]:
-    """The values of a JSON object by their dotted keys; {} if it is none."""
+    """Return the values of a JSON object by their dotted keys; {} for text that is not a JSON object."""
 
     def walk(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
         if not isinstance(tree, dict):

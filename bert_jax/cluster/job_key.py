@@ -1,7 +1,8 @@
-"""The key with which the processes of a job prove to each other that they are of it.
+"""The key by which the processes of a job prove to each other that they belong to it.
 
-Process 0 makes a new one at every start, in the workdir, which all processes of the job read and no stranger does. The
-key itself is never sent: each side answers a challenge of the other with an HMAC. The file goes once all are there.
+Process 0 writes a new one at every start into the workdir, which all processes of the job can read and a stranger
+cannot. The key itself is never sent: each side answers a challenge of the other with an HMAC. The file is removed once
+all processes have arrived.
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class NoKeyError(Exception):
-    """The workdir has no key that may be believed; says why."""
+    """The workdir has no key that can be trusted; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A secret of one start of a job."""
+    """The secret of one start of a job."""
 
     secret: bytes = dataclasses.field(repr=False)
 
     @property
     def name(self) -> str:
-        """What tells it from the key of another start. It says nothing of the secret and may be sent."""
+        """Return a name that differs from that of every other start's key. It reveals nothing of the secret."""
         return self.proof("name", "", "")[:16]
 
     def proof(self, role: str, challenge: str, nonce: str) -> str:
-        """Return what only who has the key can answer to ``challenge``, as ``role``; ``nonce`` is its own challenge."""
+        """Return the HMAC that answers ``challenge`` as ``role``; ``nonce`` is the challenge of the side that
+        answers."""
         return hmac.new(self.secret, _bytes("\0".join((role, challenge, nonce))), hashlib.sha256).hexdigest()
 
     def proves(self, proof: str, role: str, challenge: str, nonce: str) -> bool:
@@ -54,13 +56,13 @@ def fresh_nonce() -> str:
 
 
 class KeyFile:
-    """The key of this start, made by process 0; in place of one that an earlier start left."""
+    """Writes the key of this start; it replaces one that an earlier start left. Only process 0 does this."""
 
     def __init__(self, workdir: str):
-        """Raises ``UserError`` where no file can be made that is for its owner alone."""
+        """Write the file. Raises ``UserError`` if it cannot be made readable by its owner alone."""
         self.key = Key(secrets.token_bytes(KEY_BYTES))
         self._folder = files.as_path(workdir)
-        self._made: list[os.PathLike[str]] = []  # folders, the innermost first
+        self._made: list[os.PathLike[str]] = []  # the folders made for it, the innermost first
         text = self.key.secret.hex().encode()
         with write_errors.explained(self._folder / KEY_FILE):
             if files.is_remote(workdir):
@@ -82,8 +84,8 @@ class KeyFile:
             writer.write(text)
 
     def remove(self) -> None:
-        """Remove the file, and the folders that were made for it where nothing else is in them."""
-        with contextlib.suppress(Exception):  # a store's own errors too; a key that stays is replaced by the next start
+        """Remove the file, and the folders that were made for it if nothing else is in them."""
+        with contextlib.suppress(Exception):  # also a store's own errors; the next start replaces a key that stays
             if read_key(self._folder) == self.key:
                 (self._folder / KEY_FILE).unlink()
         self._remove_folders()
@@ -112,19 +114,19 @@ def read_key(workdir: str | os.PathLike[str]) -> Key:
         secret = b""
     except (NoKeyError, UserError):
         raise
-    except Exception as error:  # the libraries of the stores have their own
+    except Exception as error:  # libraries of stores raise errors of their own
         raise NoKeyError(getattr(error, "strerror", None) or first_line(error)) from error
     if len(secret) != KEY_BYTES:
-        raise NoKeyError("the file holds no key")
+        raise NoKeyError("the file does not hold a key")
     return Key(secret)
 
 
 def _read_own(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # O_NONBLOCK: opening a pipe would wait
     with os.fdopen(file, "rb") as reader:
         found, folder = os.fstat(file), os.stat(os.path.dirname(path))
         if not stat.S_ISREG(found.st_mode):
-            raise NoKeyError("it is no file")
+            raise NoKeyError("it is not a plain file")
         if found.st_uid not in (os.geteuid(), folder.st_uid):
             raise NoKeyError(f"the file belongs to user {found.st_uid}, neither to this one nor to the folder's owner")
         if found.st_mode & OTHERS:

@@ -1,6 +1,6 @@
-"""What the processes of a job say to each other: JSON, one message a line, each a class below.
+"""The messages between the processes of a job: one JSON object per line, each a class below.
 
-A line is believed only if it is exactly one of them, with values of the types that the class declares.
+A line is accepted only if it has exactly the keys of one class, with values of the types that the class declares.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-PROOF_BYTES = 4096  # of a line at most, until who sends it has proved who it is
-LINE_BYTES = 2**22  # and then: a config, what a process has found
+PROOF_BYTES = 4096  # longest line before the sender has proved who it is
+LINE_BYTES = 2**22  # longest line after that: a config, what a process has found
 LARGEST = 2**53  # no step, process id or number of seconds is larger
 
 
 class BadMessage(ValueError):
-    """What came is no message of this program; says what it is instead."""
+    """A line is not a message of this program; the text says what it is instead."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Challenge:
-    """From process 0, to whoever connects: prove that you have the key of this name."""
+    """Process 0 asks whoever connects to prove that it has the key of this name."""
 
     nonce: str
     key: str
@@ -31,12 +31,12 @@ class Challenge:
 
 @dataclasses.dataclass(frozen=True)
 class Full:
-    """From process 0, to whoever connects when all processes are there."""
+    """Process 0 answers whoever connects that all processes have already arrived."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-    """The answer to a challenge, which is one itself: process 0 has to prove that it has the key too."""
+    """A process answers a challenge, and sends one: process 0 has to prove that it has the key too."""
 
     process_id: int
     num_processes: int
@@ -53,21 +53,21 @@ class Welcome:
 
 @dataclasses.dataclass(frozen=True)
 class AllHere:
-    """From process 0, once all processes have come."""
+    """Process 0 says that all processes have arrived."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Awake:
-    """From process 0, again and again."""
+    """Process 0 says, again and again, that it lives."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-    """Where a process stands.
+    """A process says what it does now.
 
     Attributes:
-      age: seconds that it has been there.
-      limit: seconds that it may be there.
+      age: seconds since its last progress.
+      limit: seconds that it may take until the next.
     """
 
     step: int
@@ -85,7 +85,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """A process has come to a point of the program. ``alike``: all have to hold the same there."""
+    """A process has come to a point of the program. ``alike``: all must hold the same there."""
 
     name: str
     holds: str
@@ -94,7 +94,7 @@ class Waits:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """From process 0: all have come to the point; what each holds, by its number, where that is not the same."""
+    """Process 0 says that all have come to the point, and what each holds, by its number, if that need not be equal."""
 
     name: str
     holds: list[str]
@@ -102,12 +102,12 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class Bye:
-    """A process has done its work."""
+    """A process says that it has done its work."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """From process 0: the job cannot go on; exit code ``code``."""
+    """Process 0 says that the job cannot go on, and with which exit code to end."""
 
     reason: str
     code: int
@@ -137,7 +137,7 @@ def as_line(message: Message) -> bytes:
 
 
 def parse(line: bytes) -> Message:
-    """Return the message of a line. Raises ``BadMessage``, whose text has no word of the line."""
+    """Return the message of a line. Raises ``BadMessage``; its text repeats nothing of the line."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -147,7 +147,7 @@ def parse(line: bytes) -> Message:
     kind = KINDS[name]
     fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     if values.keys() != fields.keys():
-        raise BadMessage(f"a message {name} without the keys that it has here ({', '.join(fields) or 'none'})")
+        raise BadMessage(f"a message {name} whose keys are not those of this version ({', '.join(fields) or 'none'})")
     for key, type_name in fields.items():
         needed, is_sound = SOUND[type_name]
         if not is_sound(values[key]):

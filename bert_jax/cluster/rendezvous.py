@@ -1,4 +1,4 @@
-"""Where the processes of a job meet, and on which addresses of its machine process 0 listens there."""
+"""The address at which the processes of a job meet, and the sockets on which process 0 listens there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import time
 
 from bert_jax.errors import UserError
 
-BACKLOG = 1024  # connections that the system holds until they are accepted: all processes come at once
-RETRY_SECONDS = 0.5  # from one try to have a port to the next
+BACKLOG = 1024  # connections that wait to be accepted: all processes connect at once
+RETRY_SECONDS = 0.5  # between two tries to listen at a port
 
 
 @dataclasses.dataclass(frozen=True)
 class Rendezvous:
-    """Where the processes meet, and how long they wait for each other.
+    """How the processes of a job meet.
 
     Attributes:
       address: HOST:PORT of process 0.
-      workdir: a folder that all of them read and no stranger does; it holds the key (``proof``) until all are there.
-      arrival_seconds: until all have to be there.
-      heartbeat_seconds: of silence, or of standing still, after which a process is lost.
+      workdir: a folder that all of them can read and a stranger cannot; it holds the key (``job_key``) until all are
+        there.
+      arrival_seconds: time in which all must arrive.
+      heartbeat_seconds: a process that is silent, or stands still, for longer is lost.
     """
 
     address: str
@@ -35,10 +36,10 @@ class Rendezvous:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``HOST:PORT`` in its parts. Raises ``UserError`` if it is none."""
+    """Return the parts of ``HOST:PORT``. Raises ``UserError`` for another form."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(UnicodeError):
-        host.encode("idna")  # as the resolver does
+        host.encode("idna")  # the resolver does this too
         if host and port.isdecimal() and 1 < int(port) <= 65_535:
             return host.strip("[]"), int(port)
     raise UserError(f"the coordinator is {address!r}; HOST:PORT is needed, such as 10.0.0.2:8476")
@@ -48,8 +49,8 @@ def split_address(address: str) -> tuple[str, int]:
 def own_addresses(host: str) -> tuple[tuple[socket.AddressFamily, tuple], ...]:
     """Return the addresses of this machine that ``host`` names, as (family, address with port 0).
 
-    Loopback addresses count only where ``host`` is literally one: a name of this machine that /etc/hosts has as
-    127.0.1.1 is another address on the other hosts. Empty: listen on all addresses.
+    Loopback addresses count only if ``host`` is literally one: /etc/hosts may have a name of this machine as 127.0.1.1,
+    while the other hosts know it by another address. An empty result means: listen on all addresses.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -83,7 +84,7 @@ def listen(address: str, seconds: float) -> list[socket.socket]:
     """Return sockets that listen at ``address``: on the addresses of this machine that it names, else on all.
 
     Args:
-      seconds: to try for; the process 0 of before a restart may still have the port.
+      seconds: how long to try; process 0 of the job before a restart may still have the port.
 
     Raises:
       OSError: the port cannot be had.

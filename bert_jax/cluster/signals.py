@@ -1,8 +1,8 @@
-"""SIGTERM and Ctrl-C, as one process hears them.
+"""Handles SIGTERM and Ctrl-C in one process.
 
-The first one raises (``Preempted``, ``KeyboardInterrupt``) where there is nothing to save, so that commands clean up as
-they do after any error; a ``Termination`` takes it down instead and saves first. A second Ctrl-C ends the process at
-once, from a thread where the main one is in a compiler and hears nothing.
+The first signal raises (``Preempted``, ``KeyboardInterrupt``) if there is nothing to save, so that commands clean up as
+after any error; during training a ``Termination`` notes it and saves first. A second Ctrl-C ends the process at once,
+from a thread if the main one is in a compiler, where it handles no signal.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from typing import Any, Protocol
 from bert_jax.cluster.exit_codes import INTERRUPTED, PREEMPTED
 from bert_jax.errors import Preempted
 
-ECHO_SECONDS = 0.25  # a wrapper that passes on a Ctrl-C which the terminal has sent to all makes two of one
-PROMPT_SECONDS = 10.0  # that a process with nothing to save has to clean up after a Ctrl-C
-WORDS_SECONDS = 2.0  # that the last words of a process may take
+ECHO_SECONDS = 0.25  # two within this time are one Ctrl-C: the terminal sends it to all, a wrapper passes it on
+PROMPT_SECONDS = 10.0  # for a process with nothing to save to clean up after a Ctrl-C
+WORDS_SECONDS = 2.0  # for the last words of a process
 
 
 class Hearer(Protocol):
-    """Who takes a signal down instead of being ended by it."""
+    """Notes a signal, so that the process is not ended by it."""
 
     @property
     def saves(self) -> bool:
-        """Whether there is something to save."""
+        """Return whether there is something to save."""
         ...
 
     def hear(self, number: int) -> bool:
-        """Whether the signal is taken down: the process leaves by itself, soon."""
+        """Note the signal; return whether the process will leave by itself, soon."""
         ...
 
 
-hearers: list[Hearer] = []  # the last one is asked
-last_words: list[Callable[[], Any]] = []  # before the process ends at once: what the others should know
-_interrupts: list[float] = []  # when Ctrl-C was heard first
-_ends = threading.Lock()  # of the one who ends the process
+hearers: list[Hearer] = []  # the innermost is last, and is the one that is asked
+last_words: list[Callable[[], Any]] = []  # called before the process ends at once, to tell others
+_interrupts: list[float] = []  # time of the first Ctrl-C
+_ends = threading.Lock()  # held by the thread that ends the process
 
 
 @contextlib.contextmanager
 def heard(*numbers: int) -> Iterator[None]:
-    """Hear ``numbers`` inside the context, as the last hearer or by raising. Without effect outside of the main thread,
-    and for an interrupt that is ignored, as in the background of a shell script."""
+    """Handle ``numbers`` inside the context: the innermost hearer notes them, or they raise. Does nothing outside of
+    the main thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
@@ -66,7 +66,7 @@ def heard(*numbers: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def before_the_end(word: Callable[[], Any]) -> Iterator[None]:
-    """Inside the context ``word`` is called before the process ends at once."""
+    """Call ``word`` if the process ends at once inside the context."""
     last_words.append(word)
     try:
         yield
@@ -76,9 +76,9 @@ def before_the_end(word: Callable[[], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Processes that are started inside the context never hear SIGTERM and Ctrl-C. This one does, from another of its
-    threads or once the context ends."""
-    resource_tracker.ensure_running()  # which lets both in when it is started
+    """Keep SIGTERM and Ctrl-C from processes that are started inside the context. This process handles them in another
+    of its threads, or once the context ends."""
+    resource_tracker.ensure_running()  # its start unblocks both signals, so start it first
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -87,8 +87,8 @@ def shielded() -> Iterator[None]:
 
 
 def end_at_once(code: int = INTERRUPTED) -> None:
-    """End the process, whatever its threads do."""
-    if not _ends.acquire(blocking=False):  # another thread does
+    """End the process, whatever its threads are doing."""
+    if not _ends.acquire(blocking=False):  # another thread is ending it
         time.sleep(2 * WORDS_SECONDS)
 
     def say() -> None:
@@ -105,7 +105,7 @@ def end_at_once(code: int = INTERRUPTED) -> None:
 
 
 def leave(code: int) -> None:
-    """End a process that has cleaned up; a compiler that was interrupted would hold it up, then crash it."""
+    """End a process that has cleaned up; a compiler that was interrupted would delay the exit, then crash."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -113,7 +113,7 @@ def leave(code: int) -> None:
 
 
 def listen() -> None:
-    """For a whole program: from now on Ctrl-C leaves no traceback, and the second one ends it at once."""
+    """Handle signals for the whole program: Ctrl-C leaves no traceback, and the second one ends it at once."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) in (
         signal.SIG_IGN,
         _on_signal,
@@ -128,7 +128,7 @@ def listen() -> None:
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
-    """In the main thread, between two steps of the interpreter."""
+    """Handle a signal in the main thread, between two steps of the interpreter."""
     if number == signal.SIGINT:
         now = time.monotonic()
         if _interrupts and now - _interrupts[-1] > ECHO_SECONDS:
@@ -144,7 +144,7 @@ def _on_signal(number: int, _: FrameType | None) -> None:
 
 
 def _watch(reader: socket.socket, _writer: socket.socket) -> None:
-    """Hear what the main thread may not: it runs no handler until a compiler or a device gives it back."""
+    """Handle signals that the main thread cannot: it runs no handler while a compiler or a device holds it."""
     first: float | None = None
     while numbers := reader.recv(64):
         if signal.SIGINT not in numbers or signal.getsignal(signal.SIGINT) is not _on_signal:
@@ -161,7 +161,7 @@ def _watch(reader: socket.socket, _writer: socket.socket) -> None:
 
 
 def _unraisable(found: Any) -> None:
-    """An end that came inside a finalizer, where Python prints it and goes on, ends the process all the same."""
+    """End the process if the exception that ends it came inside a finalizer, where Python prints it and goes on."""
     if issubclass(found.exc_type, KeyboardInterrupt | Preempted):
         end_at_once(PREEMPTED if issubclass(found.exc_type, Preempted) else INTERRUPTED)
     sys.__unraisablehook__(found)

@@ -1,4 +1,4 @@
-"""``--restarts=N``: a process that ends by a crash, or because another was lost, is started again."""
+"""Starts a process again that crashed, or that ended because another was lost: ``--restarts=N``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, FINAL, INTERRUPTED, PEE
 from bert_jax.cluster.signals import ECHO_SECONDS
 from bert_jax.program import duration
 
-WAIT_SECONDS = 5.0  # before a restart: until the last process of the job before is gone
-KILL_SECONDS = 3.0  # that a process has to end at once
+WAIT_SECONDS = 5.0  # before a restart, so that the last process of the old job is gone
+KILL_SECONDS = 3.0  # for a process to end at once
 
 
 def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
     """Run ``bert-jax`` with ``arguments`` until it is done, or has been started ``restarts`` times more after crashes.
 
-    SIGTERM and Ctrl-C end the supervision once the process has saved and left: whoever sends them starts the whole
-    again, or does not. Both are passed on as SIGTERM, for a terminal sends Ctrl-C to the process too, and a second one
-    would end it at once. Where another process of the job was told to go, this one has saved and left too: it is
-    started again, uncounted.
+    SIGTERM and Ctrl-C end the supervision once the process has saved and left: whoever sent them decides about a new
+    start. Both are passed on as SIGTERM, because a terminal sends Ctrl-C to the process too, and a second one would end
+    it at once. If another process of the job was told to end, this one has saved and left too: it is started again, and
+    that does not count as a restart.
 
     Returns:
       The exit code of the last process; ``INTERRUPTED`` after Ctrl-C.
@@ -49,20 +49,20 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
             tell(child)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as interrupts are in the background of a shell script
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script ignores interrupts in its background jobs
             signal.signal(number, hear)
     crashes = 0
     while True:
         start = time.monotonic()
         child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
-        if received:  # while it was being started
+        if received:  # a signal came while it was being started
             tell(child)
         code = child.wait()
-        code = code if code >= 0 else 128 - code  # as a shell has it
+        code = code if code >= 0 else 128 - code  # the code that a shell reports
         crashes += code != PREEMPTED
         if received or code in FINAL or crashes > restarts:
             break
-        which = "another of its processes was told to go" if code == PREEMPTED else f"restart {crashes} of {restarts}"
+        which = "another process was told to end" if code == PREEMPTED else f"restart {crashes} of {restarts}"
         print(
             f"supervisor: ended {_reason(code)} after {duration(time.monotonic() - start)}; {which}; again in "
             f"{wait_seconds:.0f} s",

@@ -1,4 +1,4 @@
-"""Told to end in training: the step is saved, then the process leaves; of several processes all of them do."""
+"""Ends training on SIGTERM or Ctrl-C: the step is saved, then the process leaves; of several processes all do."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from bert_jax.cluster.heartbeat_client import HeartbeatClient
 from bert_jax.errors import Interrupted, Preempted
 
 SAME_SECONDS = (
-    2.0  # in which two signals are one: a scheduler tells a process, and the supervisor that it tells as well
+    2.0  # two signals within this time are one: a scheduler signals a process and its supervisor, which passes it on
 )
 Item = TypeVar("Item")
 
 
 class _LeftError(Preempted):
-    """Waiting for a batch is given up."""
+    """The wait for a batch is given up."""
 
 
 class Termination:
-    """SIGTERM, as machines send it before they go, and Ctrl-C, inside the context.
+    """Handles SIGTERM, which machines send before they go, and Ctrl-C, inside the context.
 
-    One process hears both by itself. Several leave it to JAX, which knows SIGTERM alone and finds the step that all of
-    them reach: there a Ctrl-C becomes a SIGTERM, and the others are told once they leave. Before a first step was made
-    there is nothing to save, and the signal raises.
+    A single process handles both by itself. Several leave it to JAX, which handles SIGTERM only and finds the step that
+    all of them reach: there a Ctrl-C becomes a SIGTERM, and the other processes learn of it when they leave. Before the
+    first step there is nothing to save, and the signal raises.
     """
 
     def __init__(self) -> None:
-        self.saves = False  # set once a step was made
+        self.saves = False  # set once there is a step to save
         self.interrupted = False  # by Ctrl-C
-        self._signalled: float | None = None  # when
-        self._waits = False  # for a batch
+        self._signalled: float | None = None  # time of the first signal
+        self._waits = False  # whether it waits for a batch
         self._asked, self._reached = 0, False
         self._contexts = contextlib.ExitStack()
 
@@ -53,11 +53,11 @@ class Termination:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         signals.hearers.remove(self)
         self._contexts.close()
-        if kind is None and self._signalled is not None:  # told too late for the others to leave together
+        if kind is None and self._signalled is not None:  # too late for all to leave together
             raise KeyboardInterrupt if self.interrupted else Preempted("told to end; the same command goes on")
 
     def hear(self, number: int) -> bool:
-        """Take a signal down, unless there is nothing to save."""
+        """Note a signal, unless there is nothing to save; return whether it was noted."""
         if not self.saves:
             return False
         self.interrupted = self.interrupted or number == signal.SIGINT
@@ -70,16 +70,16 @@ class Termination:
             signals.end_at_once(128 + number)
         if HeartbeatClient.open is not None:
             if number == signal.SIGINT:
-                os.kill(os.getpid(), signal.SIGTERM)  # to JAX
+                os.kill(os.getpid(), signal.SIGTERM)  # JAX handles it
         elif self._waits:
             raise _LeftError("told to end while a batch was waited for; the same command goes on")
         return True
 
     def reached(self) -> bool:
-        """Whether to save and leave now. Asked at every step, and by evaluations at every batch, by all processes.
+        """Return whether to save and leave now. All processes ask at every step, and at every batch of an evaluation.
 
-        JAX agrees on the first question that no process has asked yet: questions are counted from 1, wherever the run
-        goes on from, and all processes ask the same ones.
+        JAX answers by the number of the question: it picks the first number that no process has asked yet. So questions
+        are counted from 1, wherever the run resumes, and all processes ask the same ones.
         """
         if HeartbeatClient.open is None:
             return self._signalled is not None
@@ -89,13 +89,13 @@ class Termination:
         return self._reached
 
     def check(self) -> None:
-        """Raise ``Preempted`` where it is time to leave: an evaluation or a probe is left between two batches, and the
-        run that goes on makes it up."""
+        """Raise ``Preempted`` if it is time to leave. An evaluation or a probe is left between two batches, and the
+        resumed run repeats it."""
         if self.reached():
             raise Preempted("told to end before another step was made; the same command goes on")
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """``batches`` until told to end; of one process also while the next one is waited for."""
+        """Yield ``batches`` until it is time to end; a single process also ends while it waits for the next one."""
         iterator = iter(batches)
         while True:
             try:
@@ -111,8 +111,8 @@ class Termination:
             yield item
 
     def ending(self, saved: str) -> Preempted:
-        """What to raise once all is saved, which ``saved`` says; asked by all processes together. A Ctrl-C on one of
-        them counts for all: none is started again."""
+        """Return the exception to raise once all is saved, as ``saved`` says; all processes call this together. A
+        Ctrl-C on one of them counts for all: none is started again."""
         interrupted = self.interrupted
         if HeartbeatClient.open is not None:
             interrupted = any(map(json.loads, HeartbeatClient.open.exchange("the ending", json.dumps(interrupted))))

@@ -1,7 +1,7 @@
-"""A process that is alone in its job and stands still ends with the stacks of all its threads.
+"""Ends a process that is alone in its job and stands still, and prints the stacks of all its threads.
 
-Of several processes their heartbeats see to it. What is armed here is a thread of C, so it ends a process that hangs
-inside a library too; the exit code is ``CRASHED``, after which ``--restarts`` and launchers start the command again.
+Several processes watch each other by heartbeats instead. The timer is a thread of C, so it ends even a process that
+hangs inside a library; the exit code is ``CRASHED``, after which ``--restarts`` and launchers start the command again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import ClassVar
 
 STDERR = 2
 MOST_SECONDS = 1e7  # a third of a year; the system's own clocks end somewhere above
-STEPS = ("first step", "training", "reading")  # watched from the first time on; what else is done, once it was done
-FIRST_SECONDS = 3600.0  # that they may take the first time
-TIMES_LONGEST = 20.0  # what was done before may take this many times as long as it ever took
-ARMED_SECONDS = 1.0  # from one arming to the next, which costs a thread
+STEPS = ("first step", "training", "reading")  # these are watched from the first time on, other states from the second
+FIRST_SECONDS = 3600.0  # they may take so long the first time
+TIMES_LONGEST = 20.0  # a repeated state may last this many times its longest time so far
+ARMED_SECONDS = 1.0  # least time between two armings, each of which costs a thread
 
 
 class Watchdog:
-    """Watches the process inside the context. ``Watchdog.open`` is the one that does, if any.
+    """Watches the process inside the context. ``Watchdog.open`` is the active one, if any.
 
     Args:
-      stall_seconds: that a process may always stand still.
+      stall_seconds: a process may always stand still for so long.
     """
 
     open: ClassVar[Watchdog | None] = None
@@ -32,7 +32,7 @@ class Watchdog:
         self._least = stall_seconds
         self._state, self._since = "", time.monotonic()
         self._longest: dict[str, float] = {}
-        self._armed: tuple[float, float] | None = None  # when, for how long
+        self._armed: tuple[float, float] | None = None  # when it was armed, and for how long
 
     def __enter__(self) -> Watchdog:
         Watchdog.open = self
@@ -45,7 +45,7 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def at(self, state: str) -> None:
-        """The process gets on: it does ``state`` now."""
+        """Report progress: the process does ``state`` now."""
         now = time.monotonic()
         if self._state:
             self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
@@ -59,7 +59,7 @@ class Watchdog:
             self._armed = now, limit
 
     def _limit(self, state: str) -> float | None:
-        """Seconds that the process may stand still; None: as long as it likes."""
+        """Return the seconds for which the process may stand still; None: without limit."""
         if state in self._longest:
             return max(self._least, TIMES_LONGEST * self._longest[state])
         return FIRST_SECONDS if state in STEPS else None

@@ -1,4 +1,4 @@
-"""``SHA256SUMS``: in a folder, the sha256 of the files in it, so that a changed one is not believed.
+"""Writes and checks ``SHA256SUMS``: a folder's list of the sha256 of its files, by which a changed file is found.
 
 ``sha256sum --check SHA256SUMS`` reads it too. The marker of a folder on an object store has the same form.
 """
@@ -27,11 +27,11 @@ def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str
 def damages(
     folder: Path | epath.Path, wanted: Collection[str] = (), share: tuple[int, int] = (0, 1), sums: str = CHECKSUMS
 ) -> Iterator[tuple[str, str]]:
-    """Yield each file that is not as the list of its folder says, and what is wrong with it: ("x", "x is missing").
+    """Yield each file that differs from the list of its folder, and what is wrong with it: ("x", "x is missing").
 
     Args:
       wanted: names that the list must have.
-      share: (i, n) reads every n-th of the files alone, from the i-th.
+      share: (i, n) reads only every n-th file, starting with file i.
       sums: the name of the list.
 
     Raises:
@@ -46,7 +46,7 @@ def damages(
 
 
 def first_damage(folder: Path | epath.Path, wanted: Collection[str] = ()) -> str | None:
-    """What is wrong with the first of the ``damages``; None: nothing."""
+    """Return what is wrong with the first of the ``damages``; None if nothing is."""
     return next((finding for _, finding in damages(folder, wanted)), None)
 
 

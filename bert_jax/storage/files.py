@@ -1,4 +1,4 @@
-"""Writing that leaves nothing half-written, on a local disk or an object store (``gs://``, ``s3://``, ...).
+"""Writes files and folders so that nothing is left half-written, locally or on an object store (``gs://``, ``s3://``).
 
 Locally a write goes to a temporary name and is renamed. An object store has no atomic rename of a folder: there the
 files are copied and a marker, ``COMMITTED``, is written last; a folder without its marker counts as absent.
@@ -31,25 +31,26 @@ _CHUNK = 1 << 20  # bytes read at once
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` names an object store, where a rename is not atomic."""
+    """Return whether ``path`` names an object store, where a rename is not atomic."""
     return "://" in os.fspath(path)
 
 
 def as_path(path: str | os.PathLike[str]) -> epath.Path:
-    """A path of any file system; ``~`` is expanded. Raises ``UserError`` for what no file system can have."""
+    """Return a path of any file system, with ``~`` expanded. Raises ``UserError`` for one that no file system can
+    have."""
     try:
         impossible = b"\0" in os.fsencode(path)
     except UnicodeEncodeError:
         impossible = True
     if impossible:
-        raise UserError(f"{os.fspath(path)!r} is no path: it has a NUL or half a character in it; give another")
+        raise UserError(f"{os.fspath(path)!r} is not a path: it has a NUL or half a character in it; give another")
     if is_remote(path):
         return cast(epath.Path, RemotePath(path))
     return epath.Path(path).expanduser()
 
 
 def check_plain(path: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` if ``path``, or a file in that folder, is a pipe, a socket or a device: to read one may never
+    """Raise ``UserError`` if ``path``, or a file in that folder, is a pipe, a socket or a device: reading one may never
     end."""
     if is_remote(path):
         return
@@ -60,7 +61,7 @@ def check_plain(path: str | os.PathLike[str]) -> None:
 
 
 def glob(pattern: str) -> list[epath.Path]:
-    """Files that match ``pattern`` (``**`` goes into folders), sorted."""
+    """Return the files that match ``pattern`` (``**`` goes into folders), sorted."""
     if is_remote(pattern):
         scheme, _, rest = pattern.partition("://")
         return [as_path(p) for p in RemotePath(f"{scheme}://").glob(rest) if p.is_file()]
@@ -154,7 +155,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` if there is something at ``path``; an empty folder does not count, nor one never finished."""
+    """Raise ``UserError`` if there is something at ``path``; an empty folder does not count, nor does an unfinished
+    one."""
     target = as_path(path)
     if is_remote(target):
         if committed(target):
@@ -166,8 +168,8 @@ def check_new(path: str | os.PathLike[str]) -> None:
 
 
 def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
-    """Raise ``UserError`` where a file, or a ``folder``, cannot be written or written over; before what takes its time.
-    Of an object store only the write tells."""
+    """Raise ``UserError`` if a file, or a ``folder``, cannot be written or replaced; call it before slow work. On an
+    object store only the write itself tells, so nothing is checked there."""
     target = as_path(path)
     if is_remote(target):
         return
@@ -176,7 +178,7 @@ def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
         what = "a folder" if there.is_dir() else "a file"
         raise UserError(f"cannot write {target}: {there} is {what}; choose another place")
     if not os.access(there, os.W_OK):
-        raise UserError(f"cannot write {target}: {there} is not yours to write to; choose another place")
+        raise UserError(f"cannot write {target}: you may not write to {there}; choose another place")
 
 
 def upload(source: Path, target: epath.Path) -> None:
@@ -199,7 +201,7 @@ def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
 
 
 def remove(folder: epath.Path) -> None:
-    """Remove a folder, from an object store too: if that is cut short, nobody takes the rest for a whole one."""
+    """Remove a folder, also from an object store. If that is cut short, what is left does not count as whole."""
     (folder / UNFINISHED).write_text("")
     (folder / MARKER).unlink(missing_ok=True)
     for entry in folder.iterdir():
@@ -209,7 +211,7 @@ def remove(folder: epath.Path) -> None:
 
 
 def below(folder: str | os.PathLike[str]) -> list[str]:
-    """Names of all files in ``folder`` and its folders, relative to it, sorted."""
+    """Return the names of all files in ``folder`` and its folders, relative to it, sorted."""
     waiting, names = [(as_path(folder), "")], []
     while waiting:
         path, start = waiting.pop()
@@ -222,12 +224,12 @@ def below(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def size(path: epath.Path) -> int:
-    """Bytes of a file."""
+    """Return the size of a file in bytes."""
     return path.size if isinstance(path, RemotePath) else Path(path).stat().st_size
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:
-    """Copy a file to this machine, or from it."""
+    """Copy a file between an object store and this machine."""
     if isinstance(target, RemotePath):
         target.put(source)
     elif isinstance(source, RemotePath):
@@ -237,13 +239,13 @@ def copy(source: epath.Path, target: epath.Path) -> None:
 
 
 def committed(path: str | os.PathLike[str]) -> bool:
-    """Whether the folder ``path`` was written whole."""
+    """Return whether the folder ``path`` was written whole."""
     target = as_path(path)
     return (target / MARKER).exists() if is_remote(target) else target.is_dir()
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path:
-    """``path`` itself if local; else a whole, verified local copy of the remote folder, made once for each content."""
+    """Return ``path`` itself if local; else a whole, verified local copy of it, made once for each content."""
     if not is_remote(path):
         return Path(as_path(path))
     source = as_path(path)
@@ -271,8 +273,9 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """``path`` itself if local; else, while the block lasts, a local copy of the files in a remote folder that another
-    program may have put there, without a marker."""
+    """Yield ``path`` itself if local; else, while the block lasts, a local copy of the files in that remote folder.
+
+    The folder needs no marker: another program may have written it."""
     if not is_remote(path):
         yield Path(as_path(path))
         return
@@ -286,10 +289,10 @@ def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """Yield an empty folder in the cache that vanishes with the block; where a killed process left one, with the next.
+    """Yield an empty folder in the cache that vanishes with the block; the next call removes one that a kill left.
 
     Args:
-      name: what a process uses one at a time for.
+      name: says what the folder is for; a process has one folder of a name at a time.
     """
     target = epath.Path(cache_directory() / "scratch" / name)
     temporary = _temporary(target)
@@ -304,7 +307,7 @@ def scratch(name: str) -> Iterator[Path]:
 
 
 def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = None) -> str:
-    """Hex digest of a file's bytes, or of ``length`` of them from ``start``."""
+    """Return the hex digest of a file's bytes, or of ``length`` of them from ``start``."""
     digest, left = hashlib.sha256(), length
     with as_path(path).open("rb") as file:
         file.seek(start)
@@ -315,17 +318,17 @@ def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = No
 
 
 def listing(digests: Mapping[str, str]) -> str:
-    """Name -> sha256, as ``sha256sum --check`` reads them: a line a file, by name."""
+    """Return the text of a list of name -> sha256 as ``sha256sum --check`` reads it: one line per file, by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
 def listed(text: str) -> dict[str, str]:
-    """Name -> sha256 of a ``listing``."""
+    """Return the name -> sha256 of the text that ``listing`` wrote."""
     return {name: digest for digest, _, name in (line.partition("  ") for line in text.split("\n") if line)}
 
 
 def cache_directory() -> Path:
-    """Where derived files go that can be made again: ``$BERT_JAX_CACHE``, else the user's cache folder."""
+    """Return the folder for derived files that can be made again: ``$BERT_JAX_CACHE``, else the user's cache folder."""
     return Path(os.environ.get("BERT_JAX_CACHE") or "~/.cache/bert_jax").expanduser()
 
 
@@ -334,7 +337,7 @@ def _temporary(target: epath.Path) -> Path:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove the temporaries of ``name``, or of any file, that dead processes of this host left in ``folder``."""
+    """Remove the temporary files that dead processes of this host left in ``folder``: those of ``name``, or all."""
     of = ".+" if name is None else re.escape(name)
     left = re.compile(rf"{of}\.{re.escape(socket.gethostname())}\.(\d+)\.tmp")
     for entry in folder.iterdir():
@@ -343,12 +346,13 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 
 def _writes(process: int) -> bool:
-    """Whether a process still writes its temporary. One of our own is a leftover: a path has one writer at a time."""
+    """Return whether a process still writes its temporary. One of our own is a leftover: a path has one writer at a
+    time."""
     return process != os.getpid() and runs(process)
 
 
 def runs(process: int) -> bool:
-    """Whether there is such a process on this machine."""
+    """Return whether there is such a process on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -360,8 +364,10 @@ def runs(process: int) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold a lock that a killed holder lets go; none where the file system has no locks. The file is there as long as
-    somebody holds it, or until the next one after a kill."""
+    """Hold a lock on ``path``, which is released when its holder is killed; without a lock where the file system has
+    none.
+
+    The lock file exists while somebody holds it. After a kill it stays until the next holder."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -381,7 +387,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def is_there(file: IO[Any], path: Path) -> bool:
-    """Whether an open file is the one at ``path``, which may have been taken away and made anew."""
+    """Return whether an open file is still the one at ``path``, which may have been removed and made anew."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""A folder of an object store held by one process: a lease, for no kernel there lets go of a lock.
+"""Holds a folder of an object store for one process, by a lease: a store has no locks that end with their holder.
 
-A lease is an object ``lease/NUMBER.json`` that is created only if it is absent, which the store decides; the highest
-number holds. Its holder writes it anew with every beat. Who finds one watches it: a holder that beats lives, a silent
-one is dead, whatever the clocks say, and the next number takes over. No number is used twice.
+A lease is an object ``lease/NUMBER.json``, which the store creates only if it is absent; the highest number holds the
+folder. Its holder rewrites the object with every beat. Another process that wants the folder watches the object: if it
+changes, the holder lives; if it stays the same for ``SILENCE_SECONDS``, whatever the clocks say, the holder is dead and
+the next number takes over. No number is used twice.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Calla
     """Hold ``folder`` for this process while the block lasts.
 
     Args:
-      note: told of a wait, and of a store that does not create an object only if it is absent.
-      lost: told, from a thread, that another process holds the folder now; it ends this one.
+      note: called with a line about a wait, or about a store that cannot create an object only if it is absent.
+      lost: called, from a thread, with a line if another process holds the folder now; it should end this process.
 
     Raises:
       UserError: another process holds it, or nothing can be written there.
@@ -59,14 +60,14 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
     def take(self) -> None:
-        """Hold the folder, once the one who did is known to have gone."""
+        """Hold the folder; wait first until the last holder is known to have gone."""
         while True:
             newest = self._newest()
             if newest and not self._has_gone(newest):
                 continue
             self._number = newest + 1
             created = self._create()
-            if not created and (self._read(self._number) or {}).get("id") != self._id:  # else a request was repeated
+            if not created and (self._read(self._number) or {}).get("id") != self._id:  # else our own try created it
                 continue
             if self._newest() == self._number:
                 break
@@ -81,10 +82,10 @@ class Lease:
         self._thread.start()
 
     def release(self) -> None:
-        """Let go. The object stays for its number, unless it is all that there is in the folder."""
+        """Release the folder. The object stays, to keep its number used, unless nothing else is in the folder."""
         self._stop.set()
         self._thread.join(SILENCE_SECONDS)
-        with contextlib.suppress(Exception), retries.at_once():  # silence says the same
+        with contextlib.suppress(Exception), retries.at_once():  # else the next process finds out by our silence
             if self._newest() != self._number:
                 return
             if self._folder.listed() == [FOLDER]:
@@ -93,7 +94,8 @@ class Lease:
                 self._path(self._number).write_bytes(self._content(released=True))
 
     def _has_gone(self, number: int) -> bool:
-        """Whether a holder let go, or is silent; False: look again. Raises ``UserError`` if it lives."""
+        """Return whether a holder has released the folder or is silent; False: look again. Raises ``UserError`` if it
+        lives."""
         first, begun = self._read(number), time.monotonic()
         if first is None or first.get("released") or _died_here(first):
             return first is not None
@@ -110,20 +112,22 @@ class Lease:
             with contextlib.suppress(Exception), retries.at_once():  # the next beat tries again
                 if (newest := self._newest()) > self._number:
                     holder = _name(self._read(newest) or {})
-                    self._lost(f"{self._folder} was taken over by {holder}, for this one seemed dead; end one of them")
+                    self._lost(
+                        f"{self._folder} was taken over by {holder}, as this process seemed dead; end one of them"
+                    )
                     return
                 self._beats += 1
                 self._path(self._number).write_bytes(self._content())
 
     def _create(self) -> bool:
-        """Whether the store created the object; False: it was there."""
+        """Return whether the store created the object; False: it was there."""
         path = self._path(self._number)
         try:
             path.create_bytes(self._content())
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno != errno.ENOSYS:  # which says that the store knows no such request
+            if error.errno != errno.ENOSYS:  # ENOSYS: the store has no such request
                 if path.exists():
                     return False
                 raise
@@ -135,7 +139,7 @@ class Lease:
         return json.dumps({**own, "host": socket.gethostname(), "pid": os.getpid(), **_this_process()}).encode()
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """What a holder wrote; None if it is not there, or no longer."""
+        """Return what a holder wrote; None if the object is not there, or no longer."""
         try:
             found = json.loads(self._path(number).read_bytes())
         except FileNotFoundError:
@@ -160,7 +164,8 @@ def _name(holder: Mapping[str, Any]) -> str:
 
 
 def _this_process() -> dict[str, str]:
-    """What tells a process of this machine from all others, past and present; empty where the system does not say."""
+    """Return what tells a process of this machine from all others, past and present; empty if the system does not
+    say."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return {"machine": f"{boot} {os.readlink('/proc/self/ns/pid')}", "started": _started(os.getpid())}
@@ -168,12 +173,12 @@ def _this_process() -> dict[str, str]:
 
 
 def _started(pid: int) -> str:
-    """When a process of this machine started, since the machine did."""
+    """Return when a process of this machine started, as the kernel counts from the boot of the machine."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def _died_here(holder: dict[str, Any]) -> bool:
-    """Whether a holder is a process of this machine that has ended."""
+    """Return whether a holder is a process of this machine that has ended."""
     if not holder.get("machine") or holder["machine"] != _this_process().get("machine"):
         return False
     try:

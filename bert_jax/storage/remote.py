@@ -1,5 +1,6 @@
-"""A path on an object store. Every URL goes through fsspec, so that its in-memory file system (``memory://``) proves
-in the tests what ``gs://`` (extra ``gcs``) and ``s3://`` (extra ``s3``) do."""
+"""A path on an object store, for any URL that fsspec reads: ``gs://`` (extra ``gcs``), ``s3://`` (extra ``s3``).
+
+Tests use fsspec's in-memory file system (``memory://``) in place of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import retries
 
 BLOCK_BYTES = 5 << 20  # of a file that is read piece by piece
-CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0  # after which gcsfs gives a request up; of itself it never does
+CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0  # after these gcsfs gives a request up; its own default is never
 
 
 class RemotePath(os.PathLike[str]):
@@ -35,7 +36,7 @@ class RemotePath(os.PathLike[str]):
             raise UserError(f"cannot open {self}: {error}; gs:// needs the extra gcs, s3:// the extra s3") from error
 
     def _ask(self, what: str, *arguments: Any, raw: tuple[type[OSError], ...] = (), **options: Any) -> Any:
-        """What the store answers to a request that may be repeated; see ``retries.asked``."""
+        """Return what the store answers to a request that may be repeated; see ``retries.asked``."""
         url = os.fspath(self)
         return retries.asked(url, lambda: getattr(self._fs, what)(url, *arguments, **options), raw)
 
@@ -73,17 +74,17 @@ class RemotePath(os.PathLike[str]):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the store says of an object or a folder: ``size``, ``type``, often a checksum."""
+        """Return what the store says of an object or a folder: ``size``, ``type``, often a checksum."""
         return self._ask("info")  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the size of the object in bytes."""
         return int(self.facts["size"])
 
     def _type(self) -> str | None:
-        """``file`` or ``directory``; None if it is not there. ``isdir`` and the like of fsspec say that of a store that
-        does not answer, too."""
+        """Return ``file`` or ``directory``; None if nothing is there. fsspec's own ``isdir`` and ``isfile`` also answer
+        False if the store does not answer."""
         try:
             return str(self.facts["type"])
         except FileNotFoundError:
@@ -105,8 +106,8 @@ class RemotePath(os.PathLike[str]):
                 yield self / name
 
     def listed(self) -> list[str]:
-        """Names in the folder, as the store has them now: its client may remember an older list. Empty if there is
-        none."""
+        """Return the names in the folder as the store has them now, none if there is no folder. The client's own list
+        may be out of date."""
         try:
             entries = self._ask("ls", detail=False, refresh=True)
         except FileNotFoundError:
@@ -120,7 +121,7 @@ class RemotePath(os.PathLike[str]):
     def open(self, mode: str = "rb") -> IO[bytes]:
         """Open an object to read it piece by piece; each piece is a request of its own."""
         if mode != "rb":
-            raise ValueError(f"mode {mode!r}: an object is written whole, by write_bytes or put")
+            raise ValueError(f"mode {mode!r}: only reading is possible; write a whole object with write_bytes or put")
         return io.BufferedReader(_Reader(self), BLOCK_BYTES)
 
     def read_bytes(self) -> bytes:
@@ -133,34 +134,40 @@ class RemotePath(os.PathLike[str]):
         self._ask("pipe_file", data)
 
     def put(self, source: str | os.PathLike[str]) -> None:
-        """Become a copy of a local file, whole or not at all."""
+        """Upload a local file as this object, whole or not at all."""
         url = os.fspath(self)
         retries.asked(url, lambda: self._fs.put_file(os.fspath(source), url))
 
     def get(self, target: str | os.PathLike[str]) -> None:
-        """Copy an object to a local file."""
+        """Download the object to a local file."""
         self._ask("get_file", os.fspath(target))
 
     @property
     def creates(self) -> bool:
-        """Whether the client of this store has a request for ``create_bytes``; else it looks, and then writes."""
+        """Return whether the store's client can create an object only if it is absent; if not, ``create_bytes`` first
+        looks."""
         from fsspec.spec import AbstractFileSystem
 
         return getattr(self._fs.pipe_file, "__func__", None) is not AbstractFileSystem.pipe_file
 
     def create_bytes(self, data: bytes) -> None:
-        """Write an object only if it is absent, which the store decides. Raises ``FileExistsError`` if it is there, by
-        a request that was repeated perhaps; a store that cannot do so overwrites it, or raises an ``OSError``."""
+        """Write an object only if it is absent, which the store decides.
+
+        A store that cannot do so overwrites it, or raises an ``OSError``.
+
+        Raises:
+          FileExistsError: it is there; perhaps an earlier try of this very request has written it.
+        """
         self._ask("pipe_file", data, mode="create", raw=(OSError,))
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
         self.write_bytes(text.encode(encoding))
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing: an object store has no folders, only names with slashes."""
+        """Do nothing: an object store has no folders, only names with slashes."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Nothing, where it is not there: a request that is repeated does not tell."""
+        """Remove the object. One that is not there is no error: a repeated request may have removed it already."""
         with contextlib.suppress(FileNotFoundError):
             self._ask("rm_file")
 
@@ -169,12 +176,12 @@ class RemotePath(os.PathLike[str]):
             self._ask("rm", recursive=True)
 
     def rename(self, target: str | os.PathLike[str]) -> None:
-        """Copies and deletes: an object store has nothing better, so this is not atomic."""
+        """Copy the object, then delete it: an object store has no atomic rename."""
         self._ask("mv", os.fspath(target), recursive=True)
 
 
 class _Reader(io.RawIOBase):
-    """Reads an object from any byte on."""
+    """A file object that reads an object of the store from any byte on."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path, self._size, self._position = path, path.size, 0
@@ -210,12 +217,12 @@ class _Reader(io.RawIOBase):
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """What a client is told beside what the user has configured for it."""
+    """Return the options for a store's client beside those that the user has configured."""
     if scheme not in ("gs", "gcs"):
         return {}
     try:
         import aiohttp
-    except ImportError:  # gcsfs, which needs it, is not there either, as fsspec will say
+    except ImportError:  # then gcsfs, which needs it, is missing too, and fsspec says so
         return {}
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints a traceback for each error that it raises
     limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)

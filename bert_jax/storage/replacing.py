@@ -1,4 +1,4 @@
-"""A folder takes the place of an older one, which stays until the new one is whole."""
+"""Replaces a folder by a new one; the old one stays until the new one is whole."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Directory: TypeAlias = Callable[[str | os.PathLike[str]], AbstractContextManager
 def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty local folder that takes the place of ``path`` if the block ends well, and vanishes if it does not.
 
-    Two renames exchange the folders. What a kill between the two leaves is put back by the next call. An object store
-    has no rename: there the old folder goes first, its marker before all else.
+    Two renames exchange the folders. The next call repairs what a kill between the two left behind. An object store
+    has no rename: there the old folder is removed first, its marker before all else.
 
     Raises:
       UserError: ``path`` cannot be written, holds files of something else on an object store, or the disk is full.
@@ -51,7 +51,7 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _put_back(old: Path, place: Path) -> None:
-    """End an exchange that was cut: the old folder takes its place again, or goes if the new one is there."""
+    """Finish an exchange that was cut: the old folder is put back, or removed if the new one is in its place."""
     if old.exists() and not place.exists():
         os.replace(old, place)
     shutil.rmtree(old, ignore_errors=True)

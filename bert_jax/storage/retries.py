@@ -1,10 +1,10 @@
-"""Trouble of an object store that passes is waited out: the request is made again, at growing intervals.
+"""Waits out passing trouble of an object store: the request is repeated, at growing intervals.
 
-What the stores' clients do themselves is too little to rely on. gcsfs tries six times within about 35 s and raises
-errors that are no ``OSError``; by itself it waits for ever for a store that is silent. s3fs takes one answer 503 of
-several for lasting; and ``isdir`` and ``isfile`` of both answer False to a store that did not answer.
+The stores' own clients do too little. gcsfs tries six times within about 35 s and raises errors that are not an
+``OSError``; by default it waits for ever for a store that is silent. s3fs gives up after a few answers of status 503;
+and ``isdir`` and ``isfile`` of both answer False if the store did not answer.
 
-Here trouble is never an ``OSError``, so nobody can take it for a file that is missing or damaged.
+Trouble never leaves this module as an ``OSError``, so nobody can take it for a file that is missing or damaged.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from bert_jax.errors import PassingError, UserError
 from bert_jax.program import duration, warn
 
 T = TypeVar("T")
-SECONDS = "BERT_JAX_STORE_SECONDS"  # the variable that says how long trouble is waited out
+SECONDS = "BERT_JAX_STORE_SECONDS"  # the environment variable with the seconds for which trouble is waited out
 DEFAULT_SECONDS = 600.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds from one try to the next; each is twice the one before
 QUIET_SECONDS = 60.0  # from one line about a store to the next
-GIVEN_UP_SECONDS = 60.0  # for which nothing is asked of a store: a command that ends would wait for each last word
+GIVEN_UP_SECONDS = 60.0  # no request to a store for so long after it was given up, or an ending command waits at each
 PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # as the libraries that write to stores have it
 PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # of HTTP
-BUSY = (errno.EBUSY, errno.EREMOTEIO)  # what s3fs makes of 503, of 409 (another request is under way) and of 500
-TRANSPORTS = ("aiohttp", "requests", "urllib3")  # whatever these raise befell a request on its way
+BUSY = (errno.EBUSY, errno.EREMOTEIO)  # s3fs raises these for 503, 409 (another request is under way) and 500
+TRANSPORTS = ("aiohttp", "requests", "urllib3")  # every error of these packages is one of the network
 TRANSPORT_ERRORS = ("ConnectionError", "HTTPClientError", "ResponseParserError", "ChecksumError", "TransportError")
 LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of the disk that a copy goes to
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a store, or the network to it, did not answer: the same may go well later."""
+    """Return whether a store, or the network to it, did not answer, so that the same may go well later."""
     if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
         return True
     return any(word in str(error) for word in PASSING_WORDS)
 
 
 def _is_trouble(error: Exception) -> bool:
-    """``is_passing`` of what the client of a store has raised."""
+    """Return ``is_passing`` of an error that the client of a store has raised."""
     if (status := _status(error)) is not None:
         return status in PASSING_STATUS
     kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__]
@@ -56,7 +56,7 @@ def _is_trouble(error: Exception) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of HTTP that an error of a client was made of."""
+    """Return the HTTP status that an error of a client was made of; None if it has none."""
     answers = (getattr(one, "response", None) for one in (error, error.__cause__))  # of botocore
     statuses = [one.get("ResponseMetadata", {}).get("HTTPStatusCode") for one in answers if isinstance(one, dict)]
     for status in (getattr(error, "code", None), getattr(error, "status", None), *statuses):
@@ -67,12 +67,12 @@ def _status(error: BaseException) -> int | None:
 
 @dataclasses.dataclass
 class _Store:
-    """What is known of a store in seconds of the monotonic clock."""
+    """What is known of a store; times are in seconds of the monotonic clock."""
 
-    since: float | None = None  # it is in trouble
-    reported: float = -math.inf  # a line was said of it
-    answered: float = -math.inf  # for the last time
-    given_up: float = -math.inf  # because it had not answered any request
+    since: float | None = None  # start of its trouble; None: it answers
+    reported: float = -math.inf  # when a line about it was last printed
+    answered: float = -math.inf  # when it last answered
+    given_up: float = -math.inf  # when it was given up, not having answered any request
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -82,7 +82,7 @@ _WAITS = contextvars.ContextVar("waits", default=True)
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Requests in the block, of this thread, are made once: another time will do as well."""
+    """Make each request of this thread in the block only once, for requests that may as well fail."""
     token = _WAITS.set(False)
     try:
         yield
@@ -99,8 +99,8 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
 
     Raises:
       FileNotFoundError, FileExistsError: the store says so.
-      PassingError: it gave no answer for as long as trouble is waited out.
-      UserError: it refuses.
+      PassingError: the store did not answer for ``BERT_JAX_STORE_SECONDS``.
+      UserError: the store refuses the request.
     """
     store = _STORES.setdefault("/".join(url.split("/", 3)[:3]), _Store())
     begun, wait, reported = time.monotonic(), FIRST_WAIT, False
@@ -138,7 +138,8 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
 
 
 def _tell(store: _Store, line: str) -> bool:
-    """Whether ``line`` was said: many requests meet the same trouble, one tells of it."""
+    """Print ``line`` unless one about this store was just printed; return whether it was. Many requests fail
+    together."""
     with store.lock:
         if time.monotonic() - store.reported < QUIET_SECONDS:
             return False
@@ -148,24 +149,24 @@ def _tell(store: _Store, line: str) -> bool:
 
 
 def _explained(url: str, error: Exception, raw: tuple[type[OSError], ...]) -> Exception:
-    """What to raise for the answer of a store that will stay the same."""
+    """Return the exception to raise for an error that would stay the same."""
     if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in LOCAL:
         return error
     if isinstance(error, FileNotFoundError | FileExistsError):
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EEXIST
-        return OSError(code, os.strerror(code), url)  # of the same class
+        return OSError(code, os.strerror(code), url)  # Python makes it an error of the same class
     return UserError(
         f"{url}: the store refuses ({_said(error)}); check that the bucket is there, and your rights to it"
     )
 
 
 def _said(error: Exception) -> str:
-    """What the error says, in one line that is not long."""
+    """Return the text of an error in one short line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def _patience() -> float:
-    """Seconds for which trouble is waited out."""
+    """Return the seconds for which trouble is waited out."""
     try:
         return float(os.environ.get(SECONDS) or DEFAULT_SECONDS)
     except ValueError:

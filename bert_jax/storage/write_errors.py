@@ -1,4 +1,4 @@
-"""What a user is told of a write to a disk that failed, and what can be done about it."""
+"""Explains failed writes to a disk: what a user reads, and what can be done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMEDIES = {  # what the user can do about an error of writing to a place
     **dict.fromkeys(FULL, "free some space"),
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
     **dict.fromkeys(FEW, "raise the limit on open files (ulimit -n)"),
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "have it writable"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable"),
 }
 
 
@@ -36,12 +36,12 @@ def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
 
 
 def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
-    """What the user should know of a write that failed."""
+    """Return the message for a failed write: the path, the error, what to do."""
     return f"cannot write {target}: {error.strerror or error}; {write_advice(error)}"
 
 
 def number_of(error: BaseException) -> int | None:
-    """The ``errno`` of an error, also of one that says it in words alone, as those of C++ libraries do."""
+    """Return the ``errno`` of an error, also if only its text names it, as with errors of C++ libraries; else None."""
     if (number := getattr(error, "errno", None)) is not None:
         return int(number)
     text = str(error).lower()
@@ -49,13 +49,13 @@ def number_of(error: BaseException) -> int | None:
 
 
 def reason(error: BaseException) -> str:
-    """What an error of writing says, in a line; it has the words of its ``errno``, however long the line was."""
+    """Return a write error's text in one line; it contains the words of its ``errno``, however long the text is."""
     line, number = first_line(error), number_of(error)
     return os.strerror(number) if number and os.strerror(number) not in line else line
 
 
 def write_advice(error: BaseException) -> str:
-    """What to do about an error of writing: to free space helps only where there is none."""
+    """Return what to do about a write error. To free space is the advice only if space is what is missing."""
     code = number_of(error)
     if code in TAKEN:
         return "something else has that name: move it away or choose another place"

@@ -258,7 +258,9 @@ def test_a_second_one_that_comes_late_is_the_only_one_to_go(new_job: NewJob) -> 
     """A launcher that starts a host anew does not wait until the job has noticed that the old one is silent."""
     job, late = new_job(2), new_job(2)
     job.clients()
-    with pytest.raises(PeerLostError, match=r"a job runs whose 2 processes have all come, and this process 1 is not"):
+    with pytest.raises(
+        PeerLostError, match=r"runs a job whose 2 processes have all arrived, and this process 1 does not"
+    ):
         late.client(1)
     time.sleep(0.3)
     assert not job.stops
@@ -268,7 +270,7 @@ def test_a_second_process_0_that_comes_late(new_job: NewJob, monkeypatch: pytest
     monkeypatch.setattr(heartbeat_server, "PORT_SECONDS", 0.2)
     job = new_job(2)
     job.clients()
-    with pytest.raises(UserError, match=r"a job runs whose processes have all come; wait for it"):
+    with pytest.raises(UserError, match=r"a job runs whose processes have all arrived; wait for it"):
         new_job(2).client(0)
     time.sleep(0.3)
     assert not job.stops

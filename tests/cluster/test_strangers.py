@@ -67,7 +67,7 @@ def test_no_stranger_ends_a_job(
     said = capfd.readouterr().err
     assert "Traceback" not in said
     assert len(said.splitlines()) == 1
-    assert f" to {job.address} not of this job; the last: 127.0.0.1 " in said
+    assert f" to {job.address} from outside of this job; the last: 127.0.0.1 " in said
 
 
 def test_a_proof_is_good_once(new_job: NewJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_process_in_another_workdir_is_told_so(new_job: NewJob, tmp_path: Path
     ):
         job.client(1, workdir=tmp_path / "other")
     until(lambda: 0 in job.stops)
-    assert "have not come to 127.0.0.1:" in job.stops[0][0]
+    assert "have not arrived at 127.0.0.1:" in job.stops[0][0]
     assert "(not of this job: 127.0.0.1 sent nothing, and hung up; do all have the same --workdir" in job.stops[0][0]
     assert not (tmp_path / KEY_FILE).exists()
 

@@ -48,7 +48,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("76 2 0", BAD_INPUT, "0"),
         ("1 1 1 76 0", PEER_LOST, "0"),  # three restarts, no more
         ("0 1", DONE, "1"),
-        ("75 75 1 75 75 76 75 0", DONE, ""),  # told to go is no crash
+        ("75 75 1 75 75 76 75 0", DONE, ""),  # ended on request is not a crash
     ],
 )
 def test_what_is_started_again(

@@ -213,6 +213,6 @@ def test_advice_by_error(code, advice):
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_what_no_file_system_can_have(name):
-    with pytest.raises(UserError, match="is no path"):
+    with pytest.raises(UserError, match="is not a path"):
         files.as_path(name)
     assert files.as_path("a\udcffb").name == "a\udcffb"  # a byte that is not UTF-8, as a listing gives it

@@ -24,8 +24,8 @@ SECRET = bytes(range(64, 96))  # in place of a random key, to look for
 KNOWN_KEY = f"""
 import secrets, sys, types
 from bert_jax.cli.main import run
-from bert_jax.cluster import proof
-proof.secrets = types.SimpleNamespace(token_bytes=lambda _: {SECRET!r}, token_hex=secrets.token_hex)
+from bert_jax.cluster import job_key
+job_key.secrets = types.SimpleNamespace(token_bytes=lambda _: {SECRET!r}, token_hex=secrets.token_hex)
 sys.exit(run())
 """
 
