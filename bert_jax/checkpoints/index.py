@@ -1,4 +1,4 @@
-"""What lies in the folder ``state/`` of a saved step, and where: Orbax keeps an index (OCDBT of tensorstore)."""
+"""Reads the index that Orbax keeps of the folder ``state/`` of a saved step (OCDBT of tensorstore)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def digests(state: Path, pool: Executor) -> dict[str, str]:
 
 
 def lengths(state: Path) -> dict[str, int]:
-    """Return the bytes that each file in the local folder ``state`` must have at least, as the index says. Every call
-    leaks some memory in tensorstore (0.1.86): this is for damaged steps, not for every save.
+    """Return the least number of bytes that each file in the local folder ``state`` must have, by the index.
+
+    Every call leaks some memory in tensorstore (0.1.86), so this is for damaged steps, not for every save.
 
     Raises:
-      ValueError: the index is damaged, or not there. Of a part that is not there as a whole nothing is read.
+      ValueError: the index is damaged or missing.
     """
     needed: dict[str, int] = {}
     base = ts.KvStore.open({"driver": "file", "path": f"{state}/"}).result()
@@ -53,11 +54,12 @@ def lengths(state: Path) -> dict[str, int]:
 
 
 def size(path: Path) -> int:
-    """In bytes; -1 for a file that is not there."""
+    """Return the size of a file in bytes; -1 if it is not there."""
     return path.stat().st_size if path.is_file() else -1
 
 
 def _file_and_end(location: str) -> tuple[str, int]:
-    """``value:ocdbt.process_0/:d/4b9a:256220:3857`` -> ``ocdbt.process_0/d/4b9a`` and 260,077, where a stretch ends."""
+    """Return the file of a location and where the stretch ends in it: ``value:ocdbt.process_0/:d/4b9a:256220:3857``
+    gives ``ocdbt.process_0/d/4b9a`` and 260,077."""
     _, folder, name, start, length = location.split(":")
     return folder + name, int(start) + int(length)

@@ -1,9 +1,9 @@
-"""Whether a saved step is as it was written.
+"""Finds out whether a saved step is still as it was written.
 
-While a step is saved, the sha256 of its files go into ``SHA256SUMS`` (what Orbax itself notes of the commit, in
-``_CHECKPOINT_METADATA`` and ``commit_success.txt``, comes later, and no restore reads it), and those of its arrays into
-``ARRAYS``, by which a damaged one is named. Whoever reads a step verifies it first. Orbax would find few damages, and
-tell of each in hundreds of lines: it reads all arrays at once.
+A save writes the sha256 of the step's files into ``SHA256SUMS`` and those of its arrays into ``ARRAYS``, which names
+the damaged ones. (``_CHECKPOINT_METADATA`` and ``commit_success.txt``, Orbax's own notes of the commit, come later, and
+no restore reads them.) Every reader verifies a step first. Orbax itself would notice few damages and report each in
+hundreds of lines, because it reads all arrays at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bert_jax.storage.checksums import CHECKSUMS, damages
 
 STATE = "state"
 ARRAYS = "ARRAYS"
-THREADS = 8  # that reckon digests
+THREADS = 8  # to compute digests with
 
 
 class DamagedStepError(ValueError):
-    """A step is not as it was saved. The message names the file, and the arrays if it can."""
+    """A step differs from what was saved. The message names the file, and the arrays if it can."""
 
 
 def write_lists(folder: str | os.PathLike[str]) -> None:
@@ -39,7 +39,7 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
         found = pool.map(lambda name: files.sha256(step / name), names)
         digests = dict(zip(names, found, strict=True))
         if not files.is_remote(step):
-            with contextlib.suppress(ValueError):  # an index of another form: then no array will be named
+            with contextlib.suppress(ValueError):  # an index of another form: then no array can be named
                 arrays = index.digests(Path(step) / STATE, pool)
     if arrays:
         (step / ARRAYS).write_text(files.listing(arrays))
@@ -48,14 +48,15 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
 
 
 def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
-    """Return whether a step is as it was saved: False if it has no list, as those that older versions have saved. Of
-    these the lengths of the files are checked, not what is in them.
+    """Return whether a step is verified: False if it has no list, as a step that an older version saved.
+
+    Without a list only the lengths of the files are checked, not their contents.
 
     Args:
-      share: (i, n) reads every n-th file alone, from the i-th.
+      share: (i, n) reads only every n-th file, starting with file i.
 
     Raises:
-      DamagedStepError: it is not.
+      DamagedStepError: the step differs from what was saved.
       OSError: a store does not answer.
     """
     for finding in findings(folder, share):
@@ -64,7 +65,7 @@ def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) 
 
 
 def is_listed(folder: str | os.PathLike[str]) -> bool:
-    """Whether a step can be verified."""
+    """Return whether a step has a list to verify it by."""
     return _list(files.as_path(folder)) is not None
 
 
@@ -79,14 +80,15 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
 
 
 def damaged_arrays(step: epath.Path, name: str) -> list[str]:
-    """The arrays of a step whose file ``name`` is damaged that are not as they were saved, if the rest of it tells."""
+    """Return the names of the arrays that are damaged with the file ``name`` of a step, as far as the rest of it
+    tells."""
     if files.is_remote(step) or not name.startswith(f"{STATE}/"):
         return []
     try:
         wanted = files.listed((step / ARRAYS).read_text())
         with ThreadPoolExecutor(THREADS) as pool:
             found = index.digests(Path(step) / STATE, pool)
-    except (OSError, ValueError):  # of an older version, or the index itself is damaged
+    except (OSError, ValueError):  # the step is of an older version, or its index is damaged
         return []
     return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted.get(key, digest)})
 
@@ -96,18 +98,19 @@ def _arrays_clause(arrays: list[str]) -> str:
 
 
 def _list(step: epath.Path) -> str | None:
-    """The list of all files of an upload, else that of the step, else None."""
+    """Return the list of all files of an upload, else that of the step; None if there is neither."""
     return next((name for name in (files.MARKER, CHECKSUMS) if (step / name).exists()), None)
 
 
 def _of_items(step: epath.Path) -> list[str]:
-    """Names of all files in the folders of a step, where its items lie. Hidden ones are of the file system."""
+    """Return the names of all files in the folders of a step, where its items are, without the file system's hidden
+    ones."""
     names = (name for name in files.below(step) if "/" in name)
     return [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
 
 
 def _cut_short(step: Path) -> Iterator[str]:
-    """Yield each file of a step without a list that is not there, or not as long as it has to be."""
+    """Yield each file of a step without a list that is missing or shorter than it has to be."""
     for name in ("facts/metadata", f"{STATE}/_METADATA"):
         try:
             json.loads((step / name).read_bytes())
@@ -118,9 +121,9 @@ def _cut_short(step: Path) -> Iterator[str]:
     needed: dict[str, int] = {}
     try:
         needed = index.lengths(step / STATE)
-    except ValueError as error:  # what tensorstore raises for an index that is damaged or not there
+    except ValueError as error:  # tensorstore's error for an index that is damaged or missing
         yield f"the index of the arrays in {STATE}/ is damaged: {str(error).partition('[')[0].strip()[:120]}"
     for name, length in sorted(needed.items()):
         found = index.size(step / STATE / name)
         if found < length:
-            yield f"{STATE}/{name} has {found:,} of {length:,} bytes" if found >= 0 else f"no {STATE}/{name}"
+            yield f"{STATE}/{name} has {found:,} of {length:,} bytes" if found >= 0 else f"{STATE}/{name} is missing"

@@ -1,4 +1,4 @@
-"""Reads a saved tree, leaf by leaf name, into a state that may have gained leaves since it was saved."""
+"""Reads a saved tree into a state, matching leaves by name; the state may have gained leaves since the save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-# The fresh values of the leaves of these names. Raises ``ValueError`` for one that must not start fresh.
+# Returns the fresh values of the leaves of these names. Raises ``ValueError`` for one that must not start fresh.
 Fresh: TypeAlias = Callable[[list[str]], Mapping[str, Any]]
 
 
@@ -29,7 +29,7 @@ def none_fresh(names: list[str]) -> Mapping[str, Any]:
 
 
 def listed(names: list[str]) -> str:
-    """Return ``names`` as a phrase that names three at most."""
+    """Return a phrase that lists at most three of ``names``."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -41,8 +41,8 @@ def read_tree(folder: epath.Path, shapes: Any, fresh: Fresh, options: ocp.option
       fresh: makes the leaves that the saved tree lacks.
 
     Raises:
-      ValueError: the saved tree has a leaf that ``shapes`` lacks, or one of another shape, or lacks one that must not
-        start fresh. Also whatever Orbax raises for a damaged file.
+      ValueError: the saved tree has a leaf that ``shapes`` lacks, or one of another shape; or it lacks one that must
+        not start fresh. Orbax's own errors for a damaged file pass through.
     """
     checkpointer = ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options

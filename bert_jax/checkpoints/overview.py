@@ -1,4 +1,5 @@
-"""What lies in a workdir of checkpoints: of the run, of its best evaluation, of what is not trained, set aside."""
+"""Lists all saved steps of a workdir: those of the run, of its best evaluation, of frozen parts, and those set
+aside."""
 
 from __future__ import annotations
 
@@ -17,19 +18,19 @@ SET_ASIDE = re.compile(r"damaged-step-(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class SavedStep:
-    """A step in a workdir."""
+    """A saved step of a workdir."""
 
-    name: str  # of its folder, within the workdir
+    name: str  # path of its folder within the workdir
     folder: epath.Path
     step: int
     size: int  # bytes
     time: float | None  # when it was saved, in seconds of the epoch, if that can be read
-    listed: bool  # has a list of sha256
-    set_aside: bool  # was found to be damaged
+    listed: bool  # whether it has a list of sha256
+    set_aside: bool  # whether it was found to be damaged
 
 
 def overview(workdir: str) -> list[SavedStep]:
-    """Return all steps below ``workdir`` that were written whole, by folder and number; those set aside come last."""
+    """Return all whole steps below ``workdir``, by folder and number; those set aside come last."""
     root, found = files.as_path(workdir), []
     entries = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     homes = [root / "checkpoints", *(entry / "checkpoints" for entry in sorted(entries, key=lambda entry: entry.name))]

@@ -1,4 +1,4 @@
-"""Checkpoints on an object store: each step is written on this machine first, then uploaded whole, the marker last."""
+"""Saves checkpoints on an object store: each step is first written on this machine, then uploaded whole."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bert_jax.storage import files, write_errors
 from bert_jax.storage.checksums import CHECKSUMS
 
 ORBAX_MARK = "commit_success.txt"  # what Orbax writes last
-MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # any of them alone says that a step is whole: one may be lost
+MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # each of them alone shows that a step is whole: one may be lost
 
 
 class RemoteSteps:
     """Uploads steps from the folder ``local`` to ``remote`` in the background, and prunes the old ones there.
 
     Args:
-      keep: which of the steps stay, given all of them in ascending order.
+      keep: returns the steps to keep, given all of them in ascending order.
     """
 
     def __init__(self, remote: str | os.PathLike[str], keep: Callable[[list[int]], list[int]]):
         self._remote, self._keep = files.as_path(remote), keep
         self.local = files.cache_directory() / "checkpoints" / sha256(os.fspath(remote).encode()).hexdigest()[:16]
-        shutil.rmtree(self.local, ignore_errors=True)  # the store is the truth: a step that is not there is lost
+        shutil.rmtree(self.local, ignore_errors=True)  # only the store counts: a step that is not there is lost
         self.local.mkdir(parents=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload-checkpoint")
         self._pending: Future[None] | None = None
@@ -46,7 +46,7 @@ class RemoteSteps:
             files.remove(self._remote / str(old))
 
     def wait(self) -> None:
-        """Until the upload under way, if any, has ended; raises what it raised."""
+        """Wait for the upload under way, if any; raise the error that ended it."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -57,7 +57,7 @@ class RemoteSteps:
 
 
 def whole_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """Steps in ``folder`` that were written whole, ascending."""
+    """Return the whole steps in ``folder``, ascending."""
     path = files.as_path(folder)
     if not path.is_dir():
         return []
@@ -70,13 +70,13 @@ def _is_whole(step: epath.Path) -> bool:
 
 @contextlib.contextmanager
 def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
-    """Yield the folder of a step where Orbax reads it: of one on an object store a copy while the block lasts.
+    """Yield a folder where Orbax can read the step: for one on an object store a copy, while the block lasts.
 
     Args:
-      copied: also from ``gs://``, which Orbax can read itself.
+      copied: whether to copy also from ``gs://``, which Orbax can read itself.
 
     Raises:
-      UserError: there is no room for the copy.
+      UserError: the disk is too full for the copy.
     """
     path = files.as_path(step)
     if not files.is_remote(path) or (os.fspath(path).startswith("gs://") and not copied):

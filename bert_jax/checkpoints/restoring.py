@@ -1,4 +1,4 @@
-"""Saved steps are read back: verified before anything of them is believed."""
+"""Reads saved steps; each is verified before anything of it is used."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from bert_jax.program import warn
 from bert_jax.storage import files, write_errors
 from bert_jax.storage.retries import is_passing
 
-BEST = "best"  # a workdir within the workdir: the parameters of the best evaluation
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # as JAX and tensorstore say that there is too little of something
+BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # JAX and tensorstore use this word if memory or the like is short
 UNVERIFIED = "is unverified: it has no list of sha256, as those that older versions have saved"
 T = TypeVar("T")
 
 
 def steps_folder(workdir: str) -> epath.Path:
-    """Where the steps lie; Orbax takes absolute paths only."""
+    """Return the folder of the steps as an absolute path, which Orbax requires."""
     local = os.path.abspath(os.path.expanduser(workdir))
     return files.as_path(workdir if files.is_remote(workdir) else local) / "checkpoints"
 
 
 def saved_steps(workdir: str) -> list[int]:
-    """Steps that were written whole, ascending."""
+    """Return the steps that were written whole, ascending."""
     return whole_steps(steps_folder(workdir))
 
 
@@ -45,7 +45,7 @@ def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
 
 
 def is_verified(workdir: str, step: int) -> bool:
-    """Whether a step is known to be as it was saved."""
+    """Return whether a step has a list of sha256 and agrees with it."""
     try:
         return check_step(steps_folder(workdir) / str(step))
     except (DamagedStepError, OSError):
@@ -55,13 +55,13 @@ def is_verified(workdir: str, step: int) -> bool:
 def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh) -> Any | None:
     """Return the newest step that is whole, placed as ``shapes`` says; None if nothing was saved yet.
 
-    Leaves that a step of an earlier version lacks are those that ``fresh`` makes; without it they are an error.
-    Steps that are damaged are set aside once an older one is restored. If there is none, nothing is touched: where a
-    step has no list of sha256, the fault may lie elsewhere. Several processes verify a part of the files each.
+    Leaves that a step of an earlier version lacks are made by ``fresh``; without it they are an error. Damaged steps
+    are set aside once an older one is restored. If there is no older one, nothing is touched: where a step has no list
+    of sha256, the fault may lie elsewhere. With several processes each verifies a part of the files.
 
     Raises:
       PassingError: the store does not answer.
-      UserError: there are steps, and none is whole; or one is, but cannot be restored here.
+      UserError: there are steps, but none is whole; or one is, but cannot be restored here.
     """
     folder, damaged = steps_folder(workdir), dict[int, str]()
     for step in _agreed_steps(workdir):
@@ -92,7 +92,7 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
 
 
 def _agreed_steps(workdir: str) -> list[int]:
-    """Saved steps as process 0 sees them, the newest first."""
+    """Return the saved steps as process 0 sees them, the newest first."""
     steps = sorted(saved_steps(workdir), reverse=True)
     number = distributed.agreed(len(steps))
     return [distributed.agreed(step) for step in [*steps, *[0] * number][:number]]
@@ -109,14 +109,14 @@ def _set_aside(folder: epath.Path, step: int) -> epath.Path:
 
 
 def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bool = False) -> tuple[T, bool]:
-    """What ``read`` makes of the folder of a step that is as it was saved, and whether that is known.
+    """Return what ``read`` makes of the folder of a step, and whether the step is known to be as it was saved.
 
     Args:
-      together: all processes do the same now.
+      together: whether all processes call this now.
 
     Raises:
-      DamagedStepError: the step is not as it was saved, or has no list and cannot be read.
-      Exception: what ``read`` raises otherwise: it is not the step's fault.
+      DamagedStepError: the step differs from what was saved, or has no list and cannot be read.
+      Exception: any other error of ``read``, for which the step is not to blame.
     """
     path, several = steps_folder(workdir) / str(step), together and jax.process_count() > 1
     with readable(path, copied=not several) as folder:
@@ -124,15 +124,15 @@ def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bo
         verified = check_step(folder, (jax.process_index(), jax.process_count()) if shared else (0, 1))
         try:
             return read(epath.Path(folder)), verified
-        except Exception as error:  # whatever a damaged file makes a library raise
+        except Exception as error:  # a damaged file can make a library raise anything
             if verified or is_passing(error) or _of_machine(error):
                 raise
             raise DamagedStepError(first_line(error)) from error
 
 
 def _of_machine(error: BaseException) -> BaseException | None:
-    """The error of memory, of a device or of open files that ``error`` is, or was raised for: libraries wrap what they
-    meet."""
+    """Return the error of memory, of a device or of open files in the chain of ``error``'s causes: libraries wrap
+    them."""
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop()
@@ -145,12 +145,13 @@ def _of_machine(error: BaseException) -> BaseException | None:
 
 
 def _of_files(error: BaseException) -> bool:
-    """Whether nothing is wrong but that too many files are open."""
+    """Return whether the only trouble is that too many files are open."""
     return write_errors.number_of(error) in write_errors.FEW
 
 
 def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
-    """What to say where a step cannot be restored for another reason than damage; None: the error says it itself."""
+    """Return the error to raise if a step cannot be restored for another reason than damage; None: raise ``error``
+    itself."""
     if isinstance(error, PassingError):
         return None
     if is_passing(error):
@@ -183,9 +184,9 @@ def _bytes_per_device(shapes: Any) -> int:
 
 
 def read_step(workdir: str, step: int, shapes: Any, fresh: Fresh = none_fresh) -> Any:
-    """The state saved at ``step``, placed as ``shapes`` says; leaves that it lacks are those that ``fresh`` makes.
+    """Return the state saved at ``step``, placed as ``shapes`` says; ``fresh`` makes the leaves that the step lacks.
 
-    Raises ``DamagedStepError``, or whatever Orbax raises, here alone: no process waits for another.
+    Raises ``DamagedStepError``, or any error of Orbax, on this process only: no process waits for another.
     """
     return _read(workdir, step, lambda path: _state(path, shapes, fresh))[0]
 
@@ -195,19 +196,19 @@ def _state(step: epath.Path, shapes: Any, fresh: Fresh) -> Any:
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:
-    """This process reads, whether or not there are others."""
+    """Return options by which this process reads alone, whether or not there are others."""
     own = jax.process_index()
     return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix="alone")
 
 
 def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
-    """Parameters alone, as numpy, of the newest step (or ``step``): what exports and new runs start from.
+    """Return the parameters alone, as numpy, of the newest step (or ``step``): exports and new runs start from them.
 
     Returns:
       (params, facts saved with them, step).
 
     Raises:
-      UserError: there is no whole checkpoint, not that one, or it is damaged.
+      UserError: there is no whole checkpoint, or no such step, or it is damaged.
     """
     steps = saved_steps(workdir)
     if not steps and not files.as_path(workdir).exists():
@@ -230,7 +231,7 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
 
 
 def _advice(workdir: str, step: int) -> str:
-    """Which steps of the run to choose in place of one that cannot be read."""
+    """Return advice on which steps of the run to choose in place of one that cannot be read."""
     run = os.path.dirname(workdir) if PurePath(workdir).name == BEST else workdir
     others = [s for s in saved_steps(run) if (run, s) != (workdir, step)]
     if verified := [s for s in others if is_verified(run, s)]:
@@ -242,7 +243,7 @@ def _advice(workdir: str, step: int) -> str:
 
 
 def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
-    """(params as numpy, facts) of a step's folder. Raises whatever Orbax raises."""
+    """Return (params as numpy, facts) of a step's folder. Raises any error of Orbax."""
     alone = _alone()
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)

@@ -1,7 +1,7 @@
-"""Steps are saved in the background, each with the list of sha256 by which it is verified when it is read.
+"""Saves steps in the background, each with the list of sha256 by which readers verify it.
 
-A step folder appears by a rename once it is whole (on an object store: by its marker), so a run that is killed in a
-save goes on from the step before.
+A step folder appears by a rename once it is whole (on an object store: by its marker). So a run that is killed during
+a save resumes from the step before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bert_jax.storage.retries import is_passing
 class CheckpointConfig:
     every_steps: int = 1000
     keep: int = 3  # newest steps kept
-    keep_every_steps: int | None = None  # these are kept for ever, beside the newest
+    keep_every_steps: int | None = None  # multiples of this are kept for ever, beside the newest
 
     def __post_init__(self) -> None:
         names = ("every_steps", "keep")
@@ -51,17 +51,18 @@ class CheckpointConfig:
 
 class _Manager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
-        """JAX compares the last question of any process with the one it has agreed on, and ``Termination`` counts its
-        questions: one that Orbax asked between them, with the number of a step, would lose a SIGTERM."""
+        """Do not ask JAX. It compares the last question of any process with the one it has agreed on, and
+        ``Termination`` counts its questions: a question of Orbax between them, with the number of a step, would lose a
+        SIGTERM."""
         del step
         return False
 
 
 class Checkpoints:
-    """Asynchronous saves into ``workdir/checkpoints``. Opened after a restore, which may set steps aside.
+    """Saves asynchronously into ``workdir/checkpoints``. Open it after a restore, which may set steps aside.
 
-    On an object store one process writes each step on its machine first and uploads it whole; several processes write
-    together, which Orbax does on ``gs://`` alone.
+    On an object store a single process writes each step on its machine first and uploads it whole. Several processes
+    write together, which Orbax can do on ``gs://`` only.
     """
 
     def __init__(self, workdir: str, config: CheckpointConfig):
@@ -76,23 +77,23 @@ class Checkpoints:
                 "mount; choose such a --workdir"
             )
         self._directory = epath.Path(self._store.local if self._store else self._steps)
-        self._saving = 0  # the step that is being saved
+        self._saving = 0  # the step being saved
         options = ocp.CheckpointManagerOptions(
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps,
             cleanup_tmp_directories=True,
             create=True,
-            lightweight_initialize=True,  # else it reads notes of the steps that are there, whole or damaged
+            lightweight_initialize=True,  # else it reads metadata of all steps that are there, also damaged ones
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
         self._manager = _Manager(self._directory, options=options)
 
     def save(self, state: Any, facts: Mapping[str, Any]) -> None:
-        """Begin to save; returns once the state may be donated. An error of the save before this one is raised here."""
+        """Begin to save; return once the state may be donated. An error of the save before this one is raised here."""
         self.save_tree(int(state.step), state, facts)
 
     def save_tree(self, step: int, tree: Any, facts: Mapping[str, Any]) -> None:
-        """``save`` of any tree as ``step``."""
+        """Save any tree as ``step``; see ``save``."""
         with self._explained():
             self.wait()
             self._check_space(sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
@@ -104,12 +105,12 @@ class Checkpoints:
                 self._store.upload(step, self._manager.wait_until_finished)
 
     def _write_lists(self) -> None:
-        """On the first process, in the background: all is written, and the step is about to be whole."""
+        """Write the lists of a step that is about to be whole; runs on the first process, in the background."""
         unfinished = self._directory / f"{self._saving}{ocp.path.atomicity.TMP_DIR_SUFFIX}"
         write_lists(unfinished if unfinished.exists() else self._directory / str(self._saving))  # gs:// has no rename
 
     def wait(self) -> None:
-        """Until every save has ended, well or with an error."""
+        """Wait until every save has ended. Raises the error of a save that failed."""
         with self._explained():
             self._manager.wait_until_finished()
             if self._store:
@@ -117,8 +118,8 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:
-        """Let a save that has begun end before an error of something else ends the process; of several processes, who
-        may be lost, none waits for the others."""
+        """Let a save that has begun finish before an error of something else ends the process. With several processes
+        no one waits: one of them may be lost."""
         try:
             yield
         except Exception:
@@ -128,7 +129,8 @@ class Checkpoints:
             raise
 
     def _check_space(self, needed: int) -> None:
-        """Before a byte is written: of a disk that fills in a save, the libraries tell in hundreds of lines."""
+        """Check the free space before a byte is written: if a disk fills up during a save, libraries print hundreds of
+        lines."""
         if files.is_remote(self._directory):
             return
         free = shutil.disk_usage(self._directory).free
@@ -141,7 +143,7 @@ class Checkpoints:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             if isinstance(error, jax.errors.JaxRuntimeError):
-                raise  # of devices or other processes, not of the disk
+                raise  # an error of devices or other processes, not of the disk
             if is_passing(error):
                 raise PassingError(
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
@@ -161,8 +163,8 @@ class Checkpoints:
 
 @functools.cache
 def _drop_late_writes() -> None:
-    """Have the writes of a save that has failed end in silence. Nobody waits for them any more, and TensorStore would
-    print a traceback for each."""
+    """Silence the writes that still run after a save has failed: nobody waits for them, and TensorStore would print a
+    traceback for each."""
     hook = sys.unraisablehook
 
     def hear(args: Any) -> None:
@@ -173,15 +175,15 @@ def _drop_late_writes() -> None:
 
 
 def _meet(*, key: str, timeout_ms: int) -> None:
-    """Where Orbax has the processes of a save wait for each other. A process whose save has failed comes here with the
-    error on its hands, while the others wait elsewhere: it has to tell, not to wait."""
+    """Let the processes of a save wait for each other; Orbax calls this. A process whose save has failed must not wait
+    here: the others wait elsewhere, and it has to tell them."""
     if (error := sys.exc_info()[1]) is not None:
         raise error
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
 def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
-    """A checkpoint of step 0 that holds parameters alone, for ``read_params``."""
+    """Save parameters alone as a checkpoint of step 0, for ``read_params``."""
     checkpoints = Checkpoints(workdir, CheckpointConfig())
     checkpoints.save_tree(0, {"params": params}, facts)
     checkpoints.wait()
@@ -189,9 +191,10 @@ def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
 
 
 def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
-    """Parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this one."""
+    """Save parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this
+    one."""
     folder = os.path.join(workdir, BEST)
-    drop_after(folder, step - 1)  # of a run that was cut back
+    drop_after(folder, step - 1)  # steps of a run that was cut back
     distributed.wait(f"best at step {step}")
     checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
     checkpoints.save_tree(step, {"params": params}, facts)
@@ -200,7 +203,8 @@ def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) ->
 
 
 def drop_after(workdir: str, step: int) -> None:
-    """Remove the steps saved after ``step``, the newest first. Of several processes the first does; none may save."""
+    """Remove the steps saved after ``step``, the newest first. Only the first process does; no save may be under
+    way."""
     if distributed.is_first():
         for later in sorted((found for found in saved_steps(workdir) if found > step), reverse=True):
             files.remove(steps_folder(workdir) / str(later))
