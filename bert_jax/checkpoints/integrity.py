@@ -115,7 +115,7 @@ def _cut_short(step: Path) -> Iterator[str]:
         try:
             json.loads((step / name).read_bytes())
         except FileNotFoundError:
-            yield f"no {name}"
+            yield f"{name} is missing"
         except ValueError:
             yield f"{name} is not JSON"
     needed: dict[str, int] = {}

@@ -1,1 +1,2 @@
-"""What a job will need and take, before it costs: the train step compiled for a machine that is not there."""
+"""Plans what a job needs and takes before it costs money: the train step is compiled for a machine that is not
+there."""

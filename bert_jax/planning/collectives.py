@@ -1,4 +1,4 @@
-"""Communication of a program: its kind, its bytes, the mesh axes and links it rides, and how long it takes."""
+"""The communication of a program: its kind, its bytes, the mesh axes and links that it uses, and how long it takes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Groups = np.ndarray  # [groups, members] of partition numbers
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One operation, run once.
+    """One collective operation, run once.
 
     Attributes:
       axes: names of the mesh axes along which the members of a group differ; ("?",) where they fit no axes.
-      bytes: of the whole array: what a device ends with (all-gather), what all hold together (all-to-all), or what each
-        begins with (the others).
-      seconds: by the bandwidth of the links and the least time of a hop.
+      bytes: of the whole array: what a device has at the end (all-gather), what all hold together (all-to-all), or what
+        each has at the beginning (the others).
+      seconds: by the bandwidth of the links, but at least the time of the hops.
     """
 
     kind: str
@@ -41,10 +41,10 @@ class Fabric:
     """Devices as a mesh, and what connects them.
 
     Attributes:
-      shape: sizes of the axes ``names``; the number of a partition counts through them, the last fastest.
-      places: [devices, 1 + dimensions] of each partition: its slice, then its place in the torus. None: every device
+      shape: sizes of the axes ``names``; partition numbers count through them, the last axis fastest.
+      places: [devices, 1 + dimensions] for each partition: its slice, then its place in the torus. None: every device
         reaches every other equally.
-      extent: length of the torus by dimension.
+      extent: length of the torus in each dimension.
     """
 
     names: tuple[str, ...]
@@ -52,10 +52,10 @@ class Fabric:
     chip: Chip
     places: np.ndarray | None = None
     extent: tuple[int, ...] = ()
-    per_host: int = 0  # where ``places`` is None: devices that share a host; 0: all
+    per_host: int = 0  # if ``places`` is None: devices of one host; 0: all
 
     def axes(self, groups: Groups, whole: bool = True) -> tuple[str, ...]:
-        """Those along which the members of each group differ; all of an axis, if groups are to be ``whole``."""
+        """Return the axes along which members of a group differ; ("?",) if ``whole`` and a group lacks some of them."""
         where = np.stack(np.unravel_index(groups, self.shape), axis=-1)  # [G, M, axes]
         varies = (where != where[:, :1]).any(axis=(0, 1))
         full = math.prod(n for n, v in zip(self.shape, varies, strict=True) if v)
@@ -64,9 +64,9 @@ class Fabric:
         return tuple(name for name, v in zip(self.names, varies, strict=True) if v)
 
     def rates(self, group: np.ndarray) -> tuple[float, int]:
-        """(bytes a second that reach one member from the others, hops to the farthest).
+        """Return (bytes a second that reach one member from the others, hops to the farthest member).
 
-        Members on one host share what crosses the network: the sum or the copy of their rows does it once.
+        Members on one host share what crosses the network: the sum or the copy of their rows crosses it once.
         """
         if self.places is None:
             hosts = 1 if not self.per_host else len(np.unique(group // self.per_host))
@@ -85,14 +85,14 @@ class Fabric:
         return max(bandwidth, self.chip.link_bandwidth), max(hops, 1)
 
     def _closes(self, length: int) -> bool:
-        """Whether the links of a whole axis make a ring. In three dimensions optical switches close it, which only
-        whole cubes of 4 x 4 x 4 have (jax-ml/scaling-book, tpus.md, "TPU Networking")."""
+        """Return whether the links of a whole axis make a ring. In three dimensions optical switches close it, which
+        only whole cubes of 4 x 4 x 4 have (jax-ml/scaling-book, tpus.md, "TPU Networking")."""
         axes = self.extent if self.chip.dimensions == 3 else (length,)
         return all(n % self.chip.torus == 0 for n in axes)
 
 
 def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
-    """Of a ``jax.sharding.Mesh``."""
+    """Return the ``Fabric`` of a ``jax.sharding.Mesh``."""
     devices = list(mesh.devices.flat)
     shape = tuple(mesh.devices.shape)
     if not all(hasattr(device, "coords") for device in devices):
@@ -103,7 +103,7 @@ def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
 
 
 def within(module: Module, computation: Computation, instruction: Instruction) -> list[tuple[Computation, Instruction]]:
-    """The collectives that an instruction is, or that its fusion or asynchronous start holds."""
+    """Return the collectives that an instruction is, or that its fusion or asynchronous start contains."""
     if instruction.opcode.removesuffix("-start") in KINDS:
         return [(computation, instruction)]
     called = module.called(instruction) if instruction.opcode in ("fusion", "async-start") else None
@@ -113,9 +113,9 @@ def within(module: Module, computation: Computation, instruction: Instruction) -
 
 
 def measured(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
-    """A collective instruction on a mesh."""
+    """Return the ``Collective`` of an instruction on a mesh."""
     kind = instruction.opcode.removesuffix("-start")
-    if computation.name.startswith("all-reduce-scatter"):  # a TPU's fusion of an all-reduce and the slice of it
+    if computation.name.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce and the slice of its result
         kind = "reduce-scatter"
     sent = sum(a.bytes for name in instruction.operands for a in _shape(computation, name))
     groups = replica_groups(instruction, math.prod(on.shape))
@@ -128,9 +128,10 @@ def measured(computation: Computation, instruction: Instruction, on: Fabric) -> 
 
 
 def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, all_to_all: float = 0.25) -> float:
-    """Seconds, as the scaling book has it (sharding.md; gpus.md for switches): an all-gather or reduce-scatter of V
-    bytes takes V / W, an all-reduce twice that, an all-to-all a quarter on a torus and one over the members behind a
-    switch; never less than the hops take. ``bandwidth``: W, of all that reaches a device."""
+    """Return the seconds of a collective (jax-ml/scaling-book: sharding.md; gpus.md for switches).
+
+    An all-gather or reduce-scatter of V bytes takes V / W, an all-reduce 2 V / W, an all-to-all V / 4 W on a torus and
+    V / (members W) behind a switch; never less than the hops take. W is ``bandwidth``: of all that reaches a device."""
     if members <= 1:
         return 0.0
     if kind == "collective-permute":
@@ -141,8 +142,8 @@ def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, a
 
 
 def replica_groups(instruction: Instruction, devices: int) -> Groups:
-    """Of any of the forms ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)``, ``mesh['a'=2,'b'=2] {'a'}``; of a permutation, its
-    pairs."""
+    """Return the groups of an instruction, written as ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)`` or
+    ``mesh['a'=2,'b'=2] {'a'}``; for a permutation, its pairs."""
     text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
     if text.startswith("["):
         return _iota(text).reshape(_numbers(text[: text.index("]")]))
@@ -164,7 +165,7 @@ def _of_mesh(attributes: str) -> Groups:
 
 
 def _iota(text: str) -> np.ndarray:
-    """``[..]<=[2,2]T(1,0)``: the numbers 0, 1, ... in the second shape, transposed and read in order."""
+    """Return the array that ``[..]<=[2,2]T(1,0)`` writes: 0, 1, ... in the second shape, transposed, read in order."""
     shape = _numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
     order = re.search(r"T\(([\d,]+)\)", text)
     numbers = np.arange(math.prod(shape)).reshape(shape)
@@ -192,8 +193,9 @@ class CollectiveTotal:
 
 
 def table(found: Sequence[tuple[Collective, float]]) -> list[CollectiveTotal]:
-    """Collectives, each with how often it runs in a step, by kind and axes; the most bytes first. Groups of one device,
-    which send nothing, are left out."""
+    """Return the totals of collectives, given each with how often it runs in a step; the most bytes first.
+
+    Groups of one device, which send nothing, are left out."""
     key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
     rows = []
     for (kind, axes), group in itertools.groupby(sorted(found, key=key), key):

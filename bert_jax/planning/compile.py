@@ -1,4 +1,4 @@
-"""The very train step of a run, compiled for devices that need not exist, from shapes alone."""
+"""Compiles the very train step of a run, from shapes alone, for devices that need not exist."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on each device while a step runs. The new state lies where the old one lay.
+    """Bytes on each device while a step runs. The new state takes the place of the old one.
 
     Attributes:
-      temporaries: activations, gradients and whatever else lives within a step; the compiler reuses their space.
+      temporaries: activations, gradients and everything else that lives only within a step; the compiler reuses their
+        space.
       padding: what the layout of the arguments adds to the bytes of their numbers.
-      outputs: of results that lie not where an argument lay.
+      outputs: results that do not take the place of an argument.
     """
 
     parameters: int
@@ -41,7 +42,7 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """What stays from step to step."""
+        """Return the bytes that stay from step to step."""
         return self.parameters + self.optimizer + self.frozen
 
     @property
@@ -51,11 +52,11 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A phase's step.
+    """The compiled step of a phase.
 
     Attributes:
-      text: the optimized program; "" where the compiler gave up for want of memory.
-      refused_bytes: what it said it would have needed then.
+      text: the optimized program; "" if the compiler gave up for lack of memory.
+      refused_bytes: the bytes that it said it would have needed then.
       flops, bytes: the compiler's own analysis; it counts the body of a loop once.
     """
 
@@ -112,7 +113,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
 
 
 def measured(known: Memory, stats: Any) -> Memory:
-    """With what the compiler says it needs; where it says nothing (None), with what is known."""
+    """Return ``known`` with what the compiler says that it needs; unchanged if it says nothing (None)."""
     if stats is None:
         return known
     arguments = known.state + known.batch
@@ -126,7 +127,7 @@ def measured(known: Memory, stats: Any) -> Memory:
 
 
 def bytes_of(tree: Any) -> int:
-    """Of the part of abstract arrays that one device holds."""
+    """Return the bytes of abstract arrays that one device holds."""
     return sum(
         int(leaf.dtype.itemsize) * _size(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree)
     )
@@ -140,10 +141,10 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def out_of_memory(message: str, arguments: int = 0) -> int | None:
-    """Bytes that a compiler needed in vain, or None if it failed for another reason; 1 where it says no figure.
+    """Return the bytes that a compiler needed in vain, 1 if it gives no figure; None if it failed for another reason.
 
     Args:
-      arguments: what it counts apart, where it speaks of temporaries.
+      arguments: bytes of the arguments, which the compiler does not count in its figure of temporaries.
     """
     if "RESOURCE_EXHAUSTED" not in message and "out of memory" not in message.lower():
         return None

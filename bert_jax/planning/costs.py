@@ -1,4 +1,4 @@
-"""What an instruction of an optimized program costs: products, elementwise work, bytes of main memory."""
+"""The cost of an instruction of an optimized program: products, elementwise work, bytes of main memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _ELEMENTWISE = """add subtract multiply divide power maximum minimum and or xor 
 round-nearest-even round-nearest-afz exponential exponential-minus-one log log-plus-one sqrt rsqrt cbrt tanh erf
 logistic sine cosine tan atan2 compare select clamp convert shift-left shift-right-logical shift-right-arithmetic
 remainder popcnt is-finite"""
-FREE = frozenset(_FREE.split())  # nothing is computed or moved
-ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # an operation an element of the output; others (broadcast) only move
+FREE = frozenset(_FREE.split())  # these compute and move nothing
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # one operation per output element; others, such as broadcast, only move
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one run of an instruction on one device.
+    """The cost of one run of an instruction on one device.
 
     Attributes:
       products: FLOPs of matrix products, by dtype of their operands ("bf16", "f32").
       elementwise: operations on single elements.
-      bytes: read from and written to the main memory.
+      bytes: bytes read from and written to the main memory.
     """
 
     products: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -52,7 +52,8 @@ class Cost:
 
 
 def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    """Of an instruction that is no loop and no collective. Work inside a fusion counts, traffic at its border alone."""
+    """Return the cost of an instruction that is neither a loop nor a collective. Of a fusion all work counts, but only
+    the memory traffic at its border."""
     if instruction.opcode in FREE:
         return Cost()
     work = _work(module, computation, instruction)
@@ -89,8 +90,8 @@ def _dot(instruction: Instruction, left: Array, right: Array) -> float:
 
 
 def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
-    """A TPU writes every matrix product as one. Positions of the window on padding or between dilated elements do not
-    count, as in XLA's own analysis."""
+    """Return the FLOPs of a convolution; a TPU writes every matrix product as one. As in XLA's own analysis, positions
+    of the window on padding or between dilated elements do not count."""
     inputs, kernel, outputs = re.split(r"_|->", instruction.attribute("dim_labels"))
     window = _window(instruction.attribute("window"), sum(c.isdigit() for c in inputs))
     flops = 2.0 * instruction.arrays[0].size * right.dims[kernel.index("i")]
@@ -102,7 +103,7 @@ def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
 
 
 def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
-    """(stride, low padding, dilation of the input, of the kernel) by axis."""
+    """Return (stride, low padding, dilation of the input, dilation of the kernel) for each axis."""
 
     def read(name: str, default: int) -> list[int]:
         match = re.search(rf"\b{name}=([\dx_\-]+)", text)
@@ -116,7 +117,7 @@ def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
 
 @functools.cache
 def _valid(length: int, kernel: int, output: int, stride: int, pad: int, dilate: int, kernel_dilate: int) -> int:
-    """Pairs of an output position and a kernel position that meet an element of the input."""
+    """Return the number of pairs of an output position and a kernel position that meet an element of the input."""
     where = np.arange(output)[:, None] * stride - pad + np.arange(kernel)[None, :] * kernel_dilate
     return int(((where >= 0) & (where <= (length - 1) * dilate) & (where % dilate == 0)).sum())
 
@@ -125,7 +126,8 @@ def _valid(length: int, kernel: int, output: int, stride: int, pad: int, dilate:
 
 
 def _traffic(module: Module, computation: Computation, instruction: Instruction) -> int:
-    """Bytes of main memory. Slices read what they cut out; an update in place writes what it updates."""
+    """Return the bytes of main memory that are read and written. A slice reads only what it cuts out; an update in
+    place writes only what it updates."""
     out = main_memory(instruction.arrays)
     if instruction.opcode in ("broadcast", "rng-bit-generator"):
         return out
@@ -149,14 +151,14 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
 
 
 def _moved(instruction: Instruction) -> int:
-    """Bytes of main memory that an asynchronous copy reads or writes."""
+    """Return the bytes of main memory that an asynchronous copy reads or writes."""
     found = [array for array in arrays(instruction.shape) if array.size > 1]
     smallest = min((array.bytes for array in found), default=0)
     return smallest * sum(array.space == 0 for array in found[:2])
 
 
 def _read(called: Computation, parameter: Instruction, whole: int) -> int:
-    """Bytes of an operand that a fusion reads: no more than what it cuts out, if it does nothing else with it."""
+    """Return the bytes of an operand that a fusion reads: only what it cuts out, if it does nothing else with it."""
     users = _users(called, parameter)
     if whole and users and all(_cuts(user, name) for user, name in users):
         return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u, _ in users))
@@ -164,7 +166,7 @@ def _read(called: Computation, parameter: Instruction, whole: int) -> int:
 
 
 def _users(called: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
-    """(what reads an instruction, under which name), seen through bitcasts."""
+    """Return (instruction that reads the given one, name under which it reads it), looking through bitcasts."""
     found = []
     for user in called.users.get(instruction.name, ()):
         found += _users(called, user) if user.opcode == "bitcast" else [(user, instruction.name)]
@@ -176,7 +178,7 @@ def _cuts(user: Instruction, name: str) -> bool:
 
 
 def _written(called: Computation, out: int) -> int:
-    """Of all results of a fusion; one that updates an operand in place writes the update."""
+    """Return the bytes of all results of a fusion; one that updates an operand in place writes only the update."""
     root = called.root
     names = root.operands if root.opcode == "tuple" else (root.name,)
     return min(out, sum(_result(called, called.by_name[name]) for name in names))
@@ -192,7 +194,7 @@ def _result(called: Computation, instruction: Instruction) -> int:
 
 
 def main_memory(found: Sequence[Array]) -> int:
-    """Bytes of the arrays that lie in the device's main memory."""
+    """Return the bytes of those arrays that lie in the device's main memory."""
     return sum(array.bytes for array in found if array.space == 0)
 
 

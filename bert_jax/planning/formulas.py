@@ -1,4 +1,6 @@
-"""What a layout would need and take, by arithmetic alone: to choose which layouts are worth compiling."""
+"""Estimates the memory and time of a layout by formulas, to choose the layouts that are worth compiling.
+
+``timeline`` predicts the time of a compiled program."""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import math
 from bert_jax.models.config import ModelConfig
 from bert_jax.training.chips import Chip
 
-_EFFICIENCY = 0.5  # of the peak: a guess that is the same for all layouts, so that it does not change their order
+_EFFICIENCY = 0.5  # share of the peak: a guess; it is the same for all layouts and does not change their order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +28,12 @@ class BatchLayout:
 
     @property
     def rows_at_once(self) -> float:
-        """Of a device, in one micro-batch."""
+        """Return the rows of a device in one micro-batch."""
         return self.rows / (self.data * self.fsdp * self.micro_batches)
 
 
 def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
-    """What the backward pass needs of the forward pass, on one device.
+    """Return the bytes that the forward pass keeps for the backward pass, on one device.
 
     A layer keeps 34 L D + 5 H L^2 bytes a row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
     Recomputation in Large Transformer Models", equation 1). The outputs of products with weights are 18 L D: queries,
@@ -54,14 +56,14 @@ def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
 
 
 def gradient_bytes(parameters: int, layout: BatchLayout) -> float:
-    """Gradients of one device, twice where micro-batches are summed."""
+    """Return the bytes of the gradients on one device: those of the parameters, twice if micro-batches are summed."""
     return parameters * (2.0 if layout.micro_batches > 1 else 1.0)
 
 
 def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops: float, parameter_count: int) -> float:
-    """A rough step: computation at half the peak, and communication over one torus axis after it."""
+    """Return a rough time of a step: computation at half the peak, then communication over one torus axis."""
     devices = layout.data * layout.fsdp * layout.tensor
-    again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # a third more: the forward pass once again
+    again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # a third more: the forward pass is repeated
     dtype = "bf16" if model.dtype == "bfloat16" else "f32"
     width = 2 if model.dtype == "bfloat16" else 4
     compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY

@@ -1,4 +1,4 @@
-"""The text of an optimized XLA program, read into instructions."""
+"""Parses the text of an optimized XLA program into instructions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Without the padding of its layout."""
+        """Return the bytes without the padding of its layout."""
         if self.dtype in ("pred", "token", "opaque"):
             return self.size if self.dtype == "pred" else 0
         bits = _BITS.search(self.dtype)
@@ -39,7 +39,7 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line: ``name = shape opcode(operands), attributes``."""
+    """One line of a program: ``name = shape opcode(operands), attributes``."""
 
     name: str
     opcode: str
@@ -50,21 +50,21 @@ class Instruction:
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Those of its shape, in order."""
+        """Return the arrays of the instruction's shape, in order."""
         return arrays(self.shape)
 
     @functools.cached_property
     def operands(self) -> tuple[str, ...]:
-        """Names."""
+        """Return the names of the operands."""
         return tuple(_NAME.findall(self.operand_text))
 
     def attribute(self, name: str) -> str:
-        """Text of ``name=``, up to the end of its bracket, brace or word; "" where it is missing."""
+        """Return the text of ``name=``, up to the end of its bracket, brace or word; "" if it is missing."""
         match = re.search(rf"\b{name}=", self.attributes)
         return _value(self.attributes, match.end()) if match else ""
 
     def computation(self, name: str) -> str:
-        """Of an attribute such as ``calls=%x``."""
+        """Return the name of the computation in an attribute such as ``calls=%x``."""
         return self.attribute(name).lstrip("%")
 
 
@@ -83,13 +83,13 @@ class Computation:
 
     @functools.cached_property
     def parameters(self) -> tuple[Instruction, ...]:
-        """In the order of their numbers."""
+        """Return the parameters in the order of their numbers."""
         found = [i for i in self.instructions if i.opcode == "parameter"]
         return tuple(sorted(found, key=lambda i: int(i.operand_text or 0)))
 
     @functools.cached_property
     def users(self) -> Mapping[str, tuple[Instruction, ...]]:
-        """Name -> the instructions that read it."""
+        """Return the instructions that read each name: name -> instructions."""
         found: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
@@ -105,7 +105,7 @@ class Module:
     computations: Mapping[str, Computation]
 
     def called(self, instruction: Instruction) -> Computation | None:
-        """The computation of a fusion, a call or an asynchronous start."""
+        """Return the computation of a fusion, a call or an asynchronous start; None for other instructions."""
         for attribute in ("calls", "to_apply", "called_computation"):
             if (name := instruction.computation(attribute)) in self.computations:
                 return self.computations[name]
@@ -113,7 +113,7 @@ class Module:
 
 
 def arrays(shape: str) -> tuple[Array, ...]:
-    """The arrays of a shape, or of a tuple of shapes."""
+    """Return the arrays of a shape, or of a tuple of shapes."""
     found = []
     for dtype, dims, layout in _ARRAY.findall(shape):
         space = _SPACE.search(layout)
@@ -123,7 +123,7 @@ def arrays(shape: str) -> tuple[Array, ...]:
 
 
 def parse(text: str) -> Module:
-    """The text of ``compiled.as_text()``."""
+    """Return the module that the text of ``compiled.as_text()`` describes."""
     computations: dict[str, Computation] = {}
     entry, name, lines = "", "", list[str]()
     for line in text.splitlines():
@@ -155,7 +155,7 @@ def _instructions(lines: list[str]) -> Iterator[Instruction]:
 
 
 def _closing(line: str, start: int) -> int:
-    """Index after the parenthesis that closes the one at ``start``."""
+    """Return the index after the parenthesis that closes the one at ``start``."""
     depth = 0
     for match in re.compile(r"[()]").finditer(line, start):
         depth += 1 if match[0] == "(" else -1
@@ -165,7 +165,7 @@ def _closing(line: str, start: int) -> int:
 
 
 def _value(text: str, start: int) -> str:
-    """From ``start`` to the comma outside of braces and brackets that ends a value."""
+    """Return the text from ``start`` to the comma, outside of braces and brackets, that ends a value."""
     depth = 0
     for i in range(start, len(text)):
         if text[i] in "{[(":

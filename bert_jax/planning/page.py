@@ -1,4 +1,4 @@
-"""A plan as lines to read, and as a record."""
+"""Formats a plan as lines to read, and as a record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bert_jax.planning.units import duration, size
 Record = dict[str, Any]
 
 PREDICTED = (
-    "predictions are lower bounds: the compiled program's work at the peaks above, as if they were always reached; "
-    "nothing was run"
+    "predictions are lower bounds: the work of the compiled program if the peaks above were always reached; nothing "
+    "was run"
 )
 
 
 def as_lines(plan: Plan) -> list[str]:
-    """All that a plan says."""
+    """Return all lines of a plan."""
     mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     lines = [
         f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, micro_batches={plan.micro_batches}, "
@@ -107,7 +107,7 @@ def _whole(plan: Plan) -> list[str]:
 
 
 def advice_lines(advice: list[Advice], factor: int) -> list[str]:
-    """The section on scaling."""
+    """Return the lines of the section on scaling."""
     if factor == 1:
         return ["", "scaling: no larger batch to advise on (--scale=N asks about one)"]
     lines = ["", f"scaling, advice of the literature: {factor} times the batch, as many rows in fewer steps"]
@@ -124,7 +124,7 @@ def advice_lines(advice: list[Advice], factor: int) -> list[str]:
 
 
 def advice_record(advice: list[Advice], factor: int) -> Record:
-    """The same for ``--json``."""
+    """Return the section on scaling for ``--json``."""
     return {
         "factor": factor,
         "phases": [dataclasses.asdict(entry) for entry in advice],
@@ -133,7 +133,7 @@ def advice_record(advice: list[Advice], factor: int) -> Record:
 
 
 def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> list[str]:
-    """Where a plan does not fit."""
+    """Return the lines for a plan that does not fit."""
     if smaller is None:
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
     seconds = smaller.plan.training_seconds
@@ -148,7 +148,7 @@ def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> 
 
 
 def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record:
-    """The same for ``--json``."""
+    """Return the smallest change that fits for ``--json``."""
     return {
         "name": describe(smaller.change),
         "flags": smaller.change.overrides(batches),
@@ -159,12 +159,12 @@ def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record
 
 
 def _most(plan: Plan) -> int:
-    """Bytes of a device, in the phase that needs the most."""
+    """Return the bytes of a device in the phase that needs the most."""
     return max(phase.compiled.needed_bytes for phase in plan.phases)
 
 
 def search_lines(found: SearchResult, batches: Mapping[str, int]) -> list[str]:
-    """The table of a search: what was compiled, the fastest first; then the next best by arithmetic."""
+    """Return the table of a search: what was compiled, the fastest first; then the next best by arithmetic."""
     lines = [
         f"search: {found.tried} layouts that divide the batches, by arithmetic; {len(found.compiled)} compiled: the "
         "best of these and the recipe's own"
@@ -191,7 +191,7 @@ def _found(found: SearchResult, batches: Mapping[str, int]) -> str:
 
 
 def candidate_record(candidate: Candidate) -> Record:
-    """A compiled layout."""
+    """Return a compiled layout for ``--json``."""
     return {
         "change": dataclasses.asdict(candidate.change),
         "own": candidate.own,
@@ -203,7 +203,7 @@ def candidate_record(candidate: Candidate) -> Record:
 
 
 def as_record(plan: Plan) -> Record:
-    """For ``--json``: bytes, seconds and FLOPs as plain numbers."""
+    """Return the plan for ``--json``: bytes, seconds and FLOPs as plain numbers."""
     return {
         "topology": plan.topology.name,
         "devices": plan.topology.num_devices,

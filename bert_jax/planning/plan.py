@@ -24,7 +24,7 @@ DAY = 86_400.0
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What may differ from a recipe. All but ``batch_divisor`` leaves what is learned as it is."""
+    """Changes to a recipe. All but ``batch_divisor`` leave what is learned as it is."""
 
     mesh: MeshConfig | None = None
     micro_batches: int | None = None
@@ -32,7 +32,7 @@ class Change:
     batch_divisor: int = 1
 
     def overrides(self, batches: Mapping[str, int]) -> list[str]:
-        """As a command line has it. ``batches``: rows of each phase's batch in the recipe."""
+        """Return the changes as flags of a command line. ``batches``: rows of each phase's batch in the recipe."""
         flags = []
         if self.mesh is not None:
             flags += [f"--config.mesh.{axis}={size}" for axis, size in dataclasses.asdict(self.mesh).items()]
@@ -46,24 +46,24 @@ class Change:
 
 
 class Recipe(Protocol):
-    """A run that can be made with changes."""
+    """A run that can be planned with changes."""
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        """The task, without text, and what the loop is handed. Raises ``UserError`` for what does not divide."""
+        """Return the task, without text, and the loop's settings. Raises ``UserError`` for what does not divide."""
         ...
 
     def remat(self) -> str:
-        """What the recipe recomputes."""
+        """Return the recipe's ``config.model.remat``."""
         ...
 
     def shape(self) -> Any:
-        """The ``ModelConfig``."""
+        """Return the ``ModelConfig``."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A topology with its devices."""
+    """A topology, its chip and its devices."""
 
     topology: Topology
     chip: Chip
@@ -77,11 +77,11 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What a run is charged by."""
+    """What the cost of a run is computed from."""
 
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
-    restart_seconds: float = 600.0  # until the machine is there again, the state restored and the step compiled
+    restart_seconds: float = 600.0  # until the machine is back, the state restored and the step compiled
 
     def __post_init__(self) -> None:
         names = ("restarts_per_day", "restart_seconds")
@@ -92,7 +92,7 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """One phase on a machine. ``prediction`` is None where its step does not fit."""
+    """The plan of one phase on a machine. ``prediction`` is None if its step does not fit."""
 
     compiled: Compiled
     prediction: Prediction | None
@@ -107,7 +107,7 @@ class PhasePlan:
 
     @property
     def positions_per_second(self) -> float | None:
-        """Positions of rows, padding included."""
+        """Return the positions of rows a second, padding included."""
         if self.prediction is None:
             return None
         return self.phase.batch_size * self.phase.max_length / self.prediction.seconds
@@ -120,13 +120,13 @@ class PhasePlan:
 
     @property
     def seconds(self) -> float | None:
-        """All steps, without restarts, evaluations and saves."""
+        """Return the seconds of all steps, without restarts, evaluations and saves."""
         return None if self.prediction is None else self.phase.num_steps * self.prediction.seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A recipe on a machine."""
+    """The plan of a recipe on a machine."""
 
     topology: Topology
     chip: Chip
@@ -150,7 +150,8 @@ class Plan:
 
     @property
     def restart_share(self) -> float | None:
-        """Of the training time, lost to restarts: each loses half a save interval and the time to come back."""
+        """Return the share of the training time that restarts cost: each loses half a save interval and the time to
+        return."""
         seconds = self.training_seconds
         if seconds is None:
             return None
@@ -160,7 +161,7 @@ class Plan:
 
     @property
     def days(self) -> float | None:
-        """With restarts."""
+        """Return the days of the run, restarts included."""
         seconds, share = self.training_seconds, self.restart_share
         return None if seconds is None or share is None else seconds * (1 + share) / DAY
 
@@ -175,10 +176,10 @@ class Plan:
 
 
 class Attempt:
-    """A recipe with a change on a machine. Its phases are compiled when they are asked for, each once.
+    """A recipe with a change on a machine. Each phase is compiled when it is first asked for.
 
     Raises:
-      UserError: a mesh or a batch that does not divide.
+      UserError: a mesh or a batch does not divide.
     """
 
     def __init__(self, recipe: Recipe, machine: Machine, change: Change = Change()) -> None:  # noqa: B008
@@ -188,7 +189,7 @@ class Attempt:
         self._done: dict[str, PhasePlan] = {}
 
     def phase(self, kind: str) -> PhasePlan:
-        """By its name in the recipe."""
+        """Return the plan of the phase that the recipe calls ``kind``."""
         if kind not in self._done:
             [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
             self._done[kind] = self._planned(phase)
@@ -204,7 +205,7 @@ class Attempt:
         return PhasePlan(compiled, prediction, fits_in(compiled, machine), flops, machine.topology.num_devices, peak)
 
     def plan(self, rates: Rates) -> Plan:
-        """All phases."""
+        """Return the plan of all phases."""
         notes = []
         for phase in self._experiment.phases.phases:
             shorter = [kind for kind in self._task.batch_specs if kind.startswith(f"{phase.kind}/")]
@@ -227,13 +228,13 @@ def make(recipe: Recipe, machine: Machine, rates: Rates = Rates(), change: Chang
     """Compile every phase of a recipe for a machine.
 
     Raises:
-      UserError: a mesh or a batch that does not divide, found before the first compile.
+      UserError: a mesh or a batch does not divide; raised before the first compile.
     """
     return Attempt(recipe, machine, change).plan(rates)
 
 
 def fits_in(compiled: Compiled, machine: Machine) -> bool:
-    """A TPU's compiler knows what its chip can hold, and refuses more; elsewhere the sum decides."""
+    """Return whether a step fits. A TPU's compiler refuses what its chip cannot hold; elsewhere the sum decides."""
     if machine.topology.platform == "tpu":
         return not compiled.refused_bytes
     return not compiled.refused_bytes and compiled.memory.total <= machine.chip.memory_bytes

@@ -1,5 +1,5 @@
-"""What to change in a recipe when the machine, and with it the batch, grows: rules of the literature, each with its
-source. None of them replaces a trial."""
+"""Advice on a recipe when the machine, and with it the batch, grows: rules of the literature, each with its source.
+None of them replaces a trial."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import math
 from bert_jax.training.chips import Chip
 from bert_jax.training.loop import Experiment
 
-# LAMB's peak rate grows with the root of the batch and its warm-up, as a share of the steps, with the batch: You et al.
-# 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", who trained BERT-large so with
-# batches of 512 to 32,768 sequences and tuned nothing in between. Where the two rules start from:
+# LAMB: the peak rate grows with the root of the batch, and the warm-up, as a share of the steps, with the batch: You
+# et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", who trained BERT-large with
+# batches of 512 to 32,768 sequences and tuned nothing in between. The two rules start from
 # google-research/albert, README.md, "Pre-training Instructions": batch 4,096, rate 0.00176 (5 / (2^1.5 x 1000)), 3,125
 # of 125,000 steps.
 LAMB_AT, LAMB_RATE, LAMB_WARMUP = 4096, 5 / (2**1.5 * 1e3), 1 / 40
 LAMB_RANGE = (512, 32_768)
-LAMB_FROM = 1024  # up to here the recipe's optimizer is kept: four times the published batch; a choice, no one's rule
+LAMB_FROM = 1024  # up to this batch the recipe's optimizer is kept: four times the published one; our own choice
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Of one phase at a larger batch.
+    """Advice for one phase at a larger batch.
 
     Attributes:
-      warmup_steps: at its beginning; 0: it goes on where the phase before ended.
+      warmup_steps: at the beginning of the phase; 0: it goes on where the phase before ended.
       b1, b2, eps: of ``config.optimizer``; None: as in the recipe.
     """
 
@@ -41,10 +41,11 @@ class Advice:
 
 
 def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> int:
-    """By how much, a power of two, the batches would grow for devices to compute at least as long as they communicate.
+    """Return the factor, a power of two, by which batches must grow for devices to compute at least as long as they
+    communicate.
 
-    With data parallelism that takes peak FLOP/s over the bandwidth of one closed axis positions a device, if gradients
-    of matrices are summed in bfloat16 (jax-ml/scaling-book, training.md, "Data Parallelism": 2,550 on v5p).
+    With data parallelism, and gradients of matrices summed in bfloat16, that takes (peak FLOP/s / bandwidth of one
+    closed axis) positions a device (jax-ml/scaling-book, training.md, "Data Parallelism": 2,550 on v5p).
     """
     first = experiment.phases.phases[0]
     positions = max(chip.matrix_flops.values()) / chip.axis_bandwidth
@@ -53,7 +54,8 @@ def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> in
 
 
 def advise(experiment: Experiment, factor: int) -> list[Advice]:
-    """Every phase with ``factor`` times the rows a batch and as many fewer steps, so that as many rows are seen."""
+    """Return advice for every phase with ``factor`` times the rows a batch and as many fewer steps: all rows stay the
+    same."""
     return [_of_phase(experiment, index, factor) for index in range(len(experiment.phases.phases))]
 
 
@@ -66,22 +68,22 @@ def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
         return Advice(phase.kind, batch, steps, kind, rate, warmup, "the recipe's own")
     if batch > LAMB_FROM:
         rate, share = lamb(batch)
-        rule = "rate as the root of the batch and warm-up as the batch (You et al. 2020), from those of ALBERT at 4,096"
+        rule = "rate by the root of the batch, warm-up by the batch (You et al. 2020), from those of ALBERT at 4,096"
         if batch > LAMB_RANGE[1]:
             rule += "; held at those for 32,768, the largest batch the rules were tried with"
         return Advice(phase.kind, batch, steps, "lamb", rate, round(share * steps), rule)
     rate *= math.sqrt(factor)
     if kind == "lamb":
-        rule = "rate as the root of the batch (You et al. 2020), warm-up of as many rows"
+        rule = "rate by the root of the batch (You et al. 2020), warm-up over as many rows"
         return Advice(phase.kind, batch, steps, kind, rate, warmup, rule)
-    rule = "rate, betas and epsilon as the batch grows (Malladi et al. 2022), warm-up of as many rows"
+    rule = "rate, betas and epsilon by the root of the batch (Malladi et al. 2022), warm-up over as many rows"
     return Advice(phase.kind, batch, steps, kind, rate, warmup, rule, *_betas(experiment, factor))
 
 
 def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | None, float | None]:
-    """(b1, b2, eps) of Adam by the square root scaling rule of Malladi et al. 2022, "On the SDEs and Scaling Rules for
-    Adaptive Gradient Algorithms": a moment forgets as many rows as before. None where it would have to forget more than
-    all."""
+    """Return (b1, b2, eps) of Adam by the square root scaling rule of Malladi et al. 2022, "On the SDEs and Scaling
+    Rules for Adaptive Gradient Algorithms": a moment forgets as many rows as before. None if it would have to forget
+    more than it has."""
     adam = experiment.optimizer
     b1, b2 = 1 - factor * (1 - adam.b1), 1 - factor * (1 - adam.b2)
     if min(b1, b2) < 0:
@@ -90,7 +92,7 @@ def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | N
 
 
 def lamb(batch: int) -> tuple[float, float]:
-    """(peak rate, share of the steps that warm up) for a batch; held at the ends of what was tried."""
+    """Return (peak rate, share of the steps that warm up) for a batch; held at the ends of what was tried."""
     times = min(max(batch, LAMB_RANGE[0]), LAMB_RANGE[1]) / LAMB_AT
     return LAMB_RATE * math.sqrt(times), LAMB_WARMUP * times
 

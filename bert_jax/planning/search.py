@@ -1,4 +1,4 @@
-"""The layouts of a recipe on a machine: judged by arithmetic, the best of them and the recipe's own compiled."""
+"""Searches the layouts of a recipe on a machine: all are judged by formulas, the best and the recipe's own compiled."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from bert_jax.training.step import metric_names
 Note = Callable[[str], None]
 
 MICRO_BATCHES, REMAT, TENSOR, FSDP = (1, 2, 4, 8), ("none", "dots", "full"), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
-NEAR = 0.01  # predictions are no better than this: a recipe as near to the fastest stays as it is
+NEAR = 0.01  # accuracy of predictions: a recipe this near to the fastest stays as it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout.
+    """A layout, judged by formulas and perhaps compiled.
 
     Attributes:
-      memory, seconds: bytes of a device and the time of training, both estimated.
-      own: it is the recipe's.
-      plan: what compiling it gave.
+      memory, seconds: estimated bytes of a device and time of training.
+      own: whether it is the recipe's own layout.
+      plan: the result of compiling it; None if it was not compiled.
     """
 
     change: Change
@@ -48,11 +48,11 @@ class Candidate:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """None where it was not compiled or does not fit."""
+        """Return the predicted time of training; None if the layout was not compiled or does not fit."""
         return self.plan.training_seconds if self.plan is not None and self.plan.fits else None
 
     def line(self) -> str:
-        """A row of the table."""
+        """Return the layout's row of the table."""
         mesh = self.change.mesh
         assert mesh is not None
         text = (
@@ -69,8 +69,13 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """``compiled``: the fastest first, what does not fit last, the recipe's own among them. ``others``: the next best
-    by arithmetic. ``tried``: how many layouts there are."""
+    """The result of a search.
+
+    Attributes:
+      compiled: the recipe's own layout and the most promising ones, the fastest first, what does not fit last.
+      others: the next best by formulas.
+      tried: number of layouts that were judged.
+    """
 
     compiled: tuple[Candidate, ...]
     others: tuple[Candidate, ...]
@@ -83,12 +88,12 @@ class SearchResult:
 
     @property
     def fastest(self) -> Candidate | None:
-        """None where nothing that was compiled fits."""
+        """Return the fastest layout that was compiled and fits; None if none fits."""
         return next((c for c in self.compiled if c.predicted_seconds is not None), None)
 
     @property
     def best(self) -> Candidate | None:
-        """The recipe's own where it is ``NEAR`` the fastest, else the fastest."""
+        """Return the recipe's own layout if it is ``NEAR`` the fastest, else the fastest."""
         own, fastest = self.own.predicted_seconds, self.fastest
         if own is None or fastest is None or fastest.predicted_seconds is None:
             return fastest
@@ -96,11 +101,11 @@ class SearchResult:
 
 
 def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: Note) -> SearchResult:
-    """The fastest layout that fits, of those that keep the batch: the recipe's own and the ``compiles`` best by
-    arithmetic are compiled.
+    """Find the fastest layout that fits and keeps the batch. The recipe's own and the ``compiles`` best by formulas are
+    compiled.
 
     Raises:
-      UserError: the recipe's own layout does not divide the devices or its batches; before the first compile.
+      UserError: the recipe's own layout does not divide the devices or its batches; raised before the first compile.
     """
     judged = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
     fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or sorted(judged, key=lambda c: c.memory)
@@ -114,12 +119,12 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
 
 
 def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The fastest first, what does not fit last."""
+    """Return the candidates, the fastest first, what does not fit last."""
     return tuple(sorted(compiled, key=lambda c: math.inf if c.predicted_seconds is None else c.predicted_seconds))
 
 
 def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
-    """Every layout that divides the batches, by arithmetic, and the recipe's own."""
+    """Return every layout that divides the batches, judged by formulas, and the recipe's own."""
     own = _own(recipe, machine)
     splits = list(itertools.product(MICRO_BATCHES, REMAT))
     meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads)
@@ -131,7 +136,7 @@ def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
 
 
 def _own(recipe: Recipe, machine: Machine) -> Change:
-    """The recipe's own layout in numbers: no axis is -1."""
+    """Return the recipe's own layout in numbers: no axis is -1."""
     _, experiment = recipe.variant(Change(), machine.devices)
     sizes = dict(experiment.make_mesh(machine.devices).shape)
     return Change(dataclasses.replace(experiment.mesh, **sizes), experiment.training.micro_batches, recipe.remat())
@@ -140,11 +145,11 @@ def _own(recipe: Recipe, machine: Machine) -> Change:
 def _on_mesh(
     recipe: Recipe, machine: Machine, mesh: MeshConfig, splits: Iterable[tuple[int, str]]
 ) -> Iterator[Candidate]:
-    """Of ``splits``, micro-batches and remat, those that divide the batches."""
+    """Yield a candidate for each (micro-batches, remat) of ``splits`` that divides the batches."""
     try:
         task, experiment = recipe.variant(Change(mesh, micro_batches=1), machine.devices)
     except UserError:
-        return  # a batch that this mesh does not divide
+        return  # this mesh does not divide a batch
     state = _state_bytes(task, experiment, machine)
     for micro_batches, remat in splits:
         if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches) == 0 for p in experiment.phases.phases):
@@ -159,7 +164,7 @@ def _meshes(devices: int, heads: int) -> Iterator[MeshConfig]:
 
 
 def _state_bytes(task: Task, experiment: Experiment, machine: Machine) -> tuple[int, int, int]:
-    """(whole state, parameters) of a device in bytes, and how many parameters there are in all."""
+    """Return (bytes of the whole state on a device, bytes of its parameters, number of parameters in all)."""
     mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
     state, frozen = abstract_fresh(task, tx, metric_names(task), experiment.phases.phases[0].batch_size, mesh)
     return bytes_of((state, frozen)), bytes_of(state.params), _count(state.params)

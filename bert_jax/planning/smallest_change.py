@@ -1,4 +1,4 @@
-"""Where a recipe does not fit: the smallest change with which it does, found by compiling."""
+"""Finds, by compiling, the smallest change with which a recipe fits into memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bert_jax.planning.plan import Attempt, Change, Machine, Plan, Rates, Recipe
 from bert_jax.training.mesh import MeshConfig
 
 Note = Callable[[str], None]
-_LEVELS = 8  # of halving
+_LEVELS = 8  # how often a batch is halved, or the number of micro-batches doubled
 
 
 @dataclasses.dataclass(frozen=True)
 class FittingChange:
-    """A change that fits, and the ``plan`` with it. ``same``: one that fits too and leaves the batch as it is."""
+    """A change that fits, and the ``plan`` with it. ``same``: another one that fits and leaves the batch as it is."""
 
     change: Change
     plan: Plan
@@ -28,9 +28,9 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
 
     They are tried in this order, the smallest step of each before the next step of any.
 
-    A smaller batch changes what is learned, so where it is the first that fits, a change is sought too that does not.
-    What cannot suffice by arithmetic (halving the batch halves the temporaries at best) is not compiled, and the phases
-    that fit already are compiled only with a change with which the others fit.
+    A smaller batch changes what is learned, so if it is the first that fits, another change is sought that keeps the
+    batch. A change that cannot suffice by arithmetic is not compiled: halving the batch, for example, at best halves
+    the temporaries. Phases that fit already are compiled only with a change with which the others fit.
     """
     tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
     first: FittingChange | None = None
@@ -40,7 +40,7 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
         try:
             attempt = Attempt(recipe, machine, change)
         except UserError:
-            continue  # it does not divide
+            continue  # the change does not divide the batch or the devices
         note(f"trying {describe(change)}")
         if not all(attempt.phase(kind).fits for kind in tight):
             continue
@@ -68,7 +68,7 @@ def _changes(plan: Plan) -> Iterator[Change]:
 
 
 def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
-    """Whether a change could make every phase fit if it did all that it can."""
+    """Return whether a change could make every phase fit if it had its full effect."""
     return all(
         _least(change, refused, phase.compiled.memory.state, phase.compiled.needed_bytes) <= machine.chip.memory_bytes
         for phase in refused.phases
@@ -78,7 +78,7 @@ def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
 
 def _least(change: Change, refused: Plan, state: int, needed: int) -> float:
     temporaries = max(0, needed - state)
-    if change.mesh is not None:  # the batch is split no further where data shrinks as fsdp grows
+    if change.mesh is not None:  # where data shrinks as fsdp grows, the batch is split no further
         return state * refused.mesh["fsdp"] / change.mesh.fsdp + temporaries
     if change.remat is not None:
         return state + temporaries * {"dots": 0.3, "full": 0.05}[change.remat]
@@ -87,7 +87,7 @@ def _least(change: Change, refused: Plan, state: int, needed: int) -> float:
 
 
 def describe(change: Change) -> str:
-    """In words."""
+    """Return the change in words."""
     if change.mesh is not None:
         return f"fsdp={change.mesh.fsdp}"
     if change.remat is not None:

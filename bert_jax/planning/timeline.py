@@ -1,4 +1,4 @@
-"""How long a step takes by the peaks of a chip: a prediction, read off the program that the compiler made."""
+"""Predicts how long a step takes, by the peaks of a chip and the program that the compiler made."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _ASYNC_COPIES = ("copy-start", "slice-start")
 
 @dataclasses.dataclass
 class Clock:
-    """Of one device, while its program is walked through in the order of the schedule.
+    """The time on one device while its program is walked through in the order of the schedule.
 
     Attributes:
       now: seconds since the step began.
       network, memory: when the links, and the copies that run beside the computation, are free again.
-      work: of all that ran; ``compute`` its seconds, ``products_bound`` those that matrix products take of them.
+      work: cost of all that ran.
+      compute: seconds of computation; ``bound`` says what limits them.
       exposed: seconds in which nothing but communication ran.
     """
 
@@ -38,7 +39,7 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Of one step on one device: seconds, and what they are spent on."""
+    """The predicted seconds of one step on one device, and what they are spent on."""
 
     seconds: float
     compute_seconds: float
@@ -51,15 +52,15 @@ class Prediction:
 
     @property
     def intensity(self) -> float:
-        """FLOPs for each byte of main memory."""
+        """Return the FLOPs for each byte of main memory."""
         return (self.products + self.elementwise) / max(self.bytes, 1.0)
 
 
 def predict(module: Module, on: Fabric) -> Prediction:
-    """Walk through a program once.
+    """Return the prediction for a program, which is walked through once.
 
-    A fusion takes max(products / peak, elementwise / peak, bytes / bandwidth). A collective or a copy that is started
-    apart runs beside what stands between its start and its end; what is left of it then is waited for.
+    A fusion takes max(products / peak, elementwise / peak, bytes / bandwidth). An asynchronous collective or copy runs
+    beside what stands between its start and its end; the end waits for the rest of it.
     """
     clock = Clock()
     _walk(module, module.entry, on, clock, 1.0)
@@ -76,14 +77,14 @@ def predict(module: Module, on: Fabric) -> Prediction:
 
 
 def seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
-    """What each peak of a chip needs for a cost."""
+    """Return the seconds that each peak of a chip needs for a cost."""
     products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items())
     elementwise = cost.elementwise / chip.vector_ops if chip.vector_ops else 0.0
     return {"products": products, "elementwise": elementwise, "memory": cost.bytes / chip.memory_bandwidth}
 
 
 def _walk(module: Module, computation: Computation, on: Fabric, clock: Clock, times: float) -> None:
-    """``times``: how often the computation runs in a step; its clock advances as often."""
+    """Advance the clock over a computation. ``times``: how often it runs in a step."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
             _loop(module, instruction, on, clock, times)
@@ -142,7 +143,7 @@ def _copy(
 
 
 def _wait(instruction: Instruction, clock: Clock, times: float) -> None:
-    """For what one of the operands started."""
+    """Wait for what one of the operands started."""
     del times
     for name in instruction.operands:
         end, is_network = clock.ends.pop(name, (0.0, False))
@@ -161,7 +162,7 @@ def _loop(module: Module, instruction: Instruction, on: Fabric, clock: Clock, ti
 
 
 def trips(module: Module, instruction: Instruction) -> int:
-    """How often a loop runs: as its annotation says, or the constant that its counter is compared with; else 1."""
+    """Return how often a loop runs: by its annotation, or the constant that its counter is compared with; else 1."""
     if match := re.search(r'known_trip_count[^}]*?"?n"?\s*[:=]\s*"?(\d+)', instruction.attributes):
         return int(match[1])
     condition = module.computations[instruction.computation("condition")]
@@ -171,7 +172,7 @@ def trips(module: Module, instruction: Instruction) -> int:
 
 
 def _branches(instruction: Instruction) -> list[str]:
-    """Of a call or a conditional: the computations that may run. Of several, the first stands for all."""
+    """Return the computations that a call or a conditional may run; of several branches only the first."""
     for attribute in ("to_apply", "branch_computations", "true_computation"):
         if text := instruction.attribute(attribute):
             return [re.findall(r"%?([\w.\-]+)", text)[0]]

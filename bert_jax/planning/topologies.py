@@ -1,4 +1,4 @@
-"""Named machines: ``v5e:16x16``, ``cpu:8``, ``h200:8``. Their devices can be compiled for where there are none."""
+"""Machines by name: ``v5e:16x16``, ``cpu:8``, ``h200:8``. Programs can be compiled for them without having them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, Chip
 
-# Slices that can be ordered: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the common
-# ones; /types-topologies for v4: A <= B <= C, each up to 4 or a multiple of 4.
+# Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
+# common ones; /types-topologies for v4: A <= B <= C, each up to 4 or a multiple of 4.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 SHAPES = {
@@ -33,7 +33,7 @@ _ACCELERATOR_TYPES = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """``name`` as the user wrote it, and what it means. ``shape`` is the torus of a TPU slice, or (devices,)."""
+    """A machine by the ``name`` that the user wrote. ``shape`` is the torus of a TPU slice, or (devices,)."""
 
     name: str
     kind: str
@@ -49,15 +49,15 @@ class Topology:
 
     @property
     def devices_of_a_host(self) -> int:
-        """0: all."""
+        """Return the number of devices of one host; 0: all are on one."""
         return GPUS_OF_A_HOST if self.platform == "gpu" else 0
 
 
 def parse(name: str) -> Topology:
-    """``KIND:SHAPE``.
+    """Return the topology that ``KIND:SHAPE`` names.
 
     Raises:
-      UserError: no such kind or shape; lists those that are known.
+      UserError: there is no such kind or shape; lists the known ones.
     """
     kind, _, shape = name.partition(":")
     if kind in SHAPES:
@@ -77,24 +77,25 @@ def parse(name: str) -> Topology:
 
 
 def devices(topology: Topology) -> list[Any]:
-    """Devices to compile for, in the order in which a run on them would have them. To be asked for before jax is used
-    otherwise: a machine has as many CPU devices as it had first.
+    """Return devices to compile for, in the order that a run on them has.
+
+    Call it before jax is used otherwise: a process keeps the number of CPU devices that it first had.
 
     Raises:
-      UserError: what compiles for them is not installed, or was set up otherwise.
+      UserError: the compiler for them is not installed, or was set up otherwise.
     """
     return {"tpu": _tpu, "gpu": _gpu, "cpu": _cpu}[topology.platform](topology)
 
 
 def chip(topology: Topology) -> Chip:
-    """Peaks of one of its devices. Those of a CPU are measured here and now, each device having its share."""
+    """Return the peaks of one device. Those of a CPU are measured now, and its devices share them."""
     if topology.platform != "cpu":
         return (CHIPS | GPUS)[topology.kind]
     device, count = jax.devices("cpu")[0], topology.num_devices
     flops = peak_rates.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
     bandwidth = peak_rates.memory_bandwidth(device) / count
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
-    # Devices of one machine talk through its memory: what one receives is read once and written once.
+    # Devices of one machine communicate through its memory: what one receives is read once and written once.
     return Chip("cpu", "cpu", {"bf16": flops, "f32": flops}, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
 
 
@@ -130,13 +131,13 @@ def _tpu(topology: Topology) -> list[Any]:
 def _gpu(topology: Topology) -> list[Any]:
     hosts = -(-topology.num_devices // GPUS_OF_A_HOST)
     if hosts > 1 and topology.num_devices % GPUS_OF_A_HOST:
-        raise UserError(f"{topology.name}: more than one host has {GPUS_OF_A_HOST} GPUs each; take a multiple of that")
+        raise UserError(f"{topology.name}: several hosts have {GPUS_OF_A_HOST} GPUs each; give a multiple of that")
     from jax.experimental import topologies
 
     try:
         shape = f"1x{hosts}x{topology.num_devices // hosts}"
         return list(topologies.get_topology_desc("", platform="cuda", topology=shape).devices)
-    except Exception as error:  # the plugin's own kinds of error are not public
+    except Exception as error:  # the plugin's own error classes are not public
         raise UserError(
             f"{topology.name} needs jax's CUDA plugin and a GPU of this kind to compile for "
             f"({type(error).__name__}); install it with: pip install 'jax[cuda12]', or plan for a TPU or cpu:8"
@@ -157,6 +158,6 @@ def _cpu(topology: Topology) -> list[Any]:
 
 
 def _use_cpu() -> None:
-    """Shapes and keys need a backend; a TPU or GPU of this machine is left alone."""
+    """Use the CPU backend, which shapes and keys need; it leaves a TPU or GPU of this machine alone."""
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")

@@ -1,10 +1,10 @@
-"""Bytes and seconds, to read."""
+"""Bytes and seconds as text."""
 
 from __future__ import annotations
 
 
 def size(count: float) -> str:
-    """Bytes to read: ``1.50 GiB``."""
+    """Return bytes as text: ``1.50 GiB``."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= scale:
             return f"{count / scale:.2f} {unit}"
@@ -12,7 +12,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three figures or more: ``2.50 days``, ``3.10 hours``, ``40.0 s``, ``0.0123 s``."""
+    """Return seconds as text with three figures or more: ``2.50 days``, ``3.10 hours``, ``40.0 s``, ``0.0123 s``."""
     for unit, scale in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= scale:
             return f"{seconds / scale:.2f} {unit}"

@@ -294,13 +294,16 @@ def remove(folder: Path, name: str) -> None:
 
 
 DAMAGE = {
-    "data removed": (lambda step: [p.unlink() for p in step.glob("state/ocdbt.process_0/d/*")], r"state/ocdbt.* is missing"),
+    "data removed": (
+        lambda step: [p.unlink() for p in step.glob("state/ocdbt.process_0/d/*")],
+        r"state/ocdbt.* is missing",
+    ),
     "data cut": (lambda step: [cut(p) for p in step.glob("state/ocdbt.process_0/d/*")], "has 10 of"),
     "index cut": (lambda step: [cut(p) for p in step.glob("state/d/*")], "has 10 of"),
     "no index": (lambda step: remove(step, "state/manifest.ocdbt"), "the index of the arrays"),
     "no state": (lambda step: remove(step, "state"), "state/_METADATA is missing"),
     "metadata cut": (lambda step: cut(step / "state" / "_METADATA"), "state/_METADATA is not JSON"),
-    "no facts": (lambda step: remove(step, "facts/metadata"), "no facts/metadata"),
+    "no facts": (lambda step: remove(step, "facts/metadata"), "facts/metadata is missing"),
 }
 
 
