@@ -7,9 +7,7 @@ import sys
 
 def main() -> int:
     """Run the verb of the command line and return its exit code."""
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # while imports go on there is nothing to clean up
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # while imports go on, there is nothing to save
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from bert_jax.cli.main import run
 

@@ -1,1 +1,1 @@
-"""Runs over named variants and seeds, and the tables that compare them."""
+"""Runs variants of a recipe with several seeds, and makes the tables that compare them."""

@@ -1,4 +1,4 @@
-"""Variants of a recipe, each pretrained with every seed on the same text, and the tables that compare them."""
+"""Pretrains variants of a recipe with several seeds on the same text, and makes the tables that compare them."""
 
 from __future__ import annotations
 
@@ -28,38 +28,39 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 
 INPUTS = "inputs"  # vocabulary and corpus of all runs
-BILSTM = "+bilstm"  # of a variant: fine-tuned under a BiLSTM of two layers (section 5.1 of the paper)
+BILSTM = "+bilstm"  # such a variant is fine-tuned under a BiLSTM of two layers (section 5.1 of the paper)
 PAIRS = tuple(field.name for field in dataclasses.fields(mlm.Config))
-SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # reckoned on the first variant's held-out rows
+SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # computed on the first variant's held-out rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """What the command line says: ``recipe`` without its argument, which is the variant."""
+    """The flags of the command line. ``recipe`` lacks its argument, which is the variant."""
 
     recipe: str
     overrides: Sequence[str]
-    variants: tuple[str, ...]  # the first is what the others are compared with
+    variants: tuple[str, ...]  # the others are compared with the first
     seeds: tuple[int, ...]
     workdir: str
     command: str = ""
-    finetune: tuple[str, ...] = ()  # recipes that every pretrained model is fine-tuned with
+    finetune: tuple[str, ...] = ()  # every pretrained model is fine-tuned with each of these recipes
     data: str = "."  # the folder of their files
 
     @property
     def pretrained(self) -> tuple[str, ...]:
-        """Variants without those that differ in fine-tuning alone (``ltr_no_nsp+bilstm``)."""
+        """Return the variants that differ in pretraining, so without those such as ``ltr_no_nsp+bilstm``."""
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
 def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.VariantSummary, ...]]:
     """Run what is missing and write ``table.md``, ``table.json`` and ``report.html``: a table for each held-out metric.
 
-    Masked-LM loss and accuracy are reckoned on the first variant's held-out rows, corrupted as there, for every variant
-    that reads both sides; ``own_mlm_loss`` and ``own_mlm_accuracy`` are those on a variant's own.
+    Masked-LM loss and accuracy of every bidirectional variant are computed on the first variant's held-out rows, masked
+    in the same way; ``own_mlm_loss`` and ``own_mlm_accuracy`` are those on a variant's own rows.
 
     Raises:
-      UserError: anything that ``pretrain`` finds in the recipe of a variant, before the first run where it can be.
+      UserError: any error of ``pretrain`` in the recipe of a variant, raised before the first run where it can be
+        found.
     """
     configs = _configs(ablation)
     settings = {name: configuration.build(Settings, config, f"{name}: config") for name, config in configs.items()}
@@ -103,13 +104,13 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
         if not values or len(set(values)) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one, each once")
     if not ablation.finetune and ablation.pretrained != ablation.variants:
-        raise UserError(f"--variants with {BILSTM} differ in fine-tuning alone; give --finetune=RECIPE")
+        raise UserError(f"--variants with {BILSTM} differ only in fine-tuning; give --finetune=RECIPE")
     names = ablation.pretrained
     return {name: recipes.load(f"{ablation.recipe}:{name}", ablation.overrides).to_dict() for name in names}
 
 
 def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
-    """Short name -> config of each recipe to fine-tune with."""
+    """Return short name -> config of each recipe to fine-tune with."""
     configs = {}
     for recipe in ablation.finetune:
         config = recipes.load(recipe).to_dict()
@@ -121,7 +122,7 @@ def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
 def _finetune_all(
     ablation: Ablation, configs: Mapping[str, dict[str, Any]], pretrained: Sequence[Cell], note: Note
 ) -> dict[tuple[str, int], Metrics]:
-    """The scores of every variant and seed on every task, named ``<task>/<metric>``."""
+    """Return the scores of every variant and seed on every task, named ``<task>/<metric>``."""
     origins = {cell.name: dict(cell.overrides) for cell in pretrained}
     cells = []
     for task, config in configs.items():
@@ -153,15 +154,15 @@ def _check_text(settings: Mapping[str, Settings]) -> None:
             mine, theirs = (dataclasses.asdict(getattr(settings[n], group)) for n in (name, other))
             if differing := configuration.differences(mine, theirs, f"config.{group}"):
                 raise UserError(
-                    f"variants read one text, and {other} has another than {name}: {'; '.join(differing)}; make two"
-                    " ablations of it"
+                    f"all variants must read one text, and {other} reads another than {name}: {'; '.join(differing)}; "
+                    "make two ablations of it"
                 )
 
 
 def _inputs(
     ablation: Ablation, settings: Settings, cells: Sequence[Cell], note: Note
 ) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
-    """The text that all runs read, made once, and the paths that a recipe needs for it."""
+    """Make the text that all runs read, once, and return the paths that a recipe needs for it."""
     root = files.as_path(ablation.workdir)
     bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
     folder = root / INPUTS
@@ -179,7 +180,8 @@ def _replaced(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def _on_rows_of(reference: Settings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
-    """Masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``; none of a causal one."""
+    """Return the masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``; none if it is
+    causal."""
     trained, experiment = load_trained(workdir), reference.experiment()
     if trained.config.causal:
         return {}
@@ -196,7 +198,7 @@ def _masked_rows(settings: Settings) -> mlm.Config:
 
 
 def _evaluation(settings: Settings) -> dict[str, Any]:
-    """What the held-out figures depend on beside the run: another choice makes other results."""
+    """Return what the held-out figures depend on beside the run: another choice gives other results."""
     experiment = settings.experiment()
     rows = dataclasses.asdict(_masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
@@ -209,12 +211,12 @@ def _metrics(own: Mapping[str, float], same_rows: Mapping[str, float]) -> Metric
 
 
 def _plain(content: Any) -> Any:
-    """As JSON reads it back."""
+    """Return ``content`` as it is after a round trip through JSON."""
     return json.loads(json.dumps(content))
 
 
 def _write(ablation: Ablation, tables: Mapping[str, Sequence[table.VariantSummary]]) -> str:
-    """Write the tables in three forms; what to show on the terminal."""
+    """Write the tables in three forms; return what the terminal shows."""
     folder, title = files.as_path(ablation.workdir), f"{', '.join(ablation.variants)}: {len(ablation.seeds)} seeds"
     text = table.markdown(tables, title)
     files.write_text(folder / "table.md", text)

@@ -1,4 +1,4 @@
-"""Many runs of one kind, each in a folder of its own; a grid that was cut goes on where it stood."""
+"""Runs many experiments of one kind, each in a folder of its own; a grid that was cut resumes where it was."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bert_jax.errors import UserError
 from bert_jax.program import duration
 from bert_jax.storage import files
 
-CELL, RESULTS = "cell.json", "finished.json"  # what a folder is for, written first; what came out, written last
+CELL, RESULTS = "cell.json", "finished.json"  # the run of a folder, written first; its results, written last
 Metrics = dict[str, float]
 Note = Callable[[str], None]
 
 
 def say(line: str) -> None:
-    """Print at once, also where the output is a file."""
+    """Print at once, also if the output is a file."""
     print(line, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run: ``name`` is its folder, ``overrides`` what makes it another run than its neighbours, as plain data."""
+    """One run: ``name`` is its folder, ``overrides`` says, as plain data, how it differs from the other runs."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -42,18 +42,18 @@ def run_cells(
     common: Any = None,
     note: Note = say,
 ) -> dict[str, Metrics]:
-    """Metrics of every cell by its name.
+    """Return the metrics of every cell by its name.
 
-    A cell whose results are there, of the same overrides and the same ``common``, is not run again. One that was cut,
-    or whose results are damaged, is run in the folder where it stood. The folder of another run with that name is
-    renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
+    A cell is not run again if its results are there, for the same overrides and the same ``common``. A cell that was
+    cut, or whose results are damaged, is resumed in its folder. A folder of another run with that name is renamed to
+    ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
 
     Args:
-      run: given a cell and its folder, which exists; it resumes what it finds there. Returns finite numbers.
-      common: what all cells share, such as their recipe, as plain data: part of what makes results the same.
+      run: called with a cell and its folder, which exists; it resumes what it finds there. Returns finite numbers.
+      common: what all cells share, such as their recipe, as plain data; results hold only for the same.
 
     Raises:
-      UserError: names that are not fit for folders, or whatever a run raises, with the cell's name.
+      UserError: a name does not fit for a folder; or any error of a run, with the cell's name.
     """
     _check_names(cells)
     root, found, start, ran = files.as_path(workdir), dict[str, Metrics](), time.monotonic(), 0
@@ -62,7 +62,7 @@ def run_cells(
         metrics = _results(place, identity)
         where = f"[{number}/{len(cells)}] {cell.name}"
         if metrics is not None:
-            note(f"{where}: done before; {_shown(metrics)}")
+            note(f"{where}: already done; {_shown(metrics)}")
         else:
             _make_room(place, identity, note)
             note(f"{where}: {place}")
@@ -84,7 +84,7 @@ def _check_names(cells: Sequence[Cell]) -> None:
     wrong = [cell.name for cell in cells if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*", cell.name)]
     if wrong:
         raise UserError(f"{', '.join(map(repr, wrong))} cannot name a folder; use letters, digits and _ . = + -")
-    folded = [cell.name.lower() for cell in cells]  # some file systems do not tell small letters from capitals
+    folded = [cell.name.lower() for cell in cells]  # some file systems ignore case
     twice = sorted({name for name in folded if folded.count(name) > 1})
     if twice:
         raise UserError(f"{', '.join(twice)}: named more than once; give every run a name of its own")
@@ -99,7 +99,7 @@ def _digest(content: Any) -> str:
 
 
 def _results(place: epath.Path, identity: str) -> Metrics | None:
-    """The metrics of a finished cell; None if there are none, of another cell, or damaged."""
+    """Return the metrics of a finished cell; None if there are none, or they are of another cell or damaged."""
     record = _read(place / RESULTS)
     metrics = record.get("metrics")
     sound = record.get("identity") == identity and record.get("sha256") == _digest(metrics)
@@ -107,7 +107,7 @@ def _results(place: epath.Path, identity: str) -> Metrics | None:
 
 
 def _make_room(place: epath.Path, identity: str, note: Note) -> None:
-    """An empty folder for the cell, or the one in which it was cut."""
+    """Make an empty folder for the cell, unless the one in which it was cut is there."""
     if place.exists() and any(place.iterdir()) and _read(place / CELL).get("identity") != identity:
         number = 1
         while (aside := place.parent / f"{place.name}.old-{number}").exists():

@@ -1,4 +1,4 @@
-"""Fine-tuning over a grid of values and seeds: learning rates, epochs, shares of the labels, pretrained or fresh."""
+"""Fine-tunes over a grid of values and seeds: learning rates, epochs, shares of the labels, pretrained or fresh."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bert_jax.runs import recipes
 from bert_jax.runs.finetuning import Request, checked, finetune
 from bert_jax.storage import files
 
-INIT = "init"  # the one key that is no key of the config: what a run starts from
+INIT = "init"  # the model that a run starts from: the one key that is not in the config
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What the command line says.
+    """The flags of the command line.
 
     Attributes:
-      vary: config key (without ``config.``) -> its values as text, in the order of the table; ``init`` too.
+      vary: config key (without ``config.``), or ``init`` -> its values as text, in the order of the table.
       choose: keys of ``vary`` of which only the best value is kept, for every combination of the others.
     """
 
@@ -43,10 +43,10 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One combination of values over all seeds."""
+    """The scores of one combination of values over all seeds."""
 
     values: Mapping[str, str]
-    scores: tuple[float, ...]  # of each seed
+    scores: tuple[float, ...]  # one for each seed
     metrics: tuple[Metrics, ...]
 
     @property
@@ -62,10 +62,10 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
     """Run what is missing, write ``table.md`` and ``table.json`` and say which values are the best by the dev score.
 
     Returns:
-      The combinations of the table, best values of ``choose`` only.
+      The combinations in the table; of the keys ``choose`` only the best values.
 
     Raises:
-      UserError: unknown keys or values, in whichever combination, before the first run.
+      UserError: unknown keys or values in any combination; raised before the first run.
     """
     combinations = _combinations(request)
     configs = [_config(request, values) for values in combinations]
@@ -83,7 +83,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
             init = _init(cell.overrides.get(INIT, request.init))
             typed = (*recipes.typed(request.overrides), *request.vary)
             metrics = finetune(config, Request(workdir, request.data, request.command, init, typed))
-            return {metric: metrics[metric], **metrics}  # what counts is said first
+            return {metric: metrics[metric], **metrics}  # the metric that counts comes first
 
         found = run_cells(cells, run, request.workdir, [request.data, request.init], note)
     by_cell = iter(cells)
@@ -101,7 +101,8 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
 
 
 def best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
-    """Return the combination with the best median of those that differ in ``choose`` alone; the first of equal ones."""
+    """Return the combination with the best median among those that differ only in ``choose``; the first of equal
+    ones."""
     sign = -1.0 if lower_is_better(metric) else 1.0
     groups: dict[tuple[str, ...], Outcome] = {}
     for outcome in outcomes:
@@ -128,7 +129,7 @@ def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
-    """What runs are compared by: that of the recipe, or the task's own."""
+    """Return the metric by which runs are compared: the recipe's, or the task's own."""
     names = set()
     for config in configs:
         settings, task_module, _ = checked(config)
@@ -143,13 +144,13 @@ def _init(value: str | None) -> str | None:
 
 
 def _name(values: Mapping[str, str]) -> str:
-    """Such as ``learning_rate=2e-5,num_epochs=3``, fit for a folder."""
+    """Return a name that is fit for a folder, such as ``learning_rate=2e-5,num_epochs=3``."""
     parts = (f"{key.rpartition('.')[2]}={value.rstrip('/').rpartition('/')[2]}" for key, value in values.items())
     return "+".join(parts) or "run"
 
 
 def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
-    """``table.json``, ``table.md``; the latter, to be shown."""
+    """Write ``table.json`` and ``table.md``; return the latter, to be shown."""
     sign = -1.0 if lower_is_better(metric) else 1.0
     best = max(outcomes, key=lambda outcome: sign * outcome.median)
     seed = request.seeds[max(range(len(best.scores)), key=lambda i: sign * best.scores[i])]

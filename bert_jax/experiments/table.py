@@ -1,4 +1,4 @@
-"""Scores of variants over seeds, each compared with the first variant: an effect is shown or it is not."""
+"""Compares the scores of variants over seeds with those of the first variant: an effect is shown or not shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = (
 
 @dataclasses.dataclass(frozen=True)
 class VariantSummary:
-    """One variant. What needs two seeds, or a first variant to compare with, is None without."""
+    """The scores of one variant. A field that needs two seeds, or a first variant, is None without them."""
 
     variant: str
     seeds: int
@@ -28,7 +28,7 @@ class VariantSummary:
 
     @property
     def shown(self) -> bool | None:
-        """Whether the difference exceeds two standard errors; None of the first variant."""
+        """Return whether the difference exceeds two standard errors; None for the first variant."""
         if self.difference is None:
             return None
         if self.standard_error is None:
@@ -37,10 +37,10 @@ class VariantSummary:
 
 
 def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]:
-    """A row for each variant of {variant: [score of each seed]}, none of which is empty; the first is compared with.
+    """Return a row for each variant of {variant: [score of each seed]}, none of them empty; the first is the reference.
 
-    Seeds are taken as independent, though variants share them: with the same seed the first batches are alike, which
-    makes the true error of a difference smaller, if anything, but for so few seeds hard to estimate.
+    Seeds count as independent, though variants share them. With the same seed the first batches are alike, which if
+    anything makes the true error of a difference smaller; with so few seeds that is hard to estimate.
     """
     rows: list[VariantSummary] = []
     for variant, values in scores.items():
@@ -55,7 +55,8 @@ def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]
 
 
 def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
-    """{variant: [metrics of each seed]} -> {metric: {variant: [scores]}}, without variants that lack the metric."""
+    """Return {metric: {variant: [scores]}} of {variant: [metrics of each seed]}, without variants that lack the
+    metric."""
     names = dict.fromkeys(name for runs in results.values() for run in runs for name in run)
     scores: dict[str, dict[str, list[float]]] = {}
     for name in names:
@@ -68,7 +69,7 @@ HEAD = ("variant", "seeds", "mean", "spread", "difference", "standard error", ""
 
 
 def cells(rows: Sequence[VariantSummary], digits: int = 4) -> list[tuple[str, ...]]:
-    """The rows as text under ``HEAD``."""
+    """Return the rows as text under ``HEAD``."""
 
     def number(value: float | None, sign: str = "") -> str:
         return "" if value is None else f"{value:{sign}.{digits}f}"
@@ -89,7 +90,7 @@ def cells(rows: Sequence[VariantSummary], digits: int = 4) -> list[tuple[str, ..
 
 
 def markdown(tables: Mapping[str, Sequence[VariantSummary]], title: str) -> str:
-    """A page with one table for each metric."""
+    """Return a page with one table for each metric."""
     parts = [f"# {title}", NOTE]
     for metric, rows in tables.items():
         lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * (len(HEAD) - 2) + "---|"]
@@ -99,5 +100,5 @@ def markdown(tables: Mapping[str, Sequence[VariantSummary]], title: str) -> str:
 
 
 def as_data(tables: Mapping[str, Sequence[VariantSummary]]) -> dict[str, list[dict[str, Any]]]:
-    """For JSON."""
+    """Return the tables as plain data for JSON."""
     return {metric: [dataclasses.asdict(row) | {"shown": row.shown} for row in rows] for metric, rows in tables.items()}

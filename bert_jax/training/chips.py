@@ -1,12 +1,12 @@
-"""What a chip can do at most: every figure with the page or file that states it.
+"""The peaks of each chip, every figure with the page or file that states it.
 
 Sources:
-  [v4] .. [v6e]: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, tables under "System architecture".
-  [book]: jax-ml/scaling-book, tpus.md, the two tables under "Key Takeaways" and the appendix "VPU".
-  [sharding], [gpus]: the same book, sharding.md and gpus.md.
-  [libtpu]: what the compiler of libtpu 0.0.42.1 says a program may use, when it refuses a larger one. A data sheet's
-    memory is more: the system keeps some.
-  [h100], [a100]: NVIDIA's data sheets of H100 SXM and A100 80GB SXM; half of what they state "with sparsity".
+  [v4] .. [v6e]: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, tables under "System architecture". [book]:
+  jax-ml/scaling-book, tpus.md, the two tables under "Key Takeaways" and the appendix "VPU". [sharding], [gpus]: the
+  same book, sharding.md and gpus.md. [libtpu]: the memory that a program may use, as the compiler of libtpu 0.0.42.1
+  says when it refuses a larger one. Data
+    sheets state more, of which the system keeps some.
+  [h100], [a100]: NVIDIA's data sheets of H100 SXM and A100 80GB SXM; half of the figures "with sparsity".
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ HOP_SECONDS = 1e-6  # least time of one hop over a link: [sharding], "A note on 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Peaks of one device as jax counts them.
+    """The peaks of one device as jax counts devices.
 
     Attributes:
       matrix_flops: FLOP/s of matrix products, by their operands' dtype. JAX multiplies float32 on a TPU in one bfloat16
         pass by default (``jax.lax.Precision.DEFAULT``), so the two are equal there.
-      vector_ops: elementwise operations a second; None: not known, and not counted.
-      memory_bytes, memory_bandwidth: of the main memory (HBM), bytes that a program may use and bytes a second.
+      vector_ops: elementwise operations a second; None: not known and not counted.
+      memory_bytes, memory_bandwidth: of the main memory (HBM): bytes that a program may use, bytes a second.
       link_bandwidth: bytes a second one way over a link to one neighbour, or to the switch that joins all.
       torus: an axis of the slice is a ring if its length is a multiple of this; else a line, with half the bandwidth.
         In three dimensions no axis is a ring unless all could be.
@@ -43,12 +43,13 @@ class Chip:
     torus: int
     network_bandwidth: float
     dimensions: int = 2  # of the torus
-    device_kinds: tuple[str, ...] = ()  # what jax's ``device_kind`` begins with
+    device_kinds: tuple[str, ...] = ()  # beginnings of jax's ``device_kind``
     chip_config: str = "default"  # how libtpu presents its cores: "megacore" makes one device of two
 
     @property
     def axis_bandwidth(self) -> float:
-        """Bytes a second that a device receives: in a ring from both neighbours, from a switch over its one link."""
+        """Return the bytes a second that a device receives: in a ring from both neighbours, from a switch over its one
+        link."""
         return self.link_bandwidth * (2 if self.platform == "tpu" else 1)
 
 
@@ -65,8 +66,7 @@ _LANES = 8 * 128
 # Links: [book]. Google's pages state 11 % more: both ways together, over all links of a chip, 1,200 GB/s on v5p
 # (6 links), 400 on v5e and 800 on v6e (4 links).
 CHIPS = {
-    # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states the network of a v4 host: that of v5p is
-    # taken.
+    # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states the network of a v4 host; v5p's is used.
     "v4": _tpu(
         "v4",
         275e12,

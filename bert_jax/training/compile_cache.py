@@ -1,4 +1,4 @@
-"""Compiled programs are kept between runs: a restart on an accelerator does not compile for minutes again."""
+"""Keeps compiled programs between runs, so that a restart on an accelerator does not compile for minutes again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from bert_jax.storage import files
 
 
 def keep_compiled() -> None:
-    """Keep them in the user's cache folder, which no one else may write: what lies there is run.
+    """Keep them in the user's cache folder. Nobody else may write there: what is in it gets executed.
 
-    A folder that the user has set (``JAX_COMPILATION_CACHE_DIR``, which may be ``gs://``) is left as it is. Programs
-    for a CPU are compiled in seconds, and fit no other machine that shares the folder: they are not kept unless it is
-    set.
+    A folder that the user has set (``JAX_COMPILATION_CACHE_DIR``, which may be ``gs://``) stays as it is. Without one,
+    programs for a CPU are not kept: they are compiled in seconds, and do not fit other machines that share the folder.
     """
     if jax.config.values["jax_compilation_cache_dir"] or jax.default_backend() == "cpu":
         return

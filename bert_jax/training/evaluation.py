@@ -1,4 +1,4 @@
-"""The held-out rows: metrics as sums, and outputs gathered for what only the host can judge."""
+"""Evaluates the held-out rows: metrics as sums, and outputs gathered for metrics that only the host can compute."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ Outputs = dict[str, np.ndarray]
 
 
 class Evaluation:
-    """The same held-out rows at every evaluation, without dropout."""
+    """Evaluates the same held-out rows every time, without dropout."""
 
     def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int, between: Callable[[], None] = lambda: None):
-        """``between`` is called before every batch, by all processes, and may raise."""
+        """``between`` is called by all processes before every batch, and may raise."""
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
         self._step: Callable[..., Any] = jax.jit(make_eval_step(task))
         self._between = between
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
-        """Metrics over all rows: sums in float64 on the host, divided once; then what ``Task.finish`` says."""
+        """Return the metrics over all rows: sums in float64 on the host, divided once; then those of
+        ``Task.finish``."""
         found = {part: self.read(part, params, frozen) for part in self._task.heldout_parts}
         metrics = self._means(functools.reduce(add, (sums for sums, _ in found.values())))
         finished = {part: self._task.finish(part, outputs) for part, (_, outputs) in found.items()}
@@ -45,7 +46,7 @@ class Evaluation:
         return metrics | means
 
     def metric_names(self) -> list[str]:
-        """What ``run`` reports, found from outputs of zeros: the rows are read, the model is not run."""
+        """Return the names of the metrics of ``run``: the rows are read, but outputs of zeros stand for the model's."""
         variables = jax.eval_shape(lambda key: unbox(self._task.init(key)), jax.random.key(0))
         step, shapes = self._step, (variables.params, variables.frozen)
 
@@ -57,7 +58,8 @@ class Evaluation:
         return list(blank.run(*shapes))
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
-        """Sums over the rows of a part, and its ``gathered_outputs`` in the order of the rows, on every host."""
+        """Return the sums over the rows of a part, and its ``gathered_outputs`` in the order of the rows, on every
+        host."""
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
         for batch, num_real in self._batches(part):
@@ -71,8 +73,8 @@ class Evaluation:
         return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
-        """The first held-out rows of a part in batches of the phase, with how many rows of each are real; those that
-        pad the last one weigh nothing."""
+        """Yield the first held-out rows of a part in batches of the phase, each with how many of its rows are real.
+        Rows that fill up the last batch have weight 0."""
         phase = self._phase
         source = self._task.source("eval", phase.kind, 0, part)
         total = min(self._num_rows, source.rows_per_epoch)
@@ -88,13 +90,13 @@ class Evaluation:
 
 
 def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
-    """Sums by name of two sets of rows as those of both."""
+    """Return the sums by name over two sets of rows."""
     zero = Sum(0.0, 0.0)
     return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
 
 
 def to_host(outputs: dict[str, jax.Array]) -> Outputs:
-    """Global arrays as numpy, whole on every host."""
+    """Return global arrays as numpy, whole on every host."""
     if all(value.is_fully_addressable for value in outputs.values()):
         return {name: np.asarray(value) for name, value in outputs.items()}
     return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in outputs.items()}  # type: ignore[no-any-return,misc]

@@ -1,7 +1,7 @@
-"""Whether what a run has learned can be trusted: steps that were skipped, parameters before they are saved.
+"""Checks whether a run still learns: which steps were skipped, and whether parameters are finite before a save.
 
-All of it follows from the state, which every process holds, and from ``run.json``: a run that goes on from a
-checkpoint, and every process of a job, finds the same.
+Everything follows from the state, which every process has, and from ``run.json``. So a resumed run, and every process
+of a job, comes to the same result.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FILE = "not_finite.json"
 
 
 class Health:
-    """Follows a run from the state that it starts or goes on with.
+    """Follows a run from the state with which it starts or resumes.
 
     Attributes:
-      facts: saved with every checkpoint; ``run`` in them names the skipped steps.
+      facts: saved with every checkpoint; their ``run`` names the skipped steps.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Health:
         self.facts = self._with_steps(facts) if len(self._steps) < len(recorded) else facts
 
     def look(self, state: TrainState) -> None:
-        """Record the steps skipped since the last look, which is at most ``LAST`` steps ago.
+        """Record the steps that were skipped since the last look; call it at least every ``LAST`` steps.
 
         Raises:
           RepeatingError: too many in a row were skipped.
@@ -74,12 +74,12 @@ class Health:
                 raise self._end(row[: self._most])
 
     def has_learned(self, done: int) -> bool:
-        """Whether the last of ``done`` steps was not skipped: parameters of which nothing finite has come since are not
-        to push better ones out of the checkpoints that are kept."""
+        """Return whether the last of ``done`` steps was not skipped. If it was, nothing finite has come from the
+        parameters since, and they must not push better ones out of the kept checkpoints."""
         return done - 1 not in self._steps[-1:]
 
     def check(self, state: TrainState) -> None:
-        """A look before anything of ``state`` is saved.
+        """Check ``state`` before anything of it is saved.
 
         Raises:
           RepeatingError: too many steps in a row were skipped, or parameters, moments or carry are not finite.
@@ -94,7 +94,7 @@ class Health:
         return {**facts, "run": run_record.record(self._workdir, skipped_steps=self._steps)}
 
     def _end(self, row: Sequence[int]) -> RepeatingError:
-        """The error that ends a run, once ``FILE`` tells which rows it could not learn from."""
+        """Return the error that ends a run, after writing to ``FILE`` which rows it could not learn from."""
         many = f"{len(row)} steps in a row" if len(row) > 1 else "a step"
         what = f"loss or gradient of {many}, from step {row[0]:,} on, not finite; {FILE} names their rows"
         error = self._diverged(what, row[0])
@@ -115,7 +115,7 @@ class Health:
         return error
 
     def _diverged(self, what: str, step: int) -> RepeatingError:
-        """The error for what was found at ``step``. Of the checkpoints it names none but those whose parameters have
+        """Return the error for what was found at ``step``. Of the checkpoints it names only those whose parameters have
         given a finite loss."""
         with self._observer.during("saving"):
             self._checkpoints.wait()
@@ -123,7 +123,7 @@ class Health:
         return diverged(what, newest_verified(self._workdir, before))
 
     def _rows(self, number: int) -> dict[str, Any]:
-        """A step with the rows that it reads, on all hosts, as [epoch, first row, last row]."""
+        """Return a step with the rows that it reads, on all hosts, as [epoch, first row, last row]."""
         index = self._phases.locate(number)[0]
         phase = self._phases.phases[index]
         batches = Batches({index: self._task.source("train", phase.kind, index)}, self._phases, WHOLE)
@@ -132,7 +132,7 @@ class Health:
 
 
 def newest(skipped: SkippedSteps, seen: int) -> list[int]:
-    """The skipped steps but for the first ``seen``, ascending.
+    """Return the skipped steps without the first ``seen``, ascending.
 
     Args:
       skipped: on the host.
@@ -142,20 +142,21 @@ def newest(skipped: SkippedSteps, seen: int) -> list[int]:
 
 
 def in_a_row(steps: Sequence[int]) -> list[list[int]]:
-    """``steps``, ascending, cut where one is missing."""
+    """Return ``steps``, ascending, cut into lists without a gap."""
     groups = itertools.groupby(enumerate(steps), key=lambda pair: pair[1] - pair[0])
     return [[step for _, step in group] for _, group in groups]
 
 
 def stretches(epochs: np.ndarray, rows: np.ndarray) -> list[list[int]]:
-    """Rows [B] of epochs [B] as [epoch, first row, last row] of each stretch without a gap."""
+    """Return rows [B] of epochs [B] as [epoch, first row, last row] of each stretch without a gap."""
     ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(epochs) != 0))
     starts, ends = np.r_[0, ends + 1], np.r_[ends, len(rows) - 1]
     return [[int(epochs[a]), int(rows[a]), int(rows[b])] for a, b in zip(starts, ends, strict=True)]
 
 
 def named_steps(steps: Sequence[int]) -> str:
-    """``the loss or gradient of step 7 is``, ``... of steps 7 and 9 are``, ``... of 30 steps from 7 to 99 are``."""
+    """Return ``the loss or gradient of step 7 is``, ``... of steps 7 and 9 is``, ``... of 30 steps from 7 to 99
+    is``."""
     if len(steps) == 1:
         return f"the loss or gradient of step {steps[0]:,} is"
     some = " and ".join(f"{step:,}" for step in steps)
@@ -169,20 +170,20 @@ def them(steps: Sequence[int]) -> str:
 
 @jax.jit
 def all_finite(tree: Any) -> jax.Array:
-    """[] bool: whether every floating-point number in ``tree`` is finite."""
+    """Return whether every floating-point number in ``tree`` is finite, as [] bool."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
 def diverged(what: str, sound: int | None) -> RepeatingError:
-    """The error that stops a run before anything of a broken state is saved.
+    """Return the error that stops a run before anything of a broken state is saved.
 
     Args:
-      sound: the newest verified step from before.
+      sound: the newest verified step before the trouble.
     """
-    saved, goes_on = "there is no verified step from before", ""
+    saved, goes_on = "there is no verified step before that", ""
     if sound is not None:
-        saved = f"step {sound:,} is the newest verified checkpoint from before"
+        saved = f"step {sound:,} is the newest verified checkpoint before that"
         goes_on = f", if you like from --init=WORKDIR@{sound}"
     return RepeatingError(
         f"{what}; {saved}. The same command would end the same way: lower the learning rate or lengthen the warm-up, "

@@ -1,4 +1,4 @@
-"""The one loop: every objective and every downstream task is trained here."""
+"""The training loop, which trains every objective and every downstream task."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """Cadence and layout of a run. None of it changes what is learned, but for ``on_spike``."""
+    """How often a run logs, evaluates and saves, and its layout. Only ``on_spike`` can change what is learned."""
 
     log_every_steps: int = 100
     eval_every_steps: int = 1000
-    eval_rows: int = 2048  # held-out rows of an evaluation, the same each time
-    eval_phase: str | None = None  # the phase whose row length they have; None: the last
+    eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
+    eval_phase: str | None = None  # these rows are as long as those of this phase; None: the last one
     micro_batches: int = 1  # gradient accumulation: parts that a batch is computed in
-    max_skipped_in_a_row: int = 10  # steps whose loss or gradient is not finite; so many end the run
-    on_spike: Literal["warn", "roll_back"] = "warn"  # what follows a window whose loss leaps
-    stall_seconds: float = 900.0  # that a step may take at least; of several processes --heartbeat_seconds says it
+    max_skipped_in_a_row: int = 10  # this many steps whose loss or gradient is not finite end the run
+    on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after a window in which the loss leaps
+    stall_seconds: float = 900.0  # a step may always take so long; for several processes --heartbeat_seconds applies
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that the loop is handed beside the task: typed, checked, and made before anything slow."""
+    """Everything that the loop needs beside the task: typed, checked, and made before anything slow."""
 
     seed: int
     phases: Phases
@@ -72,7 +72,7 @@ class Experiment:
     checkpoints: CheckpointConfig
     loader: LoaderConfig
     selection: SelectionConfig = SelectionConfig()
-    batch_key: str = "config.phases.{}.batch_size"  # where a recipe says how many rows a phase's batch has
+    batch_key: str = "config.phases.{}.batch_size"  # the config key of the rows of a phase's batch
 
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
@@ -80,7 +80,7 @@ class Experiment:
 
     @property
     def evaluated_phase(self) -> Phase:
-        """The phase whose rows every evaluation reads."""
+        """Return the phase whose rows every evaluation reads."""
         named = [phase for phase in self.phases.phases if phase.kind == self.training.eval_phase]
         return named[0] if named else self.phases.phases[-1]
 
@@ -88,7 +88,7 @@ class Experiment:
         return make_schedule(self.schedule, self.phases.num_steps)
 
     def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
-        """The mesh of ``devices`` (None: those there are), on which every phase's batch fits."""
+        """Return the mesh of ``devices`` (None: all), over which the batch of every phase divides."""
         mesh = meshes.make_mesh(self.mesh, devices)
         for phase in self.phases.phases:
             where = self.batch_key.format(phase.kind)
@@ -96,23 +96,23 @@ class Experiment:
         return mesh
 
     def check(self, devices: list[jax.Device] | None = None) -> None:
-        """Whatever can be found wrong before a text is read, on ``devices`` (None: those there are).
+        """Check everything that can be wrong before a text is read, on ``devices`` (None: all).
 
         Raises:
-          UserError: a schedule longer than the run, a mesh that divides not the devices or a batch.
+          UserError: a schedule longer than the run, a mesh that does not divide the devices or a batch.
         """
         self.make_schedule()
         self.make_mesh(devices)
 
 
 class ProbeProtocol(Protocol):
-    """More metrics of an evaluation, from parameters that it leaves as they are."""
+    """Computes more metrics at an evaluation, from its parameters, which stay as they are."""
 
     def due(self, step: int) -> bool:
-        """Whether the evaluation at ``step`` is probed."""
+        """Return whether to probe at the evaluation of ``step``."""
 
     def __call__(self, step: int, params: Any, between: Callable[[], None]) -> dict[str, float]:
-        """Of no metrics where it is not due. ``between`` is called between batches and may raise."""
+        """Return the probe's metrics; none if it is not due. ``between`` is called between batches and may raise."""
         ...
 
 
@@ -130,12 +130,12 @@ def train_and_evaluate(
 
     Args:
       facts: saved with every checkpoint (resolved config, fingerprints, versions).
-      start: replaces parameters of a fresh state, to go on from another model. Not called on a resume.
-      given_frozen: replaces the frozen variables, which no checkpoint holds; at a resume too.
-      probe: of the evaluations at which it is due.
+      start: replaces parameters of a fresh state, to start from another model. Not called on a resume.
+      given_frozen: replaces the frozen variables, which no checkpoint holds; also on a resume.
+      probe: run at the evaluations at which it is due.
 
     Returns:
-      The last evaluation's metrics. With a selection, the parameters of the best one lie in ``workdir/best``.
+      The last evaluation's metrics. With a selection, the parameters of the best one are saved in ``workdir/best``.
     """
     made = roll_back.recorded(distributed.first_says("roll backs", facts["run"]))
     while True:
@@ -157,17 +157,17 @@ def _train(
     probe: ProbeProtocol | None,
     made: tuple[RollBack, ...],
 ) -> dict[str, float] | RollBack:
-    """``train_and_evaluate`` to the end, or to a spike from which it is to go on anew."""
+    """Run ``train_and_evaluate`` to the end, or to a spike of the loss after which it must start anew."""
     phases, mesh, tx = experiment.phases, experiment.make_mesh(), make_optimizer(experiment.optimizer)
     how = (task, tx, metric_names(task), phases.phases[0].batch_size)
 
     def fresh(names: list[str]) -> Mapping[str, Any]:
-        observer.note(f"saved by an earlier version, without {listed(names)}: fresh")
+        observer.note(f"saved by an earlier version, without {listed(names)}, which start fresh")
         return fresh_leaves(*how, experiment.seed, mesh, names)
 
     with observer.during("restoring"):
         state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh)
-        if resumed := state is not None:  # no fresh one is made beside it: a run that just fits has to resume too
+        if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
             frozen = initialise_frozen(task, experiment.seed, mesh)
         else:
             state, frozen = initialise(*how, experiment.seed, mesh)
@@ -192,7 +192,7 @@ def _train(
 
 
 class _Trainer:
-    """The steps of a run from ``state`` on, with all that is done between them: evaluations, the log, saves."""
+    """Runs the steps from ``state`` on, and all that is done between them: evaluations, the log, saves."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _Trainer:
         self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
 
     def train(self) -> dict[str, float] | RollBack:
-        """The last evaluation's metrics, or the roll back after which the run is to go on anew."""
+        """Return the last evaluation's metrics, or the roll back after which the run must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
         owed = first_step == 0 or self._evaluates(first_step) and not logged(self._observer, first_step)
         result = self._evaluate() if distributed.agreed(int(owed)) else {}
@@ -251,7 +251,7 @@ class _Trainer:
                 if spike and (back := self._rolled_back()):
                     return back
             if evaluates:
-                with contextlib.suppress(Preempted):  # the run that goes on makes it up
+                with contextlib.suppress(Preempted):  # the resumed run makes up for it
                     result = self._evaluate()
                 last = last or bool(distributed.agreed(int(self._selection.exhausted)))
             leaves = termination.reached() or last
@@ -276,7 +276,7 @@ class _Trainer:
         self._done, self._termination.saves = step + 1, True
 
     def _log(self, window: Window, wait_seconds: float) -> bool:
-        """Whether all processes are to roll back, once what ``window`` summed up is logged; the sums begin anew."""
+        """Log what ``window`` summed up and reset the sums; return whether all processes must roll back."""
         means = means_of(self._task, jax.device_get(self._state.metrics))
         metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._peak_flops)
         self._state = dataclasses.replace(self._state, metrics=zeros_like(self._state.metrics))
@@ -285,7 +285,7 @@ class _Trainer:
         return self._training.on_spike == "roll_back" and bool(distributed.agreed(int(spike)))
 
     def _rolled_back(self) -> RollBack | None:
-        """The roll back that was made from the window that has just ended, if one is possible."""
+        """Return the roll back from the window that has just ended, if one is possible."""
         cadences = (self._training.log_every_steps, self._training.eval_every_steps)
         begun = max((self._done - 1) // every * every for every in cadences)
         self.checkpoints.wait()
@@ -298,12 +298,12 @@ class _Trainer:
         return back
 
     def _evaluate(self) -> dict[str, float]:
-        """Raises ``Preempted`` when told to end meanwhile; then nothing of it is logged."""
+        """Evaluate and log. Raises ``Preempted`` if the run is told to end meanwhile; then nothing is logged."""
         step, params, observer = self._done, self._state.params, self._observer
         jax.block_until_ready(self._state)
         with observer.during("evaluating"):
             metrics = self._evaluation.run(params, self._frozen)
-        if self._probe is not None and self._probe.due(step):  # a probe of no time would make the next one a stall
+        if self._probe is not None and self._probe.due(step):  # a probe of no time makes the next one look stalled
             with observer.during("probing"):
                 metrics |= self._probe(step, params, self._termination.check)
         observer.evaluation(step, metrics)
@@ -315,7 +315,7 @@ class _Trainer:
 
     def _save(self) -> None:
         with self._observer.saving(self._done):
-            self._health.check(self._state)  # waits for the step; compiles the first time, which is no stall
+            self._health.check(self._state)  # waits for the step; the first time it compiles, which is not a stall
             self.checkpoints.save(self._state, self._health.facts)
         self._saved = self._done
 
@@ -336,12 +336,12 @@ class _Trainer:
 
 
 def logged(observer: Observer, step: int) -> bool:
-    """Whether an evaluation at ``step`` was made: one that a signal broke off was not."""
+    """Return whether there was an evaluation at ``step``; one that a signal broke off does not count."""
     return any(record["step"] == step for record in observer.evaluations(step))
 
 
 def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
-    """The FLOPs of all steps before a given one: what is left of a run is judged by it, for phases differ in cost."""
+    """Return the function step -> FLOPs of all steps before it, by which the time left is estimated: phases differ."""
 
     def work(step: int) -> float:
         total, start = 0.0, 0
@@ -355,6 +355,6 @@ def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[
 
 
 def describe_phases(phases: Phases, evaluated: Phase) -> str:
-    """One line: the shape of each phase, and of the held-out rows, whose loss compares with that of like rows alone."""
+    """Return one line with the shape of each phase and of the held-out rows; only losses on like rows compare."""
     parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in phases.phases)
     return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"

@@ -1,7 +1,7 @@
-"""The mesh, and the one table that says where every array of the program lies.
+"""The mesh, and the one table that says how every array of the program is placed on it.
 
-Parameters and activations carry logical axis names; this table maps them to mesh axes. The only file of ``training``
-that knows flax: everything else sees plain trees.
+Parameters and activations carry logical axis names, which the table maps to mesh axes. This is the only file of
+``training`` that uses flax: all others see plain trees.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axe
 class MeshConfig:
     """Devices along each mesh axis; -1 (at most once) takes what is left.
 
-    ``slices``: of a job that spans several TPU slices, joined by the slower data-centre network (or of several hosts,
-    where a device knows no slice). The data axis goes over it, in this many parts; fsdp and tensor stay inside.
+    ``slices`` is for a job that spans several TPU slices, joined by the slower data-centre network (or several hosts,
+    where devices know no slice). The data axis is cut into this many parts across them; fsdp and tensor stay inside of
+    one.
     """
 
     data: int = -1
@@ -55,7 +56,7 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh over all devices.
+    """Return a mesh over all devices.
 
     Raises:
       UserError: the product of the axes is not the number of devices.
@@ -79,7 +80,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.ndarray:
-    """Devices [data, fsdp, tensor]: neighbours on the network are neighbours on the mesh."""
+    """Return the devices as [data, fsdp, tensor], so that neighbours on the network are neighbours on the mesh."""
     if slices > 1:
         data, *inside = shape
         if data % slices:
@@ -88,7 +89,7 @@ def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.nd
             )
         granules = {getattr(device, "slice_index", device.process_index) for device in devices}
         if len(granules) != slices:
-            raise UserError(f"config.mesh.slices is {slices}; the devices lie in {len(granules)}")
+            raise UserError(f"config.mesh.slices is {slices}; the devices are in {len(granules)} slices")
         by_process = not hasattr(devices[0], "slice_index")
         return mesh_utils.create_hybrid_device_mesh(
             [data // slices, *inside], [slices, 1, 1], devices, process_is_granule=by_process
@@ -99,7 +100,7 @@ def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.nd
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int, where: str) -> None:
-    """Every micro-batch must split evenly over the devices that share the batch axis."""
+    """Raise ``UserError`` unless every micro-batch splits evenly over the devices that share the batch axis."""
     shards = mesh.shape["data"] * mesh.shape["fsdp"] * micro_batches
     if batch_size % shards:
         lower, upper = batch_size - batch_size % shards, batch_size + -batch_size % shards
@@ -111,9 +112,9 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int, where: str) -> 
 
 
 def shardings(mesh: Mesh, boxed: Any) -> Any:
-    """Shardings of an (abstract) tree whose leaves may be boxed with logical axes; unboxed leaves are replicated.
+    """Return the shardings of an (abstract) tree whose leaves may be boxed with logical axes; others are replicated.
 
-    An axis that its mesh axis does not divide (a vocabulary of 30,522 over 4) is replicated instead.
+    An axis that its mesh axis does not divide, such as a vocabulary of 30,522 over 4, is replicated instead.
     """
     specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
 
@@ -125,15 +126,16 @@ def shardings(mesh: Mesh, boxed: Any) -> Any:
 
 
 def unbox(tree: Any) -> Any:
-    """The tree without its logical axis names."""
+    """Return the tree without its logical axis names."""
     return nn.unbox(tree)
 
 
 @contextlib.contextmanager
 def activations(mesh: Mesh) -> Iterator[None]:
-    """Context in which the logical constraints inside models mean this mesh.
+    """Make the logical constraints inside models refer to this mesh, within the context.
 
-    The mesh is named to each of them: flax finds none that ``with mesh`` alone has set, and leaves activations alone.
+    Each constraint gets the mesh by argument: flax does not find one that only ``with mesh`` has set, and would do
+    nothing.
     """
 
     def place(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -141,14 +143,14 @@ def activations(mesh: Mesh) -> Iterator[None]:
 
     token = placement.set(place)
     try:
-        with mesh:  # what was traced for another mesh is traced again
+        with mesh:  # makes jit trace again what was traced for another mesh
             yield
     finally:
         placement.reset(token)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows are split over the data and fsdp axes."""
+    """Return the sharding that splits rows over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
@@ -157,7 +159,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def share_of(mesh: Mesh) -> Share:
-    """The rows of a batch that this process's devices hold. Where the tensor axis spans processes, several hold the
+    """Return which rows of a batch this process's devices hold. If the tensor axis spans processes, several hold the
     same."""
     count = mesh.shape["data"] * mesh.shape["fsdp"]
     held = batch_sharding(mesh).addressable_devices_indices_map((count,))
@@ -165,7 +167,7 @@ def share_of(mesh: Mesh) -> Share:
 
 
 def to_devices(batch: Batch, mesh: Mesh) -> Batch:
-    """This process's rows of a batch -> global arrays on the mesh."""
+    """Return this process's rows of a batch as part of global arrays on the mesh."""
     sharding, share = batch_sharding(mesh), share_of(mesh)
 
     def place(value: np.ndarray) -> jax.Array:
@@ -176,7 +178,7 @@ def to_devices(batch: Batch, mesh: Mesh) -> Batch:
 
 
 def abstract_batch(spec: BatchSpec, num_rows: int, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """What ``to_devices`` makes of a global batch of ``num_rows`` such rows, as shapes, dtypes and shardings."""
+    """Return what ``to_devices`` makes of a global batch of ``num_rows`` rows, as shapes, dtypes and shardings."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.ShapeDtypeStruct((num_rows, *feature.shape), feature.dtype, sharding=sharding)

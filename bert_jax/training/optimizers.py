@@ -1,4 +1,4 @@
-"""AdamW and LAMB as BERT uses them, from optax's parts."""
+"""AdamW and LAMB as BERT uses them, built from parts of optax."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import optax
 
 from bert_jax.configuration import changed, check_fields
 
-BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # of each kind as it was published
+BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # as each was published
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Defaults are those of google-research/bert, optimization.py.
+    """The defaults are those of google-research/bert, optimization.py.
 
     bias_correction "none" is the published BERT optimizer: its first updates are up to 3.16 times those of Adam with
-    "standard" correction (Kingma and Ba 2015, section 3). None is the kind's own, and becomes it: "none" of AdamW,
-    "standard" of LAMB (You et al. 2020, algorithm 2).
+    "standard" correction (Kingma and Ba 2015, section 3). None means the default of the kind and is replaced by it:
+    "none" for AdamW, "standard" for LAMB (You et al. 2020, algorithm 2).
     """
 
     kind: Literal["adamw", "lamb"] = "adamw"
@@ -48,7 +48,7 @@ class AdamState(NamedTuple):
 
 
 def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) with no bias correction (google-research/bert, AdamWeightDecayOptimizer)."""
+    """Return Adam's m / (sqrt(v) + eps) without bias correction (google-research/bert, AdamWeightDecayOptimizer)."""
 
     def init(params: Any) -> AdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -65,7 +65,7 @@ def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay applies: everything but biases and layer-norm gains (embeddings are decayed)."""
+    """Return a tree with True where weight decay applies: not on biases and layer-norm gains, but on embeddings."""
     return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
 
 
@@ -79,9 +79,14 @@ def _is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """|w| / |update| per parameter (You et al. 2020, algorithm 2), per layer where layers are stacked on axis 0.
+    """Scale by
+    w
+     /
+    update
+     per parameter (You et al. 2020, algorithm 2); per layer if they are stacked on axis 0.
 
-    It is 1 where weights are not decayed, as in the published optimizer: what begins at zero would stay close to it.
+    The ratio is 1 for weights that are not decayed, as in the published optimizer: one that starts at zero would stay
+    near it.
     """
 
     def scale(path: tuple[Any, ...], update: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
@@ -100,10 +105,10 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clip by global norm, Adam ratio, decoupled weight decay, (LAMB: trust ratio): the direction of an update.
+    """Return the direction of an update: clip by global norm, Adam ratio, decoupled weight decay, LAMB's trust ratio.
 
-    The step multiplies it by minus the learning rate, so the clock of the schedule is the step of the run, also where
-    the moments are kept from another run.
+    The step multiplies it by minus the learning rate. So the schedule's clock is the step of the run, also if the
+    moments come from another run.
     """
     if config.bias_correction == "none":
         adam = scale_by_adam_uncorrected(config.b1, config.b2, config.eps)

@@ -1,4 +1,4 @@
-"""Peak matrix rates, for the share of them that training reaches (MFU)."""
+"""Peak rates of a device, from the table of ``chips`` or measured; MFU is a share of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bert_jax.training import chips
 
 
 def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
-    """Return the FLOP/s of matrix products of ``dtype`` that one device reaches at most.
+    """Return the highest FLOP/s of matrix products of ``dtype`` on one device.
 
-    Of a listed chip it is the data sheet's figure (``chips``), of another one what a product of float32 reaches now,
-    which the devices that XLA cuts one CPU into share.
+    For a listed chip that is the data sheet's figure (``chips``). For another one it is measured now, with a float32
+    product; the devices into which XLA cuts one CPU share the result.
     """
     if chip := chips.of_device(device.device_kind):
         return chip.matrix_flops["bf16" if dtype == "bfloat16" else "f32"]
@@ -35,7 +35,7 @@ def _measured(device: jax.Device) -> float:
 
 
 def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:
-    """Return the bytes a second that reading and writing ``size`` float32 numbers in place reaches now."""
+    """Return the bytes a second that are reached now by reading and writing ``size`` float32 numbers in place."""
     x = jax.device_put(jnp.ones(size, jnp.float32), device)
     add = jax.jit(lambda v: v + 1, donate_argnums=0)  # in place: fresh memory would measure the operating system
     times = []

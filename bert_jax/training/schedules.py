@@ -1,4 +1,4 @@
-"""Learning-rate schedules: one clock over the whole run, whatever its phases."""
+"""Learning-rate schedules; each runs over all phases of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schedule = Callable[[jax.Array | int], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
-    """``peak_learning_rate`` is reached after ``warmup_steps``, then the rate follows ``kind`` to the last step.
+    """The rate rises to ``peak_learning_rate`` over ``warmup_steps``, then follows ``kind`` to the last step.
 
     kind:
       linear_from_zero     the code that trained BERT (google-research/bert, optimization.py): the linear decay
@@ -39,7 +39,7 @@ class ScheduleConfig:
 
 
 def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
-    """The rate at a step (0-based: step 0 is the first update, whose rate is 0 if there is a warm-up).
+    """Return the function step -> rate. Step 0 is the first update; its rate is 0 if there is a warm-up.
 
     Raises:
       UserError: warm-up and decay do not fit into ``num_train_steps``.

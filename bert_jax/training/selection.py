@@ -1,4 +1,4 @@
-"""Which evaluation was the best, and when to stop waiting for a better one."""
+"""Selects the best evaluation, and decides when to stop waiting for a better one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bert_jax.reporting.measures import lower_is_better
 
 @dataclasses.dataclass(frozen=True)
 class SelectionConfig:
-    """``metric``: of the held-out rows; "" chooses nothing, and the last step is the result."""
+    """``metric`` is one of the held-out rows. With "" nothing is selected, and the last step is the result."""
 
     metric: str = ""
-    patience: int | None = None  # evaluations without a better score, after which the run ends; None: never
+    patience: int | None = None  # the run ends after this many evaluations without a better score; None: never
 
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:
@@ -24,10 +24,10 @@ class SelectionConfig:
 
 
 class Selection:
-    """Follows the evaluations of a run. All that it knows follows from the run's log, so a resume needs no more."""
+    """Follows the evaluations of a run. Its state follows from the run's log, so a resume needs nothing else."""
 
     def __init__(self, config: SelectionConfig, seen: Iterable[Mapping[str, Any]] = ()):
-        """``seen``: records of evaluations before a resume."""
+        """``seen``: records of the evaluations before a resume."""
         self._config = config
         self.best: tuple[int, float] | None = None  # step, score
         self._since_best = 0
@@ -35,7 +35,7 @@ class Selection:
             self.see(record["step"], record)
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> bool:
-        """Whether the evaluation at ``step`` is better than all before. The first of equal ones stays the best.
+        """Return whether the evaluation at ``step`` is better than all before. Of equal ones the first is the best.
 
         Raises:
           UserError: there is no such metric.
@@ -46,9 +46,9 @@ class Selection:
         if name not in metrics:
             numbers = [key for key, value in metrics.items() if isinstance(value, float)]
             raise UserError(f"config.selection.metric is {name!r}; the metrics are {', '.join(numbers)}")
-        if step == 0:  # before the first update there is nothing to choose
+        if step == 0:  # before the first update there is nothing to select
             return False
-        score = math.nan if metrics[name] is None else float(metrics[name])  # None: as the log has what is not finite
+        score = math.nan if metrics[name] is None else float(metrics[name])  # the log has None for what is not finite
         above = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
         better = above and math.isfinite(score)
         if better:
@@ -59,5 +59,5 @@ class Selection:
 
     @property
     def exhausted(self) -> bool:
-        """No better score for ``patience`` evaluations."""
+        """Return whether there were ``patience`` evaluations without a better score."""
         return self._config.patience is not None and self._since_best >= self._config.patience

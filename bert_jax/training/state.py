@@ -1,4 +1,4 @@
-"""What a run carries from step to step, all of which a checkpoint keeps."""
+"""The state that a run carries from step to step; a checkpoint keeps all of it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from bert_jax.records import Sum
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 
-LAST = 256  # skipped steps that a state names; whoever reads it at least as often as that misses none
+LAST = 256  # skipped steps that a state names: it must be read at least once in so many steps
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class SkippedSteps:
-    """Steps without an update, because their loss or gradient was not finite."""
+    """The steps without an update, because their loss or gradient was not finite."""
 
     count: jax.Array  # [] int32
-    last: jax.Array  # [LAST] int32: the newest of them; number i stands at i % LAST
+    last: jax.Array  # [LAST] int32: the newest of them; the i-th is at i % LAST
 
     def add(self, step: jax.Array, skipped: jax.Array) -> SkippedSteps:
-        """These and ``step``, if it is ``skipped`` ([] bool)."""
+        """Return the skipped steps with ``step`` added if it is ``skipped`` ([] bool)."""
         place = self.count % LAST
         last = self.last.at[place].set(jnp.where(skipped, step, self.last[place]))
         return SkippedSteps(self.count + skipped.astype(jnp.int32), last)
@@ -43,12 +43,12 @@ class TrainState:
     params: Any  # float32 master parameters
     opt_state: Any
     carry: Any  # what a recurrent model keeps; () for BERT
-    metrics: dict[str, Sum]  # sums since they were last read, so that a resumed run logs what an unbroken one does
+    metrics: dict[str, Sum]  # sums since the last log line, so that a resumed run logs the same as an unbroken one
     skipped: SkippedSteps  # steps that left params, opt_state and carry as they were
 
 
 def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
-    """Sums of nothing, for the names in ``metrics``."""
+    """Return empty sums for the names in ``metrics``."""
     return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
 
 
@@ -57,7 +57,7 @@ def none_skipped() -> SkippedSteps:
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
-    """A state at step 0 around given parameters (boxed or not)."""
+    """Return a state at step 0 with the given parameters (boxed or not)."""
     return TrainState(
         step=jnp.zeros([], jnp.int32),
         params=params,
@@ -71,8 +71,8 @@ def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric
 def initialise(
     task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, seed: int, mesh: Mesh
 ) -> tuple[TrainState, Any]:
-    """A fresh state and the frozen variables, made in place on the mesh: abstract shapes first, then shardings from
-    the one table, then one jit. Nothing ever has to fit on one device.
+    """Return a fresh state and the frozen variables, made in place on the mesh: abstract shapes first, then shardings
+    from the one table, then one jit. Nothing ever has to fit on one device.
 
     Returns:
       (state, frozen variables).
@@ -85,7 +85,7 @@ def initialise(
 
 
 def initialise_frozen(task: Task, seed: int, mesh: Mesh) -> Any:
-    """Return the frozen variables that ``initialise`` makes, alone: no checkpoint holds them."""
+    """Return only the frozen variables that ``initialise`` makes: no checkpoint holds them."""
 
     def frozen(key: jax.Array) -> Any:
         return task.init(key).frozen
@@ -107,11 +107,11 @@ def fresh_leaves(
     mesh: Mesh,
     names: list[str],
 ) -> dict[str, jax.Array]:
-    """Return the leaves of these ``names`` of the state that ``initialise`` makes, without the others: a checkpoint of
-    an earlier version lacks them.
+    """Return only the leaves of these ``names`` of the state that ``initialise`` makes: those that a checkpoint of an
+    earlier version lacks.
 
     Raises:
-      ValueError: parameters or the step are among them; a state without those is not one to go on from.
+      ValueError: parameters or the step are among them; a run cannot resume from a state without those.
     """
     if lost := [name for name in names if name.startswith("params/") or name == "step"]:
         raise ValueError(f"it lacks {listed(lost)}")
@@ -128,7 +128,7 @@ def fresh_leaves(
 def abstract_fresh(
     task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, mesh: Mesh
 ) -> tuple[TrainState, Any]:
-    """What ``initialise`` returns, as shapes, dtypes and shardings: the devices of ``mesh`` need not exist."""
+    """Return what ``initialise`` returns as shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
     boxed = jax.eval_shape(_fresh(task, tx, metric_names, num_rows), jax.random.key(0))
     return jax.tree.map(  # type: ignore[no-any-return]
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -144,19 +144,19 @@ def _fresh(
         variables = task.init(key)
         carry = task.init_carry(num_rows)
         if jax.tree.leaves(carry):
-            raise UserError(f"{type(task).__name__} carries state from step to step, which the trainer does not do yet")
+            raise UserError(f"{type(task).__name__} carries state from step to step, which the trainer cannot do yet")
         return make_state(variables.params, tx, carry, metric_names), variables.frozen
 
     return fresh
 
 
 def abstract(tree: Any) -> Any:
-    """Shapes, dtypes and shardings of a tree of arrays."""
+    """Return the shapes, dtypes and shardings of a tree of arrays."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
 
 def overlay(given: Any, fresh: Any, where: str = "params") -> Any:
-    """``fresh`` with every leaf that ``given`` has, placed where the fresh one lies.
+    """Return ``fresh`` with every leaf that ``given`` has, each placed as the fresh one.
 
     Raises:
       UserError: a shape differs.

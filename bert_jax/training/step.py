@@ -1,4 +1,4 @@
-"""The train step and the eval step: pure, whole, and the same for every task, mesh and accumulation."""
+"""The train step and the eval step: pure functions, the same for every task, mesh and accumulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array
 
 
 def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
-    """weight / count of each loss term over the whole global batch, so that unequal masks weigh the same everywhere."""
+    """Return weight / count of each loss term over the whole global batch, so that unequal masks weigh the same
+    everywhere."""
     counts = task.counts(batch)
     return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
 
@@ -29,7 +30,7 @@ def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
 def total_loss(
     task: Task, params: Any, frozen: Any, batch: Batch, scale: dict[str, jax.Array], rng: RowRng | None, carry: Any
 ) -> tuple[jax.Array, Losses]:
-    """This (micro-)batch's share of the loss of the global batch."""
+    """Return this (micro-)batch's share of the loss of the global batch."""
     losses = task.loss(Variables(params, frozen), batch, rng, carry)
     return sum(term.value * scale[name] for name, term in losses.terms.items()), losses  # type: ignore[return-value]
 
@@ -39,18 +40,20 @@ def add(left: Any, right: Any) -> Any:
 
 
 def select(condition: jax.Array, left: Any, right: Any) -> Any:
-    """``left`` where ``condition`` [] holds, else ``right``."""
+    """Return ``left`` where ``condition`` [] holds, else ``right``."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), left, right)
 
 
 def make_train_step(
     task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, micro_batches: int = 1
 ) -> TrainStep:
-    """(state, frozen, batch) -> state after one update. Metrics are summed into ``state.metrics``.
+    """Return the train step: (state, frozen, batch) -> state after one update. Metrics are summed into
+    ``state.metrics``.
 
-    The loss and its gradient are those of the whole global batch whatever ``micro_batches`` or the mesh. Dropout bits
-    depend on (seed, step, row, site) alone. A step whose loss or gradient norm is not finite updates nothing and adds
-    to no metric but the learning rate: step and schedule go on, and ``state.skipped`` names it.
+    The loss and its gradient are those of the whole global batch, whatever ``micro_batches`` and the mesh. Dropout bits
+    depend only on (seed, step, row, site). A step whose loss or gradient norm is not finite changes no parameter and
+    adds to no metric but the learning rate; the step number and the schedule go on, and ``state.skipped`` names the
+    step.
     """
     value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
 
@@ -95,22 +98,23 @@ def make_train_step(
 
 
 def jit_train_step(train_step: TrainStep, state: Any) -> Any:
-    """``train_step`` as the loop and every plan compile it: the old state's memory is given to the new one, which lies
-    where it lay.
+    """Return ``train_step`` jitted as the loop and every plan compile it. The new state takes the memory and the
+    placement of the old one, which is donated.
 
     Args:
       state: arrays or shapes, with shardings.
 
     Returns:
-      What ``.lower(state, frozen, batch).compile()`` makes an executable of.
+      A function whose ``.lower(state, frozen, batch).compile()`` is the executable.
     """
     return jax.jit(train_step, donate_argnums=0, out_shardings=jax.tree.map(lambda x: x.sharding, state))
 
 
 def split_rows(tree: Any, parts: int) -> Any:
-    """[B, ...] -> [parts, B/parts, ...], taking every ``parts``-th row, so that each part lies on all devices evenly.
+    """Return [B, ...] as [parts, B/parts, ...], each part with every ``parts``-th row, so that it is spread evenly over
+    devices.
 
-    Leaves without rows (a key) are repeated.
+    A leaf without rows (a key) is repeated.
     """
 
     def split(x: jax.Array) -> jax.Array:
@@ -122,7 +126,7 @@ def split_rows(tree: Any, parts: int) -> Any:
 
 
 def make_eval_step(task: Task) -> EvalStep:
-    """(params, frozen, batch) -> metric sums and ``Task.gathered_outputs``, without dropout."""
+    """Return the eval step: (params, frozen, batch) -> metric sums and ``Task.gathered_outputs``, without dropout."""
 
     def eval_step(params: Any, frozen: Any, batch: Batch) -> tuple[dict[str, Sum], dict[str, jax.Array]]:
         num_rows = next(iter(batch.values())).shape[0]
@@ -130,14 +134,14 @@ def make_eval_step(task: Task) -> EvalStep:
         metrics = task.loss(variables, batch, None, carry).metrics
         if not task.gathered_outputs:
             return metrics, {}
-        outputs = task.outputs(variables, batch, carry)  # XLA merges it with the same computation above
+        outputs = task.outputs(variables, batch, carry)  # XLA merges this with the same computation above
         return metrics, {name: outputs[name] for name in task.gathered_outputs}
 
     return eval_step
 
 
 def metric_names(task: Task) -> list[str]:
-    """Names that a train step reports: the task's own and the step's."""
+    """Return the names of all metrics of a train step: the task's own and the step's."""
     kind = next(iter(task.batch_specs))
     spec = task.batch_specs[kind]
     batch = {name: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for name, f in spec.items()}

@@ -1,4 +1,4 @@
-"""Steps that run, compiled when they are first needed, and the windows of steps that metrics are read over."""
+"""Runs train steps, each compiled when it is first needed, and sums up windows of steps for the metrics."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from bert_jax.training.state import TrainState
 
 
 class Steps:
-    """Runs the step of each kind of batch, compiled when the first comes.
+    """Runs the step of each kind of batch, compiled when the first batch of it comes.
 
-    The host goes on while the devices work, but no further than a second or two of steps: then where it stands is about
-    where they stand, and a stall is noticed, a long queue is not taken for one.
+    The host runs ahead of the devices, but by no more than a second or two of steps. So its step is about theirs: a
+    stall is noticed, and a long queue is not taken for one.
     """
 
-    AHEAD_SECONDS, MOST = 1.0, 64  # from one wait for the devices to the next; steps
+    AHEAD_SECONDS, MOST = 1.0, 64  # seconds, and most steps, between two waits for the devices
 
     def __init__(self, train_step: Any, observer: Observer):
         self._train_step, self._observer = train_step, observer
         self._compiled: dict[str, Any] = {}
-        self._every, self._since = 1, 0  # steps from wait to wait, and since the last
-        self._mark: jax.Array | None = None  # is there once the devices are where the host was at the last wait
+        self._every, self._since = 1, 0  # steps between two waits, and since the last one
+        self._mark: jax.Array | None = None  # ready once the devices are where the host was at the last wait
         self._marked = 0.0
 
     def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
-        """The state after ``step``, which may be computed still. ``state`` is donated."""
+        """Return the state after ``step``, perhaps before it is computed. ``state`` is donated."""
         first = kind not in self._compiled
         if first:
             with self._observer.during("compiling"):
                 self._compiled[kind] = self._train_step.lower(state, frozen, batch).compile()
-        distributed.at(step, "first step" if first else "training")  # the first sets up what devices talk through
+        distributed.at(step, "first step" if first else "training")  # the first also sets up communication
         state = self._compiled[kind](state, frozen, batch)
         self._since += 1
         if first:
@@ -50,7 +50,7 @@ class Steps:
         return state
 
     def _wait(self, state: TrainState) -> None:
-        """Until the devices are where the host was at the last wait."""
+        """Wait until the devices are where the host was at the last wait."""
         if self._mark is not None:
             self._mark.block_until_ready()
         now = time.monotonic()
@@ -58,7 +58,7 @@ class Steps:
             self._every = min(2 * self._every, self.MOST)
         elif now - self._marked > 2 * self.AHEAD_SECONDS:
             self._every = max(self._every // 2, 1)
-        self._mark = jnp.copy(state.step.addressable_data(0))  # the state itself is donated to the next step
+        self._mark = jnp.copy(state.step.addressable_data(0))  # a copy: the state itself is donated to the next step
         self._since, self._marked = 0, now
 
 
@@ -72,14 +72,14 @@ class Window:
     flops: float = 0.0
 
     def add(self, flops: float) -> None:
-        """A step."""
+        """Count a step of so many FLOPs."""
         self.steps += 1
         self.flops += flops
 
     def metrics(
         self, means: dict[str, float], training_seconds: float, wait_seconds: float, peak_flops: float
     ) -> dict[str, float]:
-        """Means over the window, with the rates of its steps: ``tokens`` becomes ``tokens_per_second``."""
+        """Return the means over the window, with the rates of its steps: ``tokens`` becomes ``tokens_per_second``."""
         seconds = max(training_seconds - self.training_seconds, 1e-9)
         return means | {
             "tokens_per_second": means.pop("tokens") * self.steps / seconds,
@@ -89,8 +89,8 @@ class Window:
 
 
 def means_of(task: Task, sums: dict[str, Sum]) -> dict[str, float]:
-    """Means over the steps of a window, ``tokens`` of a step among them. Steps that were skipped are counted; of a
-    window that has no others nothing but the learning rate is known."""
+    """Return means over the steps of a window, among them ``tokens`` of a step. Skipped steps are counted; if all were
+    skipped, only the learning rate is known."""
     steps, sound = (int(sums[name].count) for name in ("learning_rate", "loss"))
     means = task.summary(sums) | {"tokens": float(sums["tokens"].value) / max(sound, 1)}
     if not sound:

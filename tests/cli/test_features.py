@@ -35,9 +35,9 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
     output = tmp_path / "x.parquet"
     line = ["features", f"--workdir={tmp_path / 'work'}", f"--input={tmp_path / 'x.tsv'}", f"--output={output}", *flags]
     assert run(line) == 0
-    output = capsys.readouterr().err
-    assert "2 texts, 15 tokens" in output
-    assert "1 texts cut at 9 tokens, 3 left out" in output
+    stderr = capsys.readouterr().err
+    assert "2 texts, 15 tokens" in stderr
+    assert "1 texts cut at 9 tokens, 3 left out" in stderr
     found = list(read_features(output))
     assert [(one.item.id, one.item.text, one.item.pair) for one in found] == [
         ("k1", "a b", "bank"),

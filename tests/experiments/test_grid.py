@@ -34,7 +34,7 @@ def test_every_cell_is_run_once(tmp_path: Path) -> None:
     assert any(line.startswith("[2/3] rate-1: loss 0.2; about ") for line in lines)
     assert run_cells(CELLS, runs, str(tmp_path), note=lines.append) == expected
     assert runs.names == ["rate-0", "rate-1", "rate-2"]
-    assert lines[-1] == "[3/3] rate-2: done before; loss 0.4"
+    assert lines[-1] == "[3/3] rate-2: already done; loss 0.4"
 
 
 KILLED = """

@@ -120,7 +120,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
 def test_a_spike_is_an_alarm_and_no_reason_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor is one from which there is no way back."""
     train(tmp_path, SPOILT, num_steps=STEPS, on_spike="roll_back", save_every=STEPS)
-    assert "no roll back: there is no verified step from before" in capsys.readouterr().err
+    assert "no roll back: there is no verified step before that" in capsys.readouterr().err
     [alarm] = status.read(tmp_path)["alarms"]
     assert alarm["step"] == FIRST + NUMBER
     assert "finished, with alarms" in status.describe(tmp_path)

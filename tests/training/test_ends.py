@@ -39,7 +39,7 @@ def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     *said, error = capsys.readouterr().err.strip().splitlines()
     # Step 1 was saved, of finite parameters from which nothing finite comes: no advice names it.
     assert "error: loss or gradient of 10 steps in a row, from step 1 on, not finite" in error
-    assert "; there is no verified step from before" in error
+    assert "; there is no verified step before that" in error
     assert saved_steps(str(workdir)) == [1]
     assert "in a new --workdir" in error
     assert "phases: phase1 1 steps of 16 x 16, phase2 23 steps of 8 x 32; held-out rows are of 32 throughout" in said
@@ -53,7 +53,7 @@ def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_the_newest_sound_step_is_named() -> None:
     error = diverged("the parameters are not finite after 1,030 steps", 1000)
     assert isinstance(error, RepeatingError)
-    assert "step 1,000 is the newest verified checkpoint from before" in str(error)
+    assert "step 1,000 is the newest verified checkpoint before that" in str(error)
     assert "--init=WORKDIR@1000" in str(error)
 
 

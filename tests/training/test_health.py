@@ -128,7 +128,7 @@ def test_too_many_in_a_row_end_the_run_and_the_same_command_repeats_it(tmp_path:
             RepeatingError, match="4 steps in a row, from step 13 on, not finite; not_finite.js"
         ) as error:
             train(run, Points(rows_of(*bad)), max_skipped_in_a_row=4)
-        assert "step 10 is the newest verified checkpoint from before" in str(error.value)
+        assert "step 10 is the newest verified checkpoint before that" in str(error.value)
         ends.append(json.loads((run / FILE).read_text()))
         (run / FILE).unlink()
         assert saved_steps(str(run)) == [10]
@@ -142,7 +142,7 @@ def test_too_many_in_a_row_end_the_run_and_the_same_command_repeats_it(tmp_path:
 def test_what_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     """An update overflows though loss and gradient do not: the step does not see it, the save after it does."""
     with pytest.raises(
-        RepeatingError, match="the parameters are not finite after 1 steps; there is no verified step from before"
+        RepeatingError, match="the parameters are not finite after 1 steps; there is no verified step before that"
     ):
         train(tmp_path / "run", peak=3e38, warmup=0, save_every=1)
     assert saved_steps(str(tmp_path / "run")) == []

@@ -34,7 +34,7 @@ def test_only_the_data_axis_leaves_a_slice() -> None:
 def test_bad_slices() -> None:
     with pytest.raises(UserError, match=r"config.mesh.data is 2, which 4 slices do not divide"):
         _arranged(DEVICES, [2, 4, 1], 4)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"config.mesh.slices is 4; the devices lie in 2"):
+    with pytest.raises(UserError, match=r"config.mesh.slices is 4; the devices are in 2"):
         _arranged(DEVICES, [8, 1, 1], 4)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"config.mesh.slices is 0; at least 1 is needed"):
         make_mesh(MeshConfig(slices=0))

@@ -99,7 +99,7 @@ def test_too_many_in_a_row_end_all_processes_and_are_repeated(recipe: Path, tmp_
         ended = poisoned(recipe, run, count, bad).end()
         assert [code for code, _ in ended] == [BAD_INPUT] * count, ended
         assert f"{MOST} steps in a row, from step 23 on, not finite; {FILE} names their rows" in ended[0][1]
-        assert "step 20 is the newest verified checkpoint from before" in ended[0][1]
+        assert "step 20 is the newest verified checkpoint before that" in ended[0][1]
         assert saved_steps(str(run)) == [10, 20]
         found.append(json.loads((run / FILE).read_text()))
         assert found[-1].pop("command").startswith("bert-jax pretrain")  # several choose another port each time
