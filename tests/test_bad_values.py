@@ -34,7 +34,7 @@ LINES = {
     "--config.model.sise=tiny": "unknown key config.model.sise; did you mean 'size'?",
     "--config.objective.nam=mlm": "unknown key config.objective.nam; did you mean 'name'?",
     "--config.examples=('none',)": "config.examples has no [MASK] in 'none'; write [MASK] where a word is to be found",
-    "--workdir=/": "--workdir=/ is no place for one run",
+    "--workdir=/": "--workdir=/ is not a place for one run",
     "--workdir=a\0b": "is not UTF-8 text",
     "--workdir=a\ud800": "is not UTF-8 text",
 }
@@ -117,7 +117,7 @@ def test_the_home_folder_is_expanded_once(tmp_path, monkeypatch, capsys):
     assert run(["status", "--workdir=~/none"]) == 2
     assert f"{tmp_path}/none" in capsys.readouterr().err
     assert run(["pretrain", "--config=quickstart", "--workdir=~"]) == 2
-    assert f"--workdir={tmp_path} is no place for one run" in capsys.readouterr().err
+    assert f"--workdir={tmp_path} is not a place for one run" in capsys.readouterr().err
     assert run(["status", "--workdir", "~/none"]) == 2  # in quotes
     assert f"{tmp_path}/none" in capsys.readouterr().err
     (tmp_path / "link").symlink_to(tmp_path / "run")

@@ -1,6 +1,6 @@
-"""Losses that are finite and yet say that a run has gone wrong.
+"""Raises alarms for losses that are finite but show that a run has gone wrong.
 
-Everything follows from the records of the run, so one that goes on from a checkpoint finds what an unbroken one does.
+Everything follows from the records of the run, so a resumed run finds the same as an unbroken one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import BASELINES
 
-WINDOWS, ENOUGH = 32, 16  # windows that a loss is compared with; with fewer nothing is said
+WINDOWS, ENOUGH = 32, 16  # windows that a loss is compared with; with fewer than the latter there is no alarm
 DEVIATIONS = 10.0  # robust standard deviations over the median of those windows, the trend left out
-SHARE = 1 / 3  # of all that was learned so far, which a spike takes back at least
-NOISE = 0.05  # of the median: as much again is no spike
-CHANCE = 500  # steps after the warm-up, and half of the run: then a model is over its baseline
+SHARE = 1 / 3  # a spike undoes at least this share of all that was learned so far
+NOISE = 0.05  # share of the median: a smaller rise is not a spike
+CHANCE = 500  # after so many steps beyond the warm-up, and half of the run, a model must beat its baseline
 JUDGED = ("mlm_loss", "lm_loss")  # held-out losses that have a baseline to beat
 
 
 class Alarms:
-    """Follows the records of a run. An alarm is told when it begins, and again once it has ended and begins anew."""
+    """Follows the records of a run. An alarm is raised when it begins, and again if it has ended and begins anew."""
 
     def __init__(self, seen: Iterable[Record], baselines: Mapping[str, Any], warmup_steps: int, num_steps: int):
         """
         Args:
-          seen: records of before a resume.
-          baselines: ``baselines.json``.
+          seen: records from before a resume.
+          baselines: content of ``baselines.json``.
         """
         self._baselines, self._warmup, self._num_steps = baselines, warmup_steps, num_steps
         self._losses: deque[float] = deque(maxlen=WINDOWS)
@@ -46,9 +46,10 @@ class Alarms:
                 self.evaluation(record["step"], record)
 
     def train(self, metrics: Mapping[str, Any]) -> str | None:
-        """What is wrong with the mean loss of a window, if anything; ``metrics`` may have its ``phase``."""
+        """Return what is wrong with the mean loss of a window; None if nothing is. ``metrics`` may have its
+        ``phase``."""
         loss: float | None = metrics.get("loss")
-        if metrics.get("phase") != self._phase:  # rows of another length, another batch
+        if metrics.get("phase") != self._phase:  # a new phase has rows of another length, or another batch
             self._phase = metrics.get("phase")
             self._losses.clear()
         if loss is None or not is_number(loss):
@@ -69,7 +70,7 @@ class Alarms:
         return median + max(DEVIATIONS * deviation, SHARE * (self._first - median), NOISE * abs(median))
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> str | None:
-        """What is wrong with the loss of the held-out rows at ``step``, if anything."""
+        """Return what is wrong with the loss of the held-out rows at ``step``; None if nothing is."""
         name = next((name for name in JUDGED if name in metrics), None)
         if name is None:
             return None

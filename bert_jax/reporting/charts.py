@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: no script, no library. Colours come from the page's CSS variables."""
+"""Draws line charts as inline SVG, without scripts or libraries. Colours come from the page's CSS variables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Points = Sequence[tuple[float, float | None]]
 
 WIDTH, HEIGHT = 560.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 20.0, 32.0
-RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # of the plot
-MAX_POINTS = 1000  # of a drawn curve
-HOVER_BANDS = 72  # places along x that tell their values
-SMOOTH_FROM = 60  # points: shorter curves are drawn as they are
+RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # edges of the plot
+MAX_POINTS = 1000  # most points of a drawn curve
+HOVER_BANDS = 72  # places along x that show their values
+SMOOTH_FROM = 60  # curves with fewer points are not smoothed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Chart:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten apart) within [low, high], at most ``most`` intervals."""
+    """Return round numbers (1, 2, 2.5 or 5 times a power of ten apart) in [low, high], with at most ``most``
+    intervals."""
     if high <= low:
         return [low]
     rough = (high - low) / most
@@ -57,8 +58,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within [low, high]; 2 and 5 times them too where fewer than three are, evenly spaced round numbers
-    where fewer than two of those are."""
+    """Return the powers of ten in [low, high]; if they are fewer than three, with 2 and 5 times them too; if those are
+    fewer than two, evenly spaced round numbers."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
         found = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
@@ -68,7 +69,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """The ticks' numbers, short and alike: ``20k``, ``0.25``, ``5e-5``."""
+    """Return the labels of the ticks, short and all of one form: ``20k``, ``0.25``, ``5e-5``."""
     if 0 < max(map(abs, values)) < 0.01:
         return [_scientific(value) for value in values]
     return [_short(value) for value in values]
@@ -87,7 +88,8 @@ def _short(value: float) -> str:
 
 
 def thin(points: Points, most: int = MAX_POINTS) -> list[tuple[float, float | None]]:
-    """At most ``most`` points: of each run of neighbours the lowest and the highest, so that no spike is lost."""
+    """Return at most ``most`` points: the lowest and the highest of each run of neighbours, so that no spike is
+    lost."""
     if len(points) <= most:
         return list(points)
     buckets = (most - 2) // 2
@@ -102,7 +104,7 @@ def thin(points: Points, most: int = MAX_POINTS) -> list[tuple[float, float | No
 
 
 def smoothed(points: Points) -> list[tuple[float, float | None]]:
-    """Centred moving average over a thirtieth of the curve; over what there is of that near its ends."""
+    """Return the centred moving average over a thirtieth of the curve, over fewer points near its ends."""
     values = [(x, y) for x, y in points if y is not None and _known(y)]
     sums = [0.0, *itertools.accumulate(y for _, y in values)]
     reach = len(values) // 60
@@ -117,7 +119,7 @@ def _known(y: float | None) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Frame:
-    """From data to the drawing's units."""
+    """Maps data to the units of the drawing."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -138,7 +140,7 @@ class _Frame:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as one ``<svg>``; an empty string if there is nothing to draw."""
+    """Return the chart as one ``<svg>``; "" if there is nothing to draw."""
     values = [y for s in chart.series for _, y in s.points if y is not None and _known(y)]
     if not values:
         return ""
@@ -206,7 +208,7 @@ def _references(chart: Chart, frame: _Frame) -> list[str]:
     parts, last = [], -math.inf
     for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
         y = frame.y(value)
-        last = y - 5 if y - 5 - last >= 14 else y + 14  # a label too close to the one above goes under its line
+        last = y - 5 if y - 5 - last >= 14 else y + 14  # a label too close to the one above is put under its line
         parts.append(f'<line class="reference" {_across(y)}/>')
         label = escape(f"{name} {value:.{chart.digits}f}")
         parts.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
@@ -220,7 +222,7 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
         x, width, label = frame.x(value), 6.2 * len(name), ""
         fits = x + 4 + width <= RIGHT_EDGE
         start = x + 4 if fits else x - 4 - width
-        if start >= free_from:  # else it would be written over the label before it
+        if start >= free_from:  # else it would cover the label before it
             at = f'x="{x + 4 if fits else x - 4:.1f}" y="{TOP - 8:g}" text-anchor="{"start" if fits else "end"}"'
             label, free_from = f"<text {at}>{escape(name)}</text>", start + width + 6
         title = f"<title>{escape(name)} at step {value:,.0f}</title>"
@@ -229,7 +231,8 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
 
 
 def _hover(chart: Chart, frame: _Frame) -> list[str]:
-    """Invisible bands across the chart; the one under the pointer shows a line, dots and, as its title, the values."""
+    """Return invisible bands across the chart; the one under the pointer shows a line, dots and, as title, the
+    values."""
     xs = sorted({x for series in chart.series for x, y in series.points if _known(y)})
     xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
     edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
@@ -251,7 +254,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
 
 
 def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:
-    """The known point at or last before x (the first one, for an x before it)."""
+    """Return a function x -> the last known point at or before x; for an x before the first point, that one."""
     known = [(x, y) for x, y in points if y is not None and _known(y)]
     xs = [x for x, _ in known]
     return lambda x: known[max(0, bisect.bisect_right(xs, x) - 1)] if known else None

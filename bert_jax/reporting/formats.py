@@ -1,4 +1,4 @@
-"""How numbers read to a person: the same on the progress line, in the status and in the report."""
+"""Formats numbers for a person: the same on the progress line, in the status and in the report."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from bert_jax.program import MISSING
 
 
 def is_number(value: object) -> bool:
-    """Whether ``value`` is a finite number, and not a bool."""
+    """Return whether ``value`` is a finite number, and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def count(value: float | None) -> str:
-    """``950``, ``12.3k``, ``4.56M``, ``1.2G``: three significant digits."""
+    """Return a number with three significant digits: ``950``, ``12.3k``, ``4.56M``, ``1.2G``."""
     if value is None or not math.isfinite(value):
         return MISSING
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -27,7 +27,7 @@ def _decimals(value: float) -> int:
 
 
 def figure(value: object, digits: int = 3) -> str:
-    """A measured value with fixed decimals, small ones in scientific form, a missing one as a dash."""
+    """Return a measured value with fixed decimals; a small one in scientific form, a missing one as a dash."""
     if not is_number(value):
         return MISSING
     number = float(value)  # type: ignore[arg-type]
@@ -37,10 +37,10 @@ def figure(value: object, digits: int = 3) -> str:
 
 
 def decimal(value: object) -> str:
-    """A measured value with three decimals, however small: what stands in a line beside others."""
+    """Return a measured value with three decimals, however small it is, for a line of several values."""
     return f"{value:,.3f}" if is_number(value) else MISSING
 
 
 def phase_label(name: str) -> str:
-    """What a phase is called in a line: ``phase1`` as it is, ``128`` as ``phase 128``."""
+    """Return the name of a phase in a line: ``phase1`` as it is, ``128`` as ``phase 128``."""
     return name if name.startswith("phase") else f"phase {name}"

@@ -1,4 +1,4 @@
-"""What the figures of a run are called, how they are written, and what they are held against."""
+"""The metrics of a run: their titles, their decimals, and the baselines that they are compared with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, is_number
 
-# Metric -> title, decimals. A metric that is not named here is drawn too, under its own name.
+# Metric -> title, decimals. A metric without an entry is drawn under its own name.
 TITLES = {
     "mlm_loss": ("Masked-LM loss, nats", 3),
     "mlm_accuracy": ("Masked-LM accuracy", 3),
@@ -45,14 +45,14 @@ EXACT = ("learning_rate",)  # not measured: no moving average
 NOT_DRAWN = (
     "perplexity",
     "phase",
-    "total",  # numbers of questions, and thresholds
+    "total",  # these are numbers of questions, and thresholds
     "HasAns_total",
     "NoAns_total",
     "best_exact_thresh",
     "best_f1_thresh",
-    "skipped_steps",  # alarms name them
+    "skipped_steps",  # alarms name these
 )
-# Metric -> what a model can reach without understanding: key of baselines.json, name of the line.
+# Metric -> what a model can reach without learning: key of baselines.json, name of the line.
 BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
@@ -63,28 +63,28 @@ BASELINES = {
 
 
 def title(metric: str) -> str:
-    """``f1/dev_matched`` is the F1 of one of several held-out splits."""
+    """Return the title of a metric; ``f1/dev_matched`` is the F1 of one of several held-out splits."""
     name, _, split = metric.partition("/")
     text = TITLES.get(name, (name.replace("_", " "), 3))[0]
     return f"{text}: {split}" if split else text
 
 
 def digits(metric: str) -> int:
-    """Decimals that a metric is written with."""
+    """Return the number of decimals of a metric."""
     return TITLES.get(metric.partition("/")[0], ("", 3))[1]
 
 
 def cell(value: Any, metric: str) -> str:
-    """A value of a metric in a table."""
+    """Return a value of a metric as the text of a table cell."""
     return figure(value, digits(metric)) if is_number(value) else MISSING if value is None else str(value)
 
 
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
-    """What is reached without learning, or ""."""
+    """Return what is reached without learning, as text; "" if that is not known."""
     known = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
     return ", ".join(f"{name} {figure(value)}" for name, value in known)
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether less is better of a metric, by its name."""
+    """Return whether smaller values of a metric are better, by its name."""
     return metric.split("/")[0].endswith(("loss", "perplexity", "error"))

@@ -1,4 +1,4 @@
-"""A local folder that stands for one on an object store, where nothing can be appended."""
+"""Mirrors a local folder to an object store, where nothing can be appended to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERIOD_SECONDS = 30.0  # stores bill and throttle writes of one object
 
 
 class Mirror:
-    """Uploads the entries ``names`` (files or folders) of ``local`` whole. What fails is told to ``warn``."""
+    """Uploads the entries ``names`` (files or folders) of ``local`` whole. Failures go to ``warn``."""
 
     def __init__(self, remote: str | os.PathLike[str], names: tuple[str, ...], warn: Callable[[str], None]):
         self._remote, self._names, self._warn = files.as_path(remote), names, warn
@@ -25,10 +25,10 @@ class Mirror:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._pending: Future[None] | None = None
         self._last = time.monotonic()
-        self._uploaded: dict[str, tuple[int, int]] = {}  # name -> size, time of change
+        self._uploaded: dict[str, tuple[int, int]] = {}  # name -> size and time of change at its upload
 
     def pull(self, name: str) -> None:
-        """Make the local file the remote one. Local lines that were not uploaded before a kill are kept."""
+        """Replace the local file by the remote one. Local lines that were not uploaded before a kill are kept."""
         here, there = self.local / name, self._remote / name
         if not there.exists():
             here.unlink(missing_ok=True)
@@ -38,18 +38,18 @@ class Mirror:
             here.write_bytes(data)
 
     def push_soon(self) -> None:
-        """Upload in the background what has changed, at most once a period."""
+        """Upload in the background what has changed, at most once per ``PERIOD_SECONDS``."""
         busy = self._pending is not None and not self._pending.done()
         if not busy and time.monotonic() - self._last >= PERIOD_SECONDS:
             self._last = time.monotonic()
             self._pending = self._thread.submit(self._push)
 
     def push(self) -> None:
-        """Upload now, and wait. Raises ``PassingError`` where the store does not answer."""
+        """Upload now, and wait. Raises ``PassingError`` if the store does not answer."""
         self._thread.submit(self._push, raises=PassingError).result()
 
     def close(self) -> None:
-        """Upload what is left, after an upload under way."""
+        """Upload what is left, after the upload that is under way."""
         self._thread.shutdown()
         self._push()
 
@@ -64,11 +64,11 @@ class Mirror:
             self._uploaded = found
         except raises:
             raise
-        except Exception as error:  # whatever a store's client raises, training goes on
+        except Exception as error:  # training goes on, whatever a store's client raises
             self._warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
-        """Name relative to ``root``, and path, of every mirrored file below it."""
+        """Yield the name relative to ``root``, and the path, of every mirrored file below it."""
         waiting = [(name, root / name) for name in self._names]
         while waiting:
             name, path = waiting.pop()

@@ -1,4 +1,4 @@
-"""What the loop says while it runs: to the metrics, the progress line and the status file, in one place."""
+"""Reports what the training loop does, in one place: to the metrics log, the progress line and the status file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from bert_jax.storage import files
 
 
 class Observer:
-    """What the loop tells of a run. This one tells nobody: it is that of every process of a job but the first.
+    """Receives what the loop reports. This class reports it to nobody: all processes of a job but the first have it.
 
-    ``training_seconds`` is a clock that stands still during everything that is not a training step.
+    ``training_seconds`` is a clock that runs only during training steps.
     """
 
     def __init__(self, workdir: str):
@@ -37,7 +37,7 @@ class Observer:
 
     @contextlib.contextmanager
     def during(self, state: Running) -> Iterator[None]:
-        """While something else than steps goes on: ``compiling``, ``evaluating``, ``saving``."""
+        """Mark the block as something else than steps: ``compiling``, ``evaluating``, ``saving``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
         with self.shown(state):
@@ -47,64 +47,64 @@ class Observer:
 
     @contextlib.contextmanager
     def shown(self, state: Running) -> Iterator[None]:
-        """While something goes on after the last step: ``exporting``, ``reporting``."""
+        """Mark the block as work after the last step: ``exporting``, ``reporting``."""
         del state
         yield
 
     def state(self) -> dict[str, Any]:
-        """What ``status.json`` says."""
+        """Return the content of ``status.json``."""
         return {}
 
     def note(self, text: str) -> None:
-        """Tell a line."""
+        """Print a line."""
         del text
 
     def evaluations(self, until: int) -> list[Record]:
-        """Those logged up to the step ``until``."""
+        """Return the evaluations that were logged up to the step ``until``."""
         path = files.as_path(self._workdir) / FILE
         records = read_records(path) if path.exists() else []
         return [record for record in records if record["split"] == "eval" and record["step"] <= until]
 
     def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
-        """Training starts at ``step``: whatever was written after it is taken back.
+        """Begin training at ``step``; whatever was logged after it is removed.
 
         Args:
-          work: the cost of all steps before a given one, in any unit, for the time that is left.
+          work: returns the cost of all steps before a given one, in any unit, for the estimate of the time left.
         """
         del resumed, work, warmup_steps
         self._step = step
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
-        """Tell of the steps up to ``step``; whether their loss is a spike."""
+        """Report the steps up to ``step``; return whether their loss is a spike."""
         del phase, metrics
         self._step = step
         return False
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Tell of an evaluation."""
+        """Report an evaluation."""
 
     def alarm(self, step: int, text: str) -> None:
-        """Tell of something that a person should look at, and that is no reason to stop."""
+        """Report something that a person should look at, but that does not stop the run."""
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Around a save: no checkpoint is ever ahead of the log."""
+        """Wrap a save: the log is written first, so that no checkpoint is ever ahead of it."""
         del step
         with self.during("saving"):
             yield
 
     @contextlib.contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """The status says how the block ended, also when it failed or was interrupted: a run is finished when its last
-        step, its export and its report are."""
+        """Record how the block ended in the status, also if it failed or was interrupted. A run has finished only when
+        its last step, its export and its report are done."""
         yield
 
 
 class RunObserver(Observer):
-    """The run log with its loggers, the progress line and the status of one run."""
+    """Reports to the run log with its loggers, the progress line and the status file of one run."""
 
     def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
-        """Raises ``UserError`` for an unknown logger or one whose package is missing."""
+        """Open all of them. Raises ``UserError`` for an unknown logger or one whose package is missing."""
         super().__init__(workdir)
         parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps = num_train_steps
@@ -189,13 +189,14 @@ class RunObserver(Observer):
         self.progress.finish()
         self.log.close()
         kind = type(error).__name__
-        # In a private run the kind alone: the message may name files of the corpus.
+        # In a private run only the kind: the message may name files of the corpus.
         text = (kind if self._private else f"{kind}: {error}".splitlines()[0]) if error else None
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
 
 
 def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
-    """What tells of a run: on the first process of a job, ``run.json`` included; on the others silent."""
+    """Return the observer of this process: on the first one it writes, ``run.json`` included; on the others it is
+    silent."""
     if not distributed.is_first():
         return Observer(workdir)
     write_run(workdir, run)

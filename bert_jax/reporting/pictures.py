@@ -1,4 +1,4 @@
-"""Pictures of a fine-tuned model's page: a heat table, a scatter plot, heads of attention. HTML and SVG, no script."""
+"""Draws the pictures of a fine-tuned model's page as HTML and SVG: a heat table, a scatter plot, attention heads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from html import escape
 
 from bert_jax.reporting.charts import tick_labels, ticks
 
-MANY_LABELS = 8  # of more, the names of the columns stand upright
-FULLEST = 48  # percent of colour in a cell that holds its whole row: text stays readable on it
+MANY_LABELS = 8  # with more labels, the names of the columns are turned upright
+FULLEST = 48  # percent of colour in a cell with all of its row; text stays readable on it
 CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # of an attention picture, in units of its view box
-FAINTEST = 0.04  # of the largest: lesser weights are not drawn, or a page of a large model would be megabytes of white
+FAINTEST = 0.04  # smaller shares of the largest weight are not drawn, to keep the page of a large model small
 MAX_TOKEN = 10  # characters of a token at the side
 SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 18.0  # of a scatter plot
 
 
 def heat_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """Rows true, columns predicted; every cell with its count and its share of the row."""
+    """Return a table with true labels as rows and predicted ones as columns; each cell has its count and share of the
+    row."""
     many = " many" if len(labels) > MANY_LABELS else ""
     head = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in labels)
     rows = []
@@ -37,14 +38,14 @@ def _cell(labels: Sequence[str], i: int, j: int, count: int, total: int) -> str:
         return '<td class="none">0</td>' if i == j else '<td class="none">·</td>'
     share = count / total
     colour = "good" if i == j else "bad"
-    # The square root lets a few errors among many be seen.
+    # The square root makes a few errors among many visible.
     style = f"--h:var(--{colour});--s:{max(6.0, FULLEST * math.sqrt(share)):.0f}%"
     title = escape(f"{labels[i]}, predicted {labels[j]}: {count:,} of {total:,}")
     return f'<td style="{style}" title="{title}">{count:,}<small>{share:.0%}</small></td>'
 
 
 def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
-    """Points over a square of equal scales, with the diagonal on which both are the same; "" without finite points."""
+    """Return a scatter plot with equal scales and the diagonal on which both values agree; "" without finite points."""
     known = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if not known:
         return ""
@@ -79,7 +80,8 @@ def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> 
 
 
 def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest: float) -> str:
-    """One head: rows the tokens that look, columns those looked at; ``largest`` is the weight of a full square."""
+    """Return the picture of one head: a row per query token, a column per key token; ``largest`` is the weight of a
+    full square."""
     edge = CELL if len(tokens) > FEW_TOKENS else WIDE_CELL
     size = MARGIN + edge * len(tokens)
     parts = [f'<rect class="frame" x="{MARGIN}" y="{MARGIN}" width="{size - MARGIN}" height="{size - MARGIN}"/>']
@@ -93,7 +95,7 @@ def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest
             if weight >= FAINTEST * largest and weight > 0:
                 place = f'x="{MARGIN + edge * j}" y="{MARGIN + edge * i}"'
                 title = escape(f"{tokens[i]} → {tokens[j]} {weight:.3f}")
-                # The square root again: most weights are small.
+                # The square root again, because most weights are small.
                 parts.append(f'<rect {place} opacity="{math.sqrt(weight / largest):.2f}"><title>{title}</title></rect>')
     inside = "\n".join(parts)
     style = f"max-width:{1.15 * size:.0f}px;--edge:{edge}px"

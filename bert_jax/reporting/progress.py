@@ -1,4 +1,4 @@
-"""The live line: where a run stands, at a glance. On a terminal it is rewritten in place; elsewhere plain lines."""
+"""Shows how far a run is, in one live line: rewritten in place on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.reporting.formats import count, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 16
-# Metric, label, decimals: what the line shows, as far as the metric is there.
+# Metric, label, decimals of the figures in the line; a metric that is missing is left out.
 SHOWN = (
     ("mlm_loss", "mlm", 3),
     ("mlm_accuracy", "acc", 3),
@@ -25,29 +25,30 @@ SHOWN = (
     ("nsp_loss", "nsp", 3),
     ("nsp_accuracy", "acc", 3),
 )
-SHOWN_OF_TASKS = (("loss", "loss", 3), ("accuracy", "acc", 3))  # where there is no masked-LM loss
+SHOWN_OF_TASKS = (("loss", "loss", 3), ("accuracy", "acc", 3))  # shown if there is no masked-LM loss
 
 
 class Rate:
-    """Seconds a unit of work: the median of the last intervals, so a compile or an evaluation in one does not count."""
+    """Seconds for a unit of work: the median of the last intervals, so that one with a compile or an evaluation is
+    ignored."""
 
     def __init__(self) -> None:
         self._intervals: deque[float] = deque(maxlen=25)
         self._last: tuple[float, float] | None = None
 
     def add(self, done: float, now: float) -> None:
-        """So much work was ``done`` at ``now``."""
+        """Record that so much work was ``done`` at time ``now``."""
         if self._last and done > self._last[0]:
             self._intervals.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
         self._last = (done, now)
 
     def leave_out(self, seconds: float) -> None:
-        """These seconds of the present interval were not spent on work."""
+        """Leave seconds that were not spent on work out of the current interval."""
         if self._last:
             self._last = (self._last[0], self._last[1] + seconds)
 
     def forget(self) -> None:
-        """Work goes at another speed from here on."""
+        """Forget all intervals: from here on work has another speed."""
         self._intervals.clear()
 
     @property
@@ -56,7 +57,7 @@ class Rate:
 
 
 class Progress:
-    """Shows a run of ``total_steps`` on ``stream``. Nothing here raises: a closed pipe only ends the show."""
+    """Shows a run of ``total_steps`` on ``stream``. Nothing here raises: a closed pipe only stops the display."""
 
     def __init__(
         self,
@@ -75,19 +76,20 @@ class Progress:
         self._phase: str | None = None
         self._metrics: Mapping[str, Any] = {}
         self._drawn_at: float | None = None  # None: nothing was drawn yet
-        self._pending = False  # the newest figures are not on the screen
+        self._pending = False  # whether the newest figures are not on the screen yet
         self._closed = False
 
     def start(self, step: int, work: Callable[[int], float] = float) -> None:
-        """The first step to come is ``step`` (a resumed run does not start at 0).
+        """Start the display; the next step is ``step`` (a resumed run does not start at 0).
 
         Args:
-          work: the cost of all steps before a given one, in any unit; one each, if nothing else is said.
+          work: returns the cost of all steps before a given one, in any unit; by default each step costs the same.
         """
         self._step, self._work = step, work
 
     def update(self, step: int, metrics: Mapping[str, Any], phase: str | None = None) -> None:
-        """``step`` steps are done; ``metrics`` are the newest figures (missing ones and None are not shown)."""
+        """Show that ``step`` steps are done; ``metrics`` are the newest figures (missing ones and None are not
+        shown)."""
         now = self._clock()
         if phase != self._phase:
             self._rate.forget()
@@ -98,7 +100,7 @@ class Progress:
             self._draw()
 
     def note(self, text: str) -> None:
-        """Print lines that stay, above the live line."""
+        """Print lines that stay on the screen, above the live line."""
         if self._live:
             self._write(f"\r\x1b[K{text}\n")
             if self._drawn_at is not None:
@@ -108,7 +110,7 @@ class Progress:
 
     @contextlib.contextmanager
     def outside(self, activity: str) -> Iterator[None]:
-        """While something else than steps goes on (``compiling``): shown on a terminal, left out of the rate."""
+        """Mark the block as something else than steps (``compiling``): shown on a terminal, left out of the rate."""
         start = self._clock()
         if self._live:
             self._write(f"\r\x1b[K{self._fit([f'{activity} ...'])}")
@@ -120,7 +122,7 @@ class Progress:
                 self._write("\r\x1b[K") if self._drawn_at is None else self._draw()
 
     def finish(self) -> None:
-        """Leave the last figures standing."""
+        """Leave the last figures on the screen."""
         if self._pending:
             self._draw()
         if self._live and self._drawn_at is not None:
@@ -129,12 +131,12 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds of steps still to go; None before two updates."""
+        """Return the estimated seconds of the remaining steps; None before two updates."""
         pace = self._rate.seconds_per_unit
         return None if pace is None else pace * max(0.0, self._work(self._total) - self._work(self._step))
 
     def line(self, width: int | None = None) -> str:
-        """The line, in at most ``width`` columns: what matters least goes first."""
+        """Return the line, in at most ``width`` columns; what matters least is left out first."""
         done = min(1.0, self._step / self._total) if self._total else 1.0
         parts = {
             "word": "step",

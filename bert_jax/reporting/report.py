@@ -1,4 +1,4 @@
-"""``report.html``: a run on one page that opens anywhere, also with no network."""
+"""Writes ``report.html``: a run on one page that opens anywhere, also without a network."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs
 from bert_jax.storage import files
 
 FILE = "report.html"
-DETAILS = "details.json"  # what a fine-tuned run adds: its errors, and what it looks at
+DETAILS = "details.json"  # a fine-tuned run's errors and attention
 SPLITS = {"train": "train", "eval": "held-out"}
 MAX_ROWS = 120  # of each split in the table of numbers
 
 
 def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
-    """Write ``workdir/report.html`` from metrics.jsonl and, where they are there, run.json, status.json,
-    baselines.json, examples.json and details.json; return its path.
+    """Write ``workdir/report.html`` from metrics.jsonl and, if they are there, run.json, status.json, baselines.json,
+    examples.json and details.json; return its path.
 
     Args:
-      state: of the run that writes it as its last act; None: as status.json says.
+      state: content for the status, from a run that is about to end; None: read status.json.
 
     Raises:
-      UserError: no record of a run in ``workdir``, or the disk is full.
+      UserError: there is no record of a run in ``workdir``, or the disk is full.
     """
     folder = files.as_path(workdir)
     if not (folder / run_log.FILE).exists():
@@ -90,7 +90,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
 
 
 def _read(path: Any, absent: Any) -> Any:
-    """A JSON file of the same type as ``absent``, which stands for one that is missing or spoilt."""
+    """Return the content of a JSON file if it has the type of ``absent``; else ``absent``."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -163,7 +163,7 @@ def _tiles(
 
 
 def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
-    """How far the value is from its first baseline, and whether that is good."""
+    """Return how far the value is from its first baseline, and the colour that says whether that is good."""
     for key, name in BASELINES.get(metric, ()):
         if is_number(baselines.get(key)):
             gap = value - baselines[key]
@@ -180,7 +180,7 @@ def _last(records: Iterable[Record], split: str) -> Record | None:
 
 
 def _metric_names(records: Iterable[Record]) -> list[str]:
-    """Metrics with at least one number, those of the table first and in its order."""
+    """Return the metrics with at least one number, those of the table first and in its order."""
     found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
     return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
 
@@ -208,7 +208,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
 
 
 def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """Restarts, and the first step of every phase after the first."""
+    """Yield restarts, and the first step of every phase after the first, with their names."""
     for restart in run.get("restarts") or []:
         step = restart.get("step") if isinstance(restart, Mapping) else restart
         if step is not None and is_number(step):
@@ -225,7 +225,7 @@ def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[
 
 
 def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """(name, first step, row length) of each phase, in order; empty where ``run.json`` does not say."""
+    """Return (name, first step, row length) of each phase, in order; nothing if ``run.json`` does not say."""
     phases, first = [], 0
     config = _mapping(_mapping(run.get("config")).get("phases"))
     for name, values in sorted(config.items()):
@@ -238,7 +238,7 @@ def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def _row_lengths(run: Mapping[str, Any]) -> str:
-    """Where the rows of the two curves differ in length: a loss compares with that of like rows alone."""
+    """Return a note if the rows of the two curves differ in length: only losses on rows of like length compare."""
     phases = _phases(run)
     if len({length for _, _, length in phases}) < 2:
         return ""
@@ -247,7 +247,7 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
     train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, length in phases)
     return (
         f"Held-out rows have {heldout:,} tokens throughout, train rows {train}: where the lengths differ, the distance "
-        "between the two curves is no overfitting, and the train curve leaps where a phase begins."
+        "between the two curves is not overfitting, and the train curve leaps where a phase begins."
     )
 
 
@@ -305,7 +305,7 @@ def _goodput(goodput: Mapping[str, Any]) -> str:
 
 
 def _is_filled(example: Any) -> bool:
-    """Whether it is as ``fill_mask.as_record`` writes it, and nobody else has."""
+    """Return whether an example has the form that ``fill_mask.as_record`` writes."""
     match example:
         case {"text": str(), "predictions": list(masks)}:
             pairs = [pair for mask in masks for pair in (mask if isinstance(mask, list) else [None])]
@@ -352,7 +352,7 @@ def _text(value: Any) -> str:
 
 
 def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any], details: Mapping[str, Any] | None) -> str:
-    """``details``: None of a pretraining run."""
+    """Return the commands for this run. ``details`` is None for a pretraining run."""
     where = f"--workdir={shlex.quote(workdir)}"
     listed = [
         ("Fill in a blank", f"bert-jax fill-mask {where} 'The function returns the [MASK] of the array.'"),

@@ -1,4 +1,4 @@
-"""The part of a report that shows what a fine-tuned model gets wrong. Read from files, whatever the task."""
+"""The part of a report that shows the errors of a fine-tuned model, read from files, for any task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.page import folded, section, table
 from bert_jax.reporting.pictures import heat_table, scatter
 
-FIRST_SHOWN = 6  # wrong examples that are seen at once
-MAX_LABEL_ROWS = 30  # of a table that is not folded
+FIRST_SHOWN = 6  # wrong examples that are visible at once
+MAX_LABEL_ROWS = 30  # a longer table is folded
 TAG_COLOURS = "abcdefg"
 
 
 def errors(details: Mapping[str, Any]) -> str:
-    """Sections of each split with answers: confusions, labels, wrong examples."""
+    """Return the sections of each split that has answers: confusions, labels, wrong examples."""
     splits = {name: found for name, found in details["splits"].items() if found.get("kind") in CARDS}
     parts = []
     for name, found in splits.items():
@@ -33,7 +33,7 @@ def _confusion(found: Mapping[str, Any]) -> str:
         note = "Rows are the true labels, columns the predicted ones; shares are of the row."
         body = heat_table(matrix["labels"], matrix["counts"])
     elif pairs := found.get("confused"):
-        note = "The pairs that are most often taken for each other; shares are of all that are truly so."
+        note = "The pairs that are most often taken for each other; shares are of all with that true label."
         body = table(
             ["true", "predicted", "count", "share"], [[t, p, f"{n:,}", f"{n / of:.1%}"] for t, p, n, of in pairs], 2
         )
@@ -161,7 +161,7 @@ def _kind(tag: str) -> str:
 
 
 def _tag_spans(words: Sequence[str], tags: Sequence[str], wrong: Sequence[bool]) -> list[tuple[str, str]]:
-    """(HTML of words, kind of tag), the words of one entity together."""
+    """Return (HTML of words, kind of tag), with the words of one entity together."""
     spans: list[tuple[str, str]] = []
     for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
         text = f"<u>{escape(word)}</u>" if wrong and wrong[i] else escape(word)

@@ -1,4 +1,5 @@
-"""The part of a report that a fine-tuned model adds: scores, epochs, attention. Read from files, whatever the task."""
+"""The part of a report that is only for a fine-tuned model: scores, epochs, attention; read from files, for any
+task."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from bert_jax.reporting.page import folded, table
 from bert_jax.reporting.pictures import attention
 
 Details = Mapping[str, Any]
-IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both sets of rows, side by side
-MAX_OTHERS = 4  # held-out figures of a row; all of them are under the curves
+IN_TRAIN_TOO = ("loss", "accuracy")  # shown for train and held-out rows, side by side
+MAX_OTHERS = 4  # most held-out figures in a row; the table under the curves has all
 
 
 def of_fine_tuning(run: Mapping[str, Any]) -> bool:
-    """Whether ``run.json`` is of a run on labelled examples."""
+    """Return whether ``run.json`` is of a run on labelled examples."""
     return isinstance(run.get("config"), Mapping) and "task" in run["config"]
 
 
 def sound(details: Mapping[str, Any]) -> Details:
-    """What is of the expected kind in a file that may be of another version, or written by hand."""
+    """Return the entries of the expected kind; the file may be of another version, or written by hand."""
     splits, pictures = details.get("splits"), details.get("attention")
     named = splits.items() if isinstance(splits, Mapping) else ()
     listed = pictures if isinstance(pictures, list) else []
@@ -39,7 +40,7 @@ def sound(details: Mapping[str, Any]) -> Details:
 
 
 def scores(details: Details, baselines: Mapping[str, Any]) -> str:
-    """The table of what the chosen step reaches on each split, beside what is reached without reading."""
+    """Return the table of what the chosen step reaches on each split, beside what is reached without reading."""
     splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
         return ""
@@ -63,7 +64,7 @@ def scores(details: Details, baselines: Mapping[str, Any]) -> str:
 
 
 def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_step: Any) -> str:
-    """A row an evaluation: train figures since the one before, and those of the held-out rows, side by side."""
+    """Return a table with a row for each evaluation: train figures since the one before beside the held-out figures."""
     evaluations = [record for record in records if record["split"] == "eval"]
     if not evaluations:
         return ""
@@ -92,7 +93,7 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
 
 
 def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> float | None:
-    """Mean of a train metric over the steps (after, until]; each record is a mean over the steps since the last."""
+    """Return the mean of a train metric over the steps (after, until]; each record is a mean since the one before."""
     total, weight, before = 0.0, 0, 0
     for record in records:
         if record["split"] != "train":
@@ -104,7 +105,8 @@ def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> 
 
 
 def _epoch(value: float) -> str:
-    """Evaluations come after whole steps: one that is a step off the end of an epoch counts as its end."""
+    """Return an epoch number as text. Evaluations follow whole steps: one step off the end of an epoch counts as its
+    end."""
     whole = round(value)
     return str(whole) if abs(value - whole) < 0.03 else f"{value:.2f}"
 
@@ -124,7 +126,7 @@ def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
 
 
 def attention_pictures(details: Details) -> str:
-    """All heads of the last layer for a few examples; all but the first are folded."""
+    """Return pictures of all heads of the last layer for a few examples; all but the first are folded."""
     pictures = details["attention"]
     parts = []
     for i, one in enumerate(pictures):
@@ -142,9 +144,9 @@ def attention_pictures(details: Details) -> str:
     if not parts:
         return ""
     note = (
-        f"Layer {pictures[0]['layer']}, the last. A row is a token that looks, a column one that is looked at. The "
-        "fullest square is the largest weight of its example. Of a long text those tokens are shown that [CLS] looks "
-        "at most. Point at a square for its pair and weight. What is looked at is not always what decides."
+        f"Layer {pictures[0]['layer']}, the last. A row is a token that attends, a column one that it attends to. The "
+        "fullest square is the largest weight of its example. Of a long text only those tokens are shown that [CLS] "
+        "attends to most. Point at a square for its pair and weight. A large weight need not mean that a token decides."
     )
     return f'<p class="small soft">{escape(note)}</p>\n' + "\n".join(parts)
 
@@ -167,7 +169,7 @@ def _short(value: Any) -> str:
 
 
 def commands(workdir: str, details: Details) -> list[tuple[str, str]]:
-    """What one does next with a fine-tuned model: (why, command)."""
+    """Return (purpose, command) for what one may do next with a fine-tuned model."""
     where = f"--workdir={shlex.quote(workdir)}"
     tell = [("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl")]
     if details.get("reads") == ["text"]:

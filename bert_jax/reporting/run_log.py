@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: the one record of a run's figures. Every logger, chart and report is a view of it."""
+"""Writes ``metrics.jsonl``, the one record of a run's figures. Every logger, chart and report is made from it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class RunLog:
     """Appends records to ``workdir/metrics.jsonl`` and passes them to the loggers.
 
     A line is written in one piece, so a kill leaves at most one torn line, at the end, which the next start drops. An
-    object store cannot append: there the file lies in the local cache folder and is uploaded whole (``flush``, and
+    object store cannot append: for one the file is kept in the local cache folder and uploaded whole (by ``flush``, and
     every 30 s). Only process 0 of a job keeps a log.
 
-    Training never stops for a logger or an upload: whatever fails is told to ``warn`` once, but for a store that does
-    not answer at a ``flush``. A line that the disk does not take waits for the next one, at most until a ``flush``.
+    Training never stops for a logger or an upload: a failure is passed to ``warn`` once. Only a store that does not
+    answer a ``flush`` is an error. A line that the disk does not take waits for the next line, at most until a
+    ``flush``.
     """
 
     def __init__(
@@ -46,11 +47,11 @@ class RunLog:
             self._mirror.pull(FILE)
         self._path = self._folder / FILE
         self._loggers = list(loggers)
-        self._waiting = b""  # lines that the disk did not take
+        self._waiting = b""  # lines that the disk has not taken yet
         self._open()
 
     def start(self, run: RunFacts) -> None:
-        """Start the loggers; they write below the log's local folder."""
+        """Start the loggers; they write into the log's local folder."""
         local = replace(run, workdir=str(self._folder))
         self._tell(lambda logger: logger.start(local))
 
@@ -67,7 +68,7 @@ class RunLog:
             self._mirror.push_soon()
 
     def cut_back(self, step: int) -> float:
-        """Keep only records up to ``step``, here and in the loggers; return the seconds of work that this undoes."""
+        """Keep only records up to ``step``, here and in the loggers; return the seconds of work that this loses."""
         lines = self._path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
         before, after = (_last_time(part) for part in (lines, kept))
@@ -80,18 +81,18 @@ class RunLog:
         return max(0.0, before - after) if before and after else 0.0
 
     def records(self) -> list[Record]:
-        """Every record that stands, in the order written."""
+        """Return all records, in the order written."""
         return read_records(self._path)
 
     def evaluations(self) -> list[Record]:
-        """Records of the held-out rows."""
+        """Return the records of the held-out rows."""
         return [record for record in self.records() if record["split"] == "eval"]
 
     def flush(self) -> None:
-        """Write and upload now what is not there yet. Call it before a save, so that no checkpoint is ahead of the log.
+        """Write and upload what is not there yet. Call it before a save, so that no checkpoint is ahead of the log.
 
         Raises:
-          UserError: the disk does not take it; ``PassingError`` where a store does not answer.
+          UserError: the disk does not take it. It is a ``PassingError`` if a store does not answer.
         """
         if error := self._append():
             remedy = write_errors.REMEDIES.get(error.errno or 0, "mend that")
@@ -103,7 +104,7 @@ class RunLog:
             self._mirror.push()
 
     def close(self) -> None:
-        """Close the loggers and the file, then upload. Safe to call again."""
+        """Close the loggers and the file, then upload. A second call does nothing."""
         self._tell(lambda logger: logger.close())
         self._loggers.clear()
         if not self._file.closed:
@@ -119,10 +120,10 @@ class RunLog:
         self._file.truncate(self._size)
 
     def _append(self) -> OSError | None:
-        """Write the lines that wait, all or none; return what forbids it."""
+        """Write the lines that wait, all or none; return the error that prevents it."""
         left = self._waiting
         try:
-            while left:  # a disk that is about to be full takes a part
+            while left:  # a disk that fills up may take only a part
                 left = left[self._file.write(left) :]
             self._size += len(self._waiting)
             self._waiting = b""
@@ -135,14 +136,14 @@ class RunLog:
         for logger in list(self._loggers):
             try:
                 call(logger)
-            except Exception as error:  # of any kind: a logger is other people's code and network
+            except Exception as error:  # a logger is foreign code and network: it may raise anything
                 self._loggers.remove(logger)
                 name = type(logger).__module__.rpartition(".")[2]
                 self._warn(f"the logger {name} failed and is switched off: {type(error).__name__}: {error}")
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a ``metrics.jsonl``; a torn line is left out."""
+    """Return the records of a ``metrics.jsonl``, without a torn line."""
     records = map(_parse, files.as_path(path).read_bytes().splitlines())
     return [record for record in records if record]
 
@@ -161,7 +162,7 @@ def _last_time(lines: Iterable[bytes]) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value: numbers of numpy become Python's, what is not finite becomes None."""
+    """Return a JSON value: numbers of numpy become Python's, and None stands for what is not finite."""
     if value is None or isinstance(value, (str, bool)):
         return value
     number = float(value)

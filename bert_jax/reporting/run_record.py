@@ -1,4 +1,4 @@
-"""What a run is: one folder, one writer, one identity across restarts."""
+"""``run.json``: the identity of a run across restarts. A run is one folder with one writer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,16 @@ _PACKAGES = (
 )
 
 
-KINDS: dict[str, type] = {"identity": dict, "facts": dict, "restarts": list, "extended": list}  # of run.json
+KINDS: dict[str, type] = {
+    "identity": dict,
+    "facts": dict,
+    "restarts": list,
+    "extended": list,
+}  # types of entries in run.json
 
 
 def read_run(workdir: str) -> dict[str, Any]:
-    """``run.json`` of a workdir; empty if there is none. Raises ``UserError`` if it is spoilt."""
+    """Return the content of a workdir's ``run.json``; {} if there is none. Raises ``UserError`` if it is damaged."""
     path = files.as_path(workdir) / "run.json"
     if not path.exists():
         return {}
@@ -53,8 +58,8 @@ def read_run(workdir: str) -> dict[str, Any]:
         run = None
     if not isinstance(run, dict) or not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
         raise UserError(
-            f"{path} is spoilt: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' in "
-            "checkpoints/STEP/facts/metadata), or use another --workdir"
+            f"{path} is damaged: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' "
+            "in checkpoints/STEP/facts/metadata), or use another --workdir"
         )
     return run
 
@@ -63,20 +68,20 @@ Kind = Literal["pretraining", "fine-tuning"]
 
 
 def kind_of(tree: Mapping[str, Any]) -> Kind:
-    """What a config, or an identity, is one of."""
+    """Return the kind of run that a config, or an identity, describes."""
     return "pretraining" if "objective" in tree else "fine-tuning"
 
 
 def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
-    """Return ``config`` as the run in ``workdir`` was begun: a key that neither its recipe nor this one names keeps the
-    value that the run has recorded, whatever the default is by now.
+    """Return ``config`` with the values with which the run in ``workdir`` was begun: a key that neither its recipe nor
+    this one names keeps the recorded value, whatever the default is by now.
 
     Args:
-      settings: the dataclass that the config makes.
-      bound: the run has saved a step; of another one nothing is kept.
+      settings: the dataclass that is built from the config.
+      bound: whether the run has saved a step; otherwise nothing is kept.
 
     Raises:
-      UserError: the run was begun with keys that ``settings`` does not have.
+      UserError: the run was begun with keys that ``settings`` no longer has.
     """
     run = read_run(workdir) if bound else {}
     begun, named = run.get("identity", {}), run.get("config", {})
@@ -88,7 +93,7 @@ def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: boo
             f"made it (git commit {run.get('git_commit')}), or give another --workdir and start from its model with "
             f"--init={workdir}"
         )
-    if isinstance(named, Mapping) and named.get("private"):  # hashes stand for what these say
+    if isinstance(named, Mapping) and named.get("private"):  # their record has hashes in place of values
         begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
     old = {name: value for name, value in old_defaults(settings).items() if name in begun}
     return unnamed_kept(settings, config, named, merged(old, begun))  # type: ignore[no-any-return]
@@ -103,13 +108,13 @@ def described(
     bound: bool = True,
     absent: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What ``run.json`` shall hold of a command that starts a run or goes on with it.
+    """Return the content of ``run.json`` for a command that starts or resumes a run.
 
     Args:
-      bound: the run has saved a step. One that failed before that starts anew, whatever it was.
-      identity: what the run is: a restart with another value is an error. The rest of ``config`` is free.
-      extend: allow other numbers of steps (the schedule is then that of the new length).
-      absent: what keys mean that the identity of a run lacks, because an earlier version recorded it.
+      bound: whether the run has saved a step. A run that failed before that starts anew, whatever it was.
+      identity: what makes it this run: a restart with another value is an error. The rest of ``config`` is free.
+      extend: whether to allow other numbers of steps (the schedule is then that of the new length).
+      absent: values of keys that the recorded identity lacks, because an earlier version wrote it.
 
     Raises:
       UserError: the workdir belongs to another run; the message names each difference.
@@ -124,7 +129,7 @@ def described(
         run = {}
     elif not run.get("identity"):
         raise UserError(
-            f"{workdir} has checkpoints, and no run.json that says whose they are; put it back (every checkpoint has a "
+            f"{workdir} has checkpoints, but no run.json that says whose they are; put it back (every checkpoint has a "
             "copy, as 'run' in checkpoints/STEP/facts/metadata), or give another --workdir"
         )
     if run:
@@ -133,7 +138,7 @@ def described(
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
-        if identity.get("init") is None:  # what it was begun from need not be named again, nor be there still
+        if identity.get("init") is None:  # a resume need not name the start model again, nor must it still exist
             identity = {**identity, "init": begun.get("init")}
         changed = differences(begun, json.loads(json.dumps(identity)), absent=absent)
         blocking = [d for d in changed if not (extend and _is_length(d))]
@@ -156,7 +161,7 @@ def described(
     return run
 
 
-FREE_FACTS = ("run.model.remat",)  # recorded, and free to change
+FREE_FACTS = ("run.model.remat",)  # recorded, but free to change
 
 
 def settle(
@@ -165,13 +170,13 @@ def settle(
     facts: Mapping[str, Any],
     absent: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Add what is known once vocabulary and corpus are there; on a restart it must be what it was.
+    """Record the facts that are known once vocabulary and corpus are there; on a restart they must be the same.
 
     Args:
-      absent: what keys mean that the facts of a run lack, because an earlier version recorded them.
+      absent: values of keys that the recorded facts lack, because an earlier version wrote them.
 
     Raises:
-      UserError: the vocabulary, the corpus or the model is another than before the restart.
+      UserError: the vocabulary, the corpus or the model differs from the one before the restart.
     """
     facts = json.loads(json.dumps(facts))
     changed = [
@@ -189,14 +194,14 @@ def settle(
 
 
 def record_restart(workdir: str, step: int) -> dict[str, Any]:
-    """Add to ``run.json`` that training goes on from the checkpoint of ``step``, and return it."""
+    """Record in ``run.json`` that training resumes from the checkpoint of ``step``; return the content."""
     run = read_run(workdir)
     restart = {"step": step, "time": time.time(), "command": run.get("command"), "versions": versions()}
     return record(workdir, restarts=[*run.get("restarts", []), restart])
 
 
 def record(workdir: str, **entries: Any) -> dict[str, Any]:
-    """Set ``entries`` of ``run.json``, and return the whole."""
+    """Set ``entries`` of ``run.json``; return the content."""
     run = {**read_run(workdir), **entries}
     write_run(workdir, run)
     return run
@@ -212,12 +217,12 @@ def _is_length(difference: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a run's bits depend on."""
+    """Return the versions of Python and of the packages on which a run's bits depend."""
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}}
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that this package runs from; None outside of one."""
+    """Return the commit of the checkout from which this package runs; None outside of one."""
     with contextlib.suppress(OSError):
         here = Path(__file__).resolve().parents[2]
         if (here / ".git").exists():
@@ -229,7 +234,7 @@ def git_commit() -> str | None:
 
 
 LOCK = ".lock"
-NOT_OURS = {  # a file that a folder of another kind has -> what that is
+NOT_OURS = {  # a file that shows what kind of folder it is -> that kind
     "manifest.json": "a corpus",
     "setup.cfg": "a source tree",
     "pyproject.toml": "a source tree",
@@ -238,13 +243,13 @@ NOT_OURS = {  # a file that a folder of another kind has -> what that is
 
 
 def check_workdir(workdir: Path) -> None:
-    """Raise ``UserError`` for a folder that is something else than a run's, or is to become one."""
+    """Raise ``UserError`` for a folder that is, or is about to become, something else than a run's."""
     path = workdir.resolve()
     if (path / "run.json").exists():
         return
     what = next((what for name, what in NOT_OURS.items() if (path / name).exists()), None)
     if path in (Path("/"), Path.home()):
-        what = "no place for one run"
+        what = "not a place for one run"
     if path.exists() and not path.is_dir():
         what = "a file"
     if what:
@@ -253,11 +258,11 @@ def check_workdir(workdir: Path) -> None:
 
 @contextlib.contextmanager
 def only_writer(workdir: str) -> Iterator[None]:
-    """Hold the workdir for this process: by a lock, which the kernel lets go when the process ends, however it ends;
-    on an object store by a lease. A run that is refused before it has made anything leaves nothing behind.
+    """Hold the workdir for this process: by a lock, which the kernel releases however the process ends; on an object
+    store by a lease. A run that is refused before it has made anything leaves nothing behind.
 
     Raises:
-      UserError: another process trains there, or it is no place for a run.
+      UserError: another process trains there, or it is not a place for a run.
     """
     if not distributed.is_first():
         yield
@@ -269,7 +274,7 @@ def only_writer(workdir: str) -> Iterator[None]:
         check_workdir(path)
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         with _locked(path):
-            files.sweep(path)  # what a killed run was writing
+            files.sweep(path)  # removes what a killed run was writing
             try:
                 yield
             except UserError:
@@ -278,12 +283,12 @@ def only_writer(workdir: str) -> Iterator[None]:
 
 
 def _locked(workdir: Path) -> IO[str]:
-    """The lock file of ``workdir``, which is made if need be, locked until it is closed."""
+    """Return the lock file of ``workdir``, made if it is not there; it is locked until it is closed."""
     for _ in range(100):
         workdir.mkdir(parents=True, exist_ok=True)
         try:
             lock = open(workdir / LOCK, "a+")  # noqa: SIM115 - the caller closes it
-        except FileNotFoundError:  # a run that was refused has just taken the folder away
+        except FileNotFoundError:  # a refused run has just removed the folder
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -300,14 +305,14 @@ def _locked(workdir: Path) -> IO[str]:
             lock.flush()
             return lock
         lock.close()
-    raise UserError(f"{workdir} is made and taken away by other runs; choose another --workdir")
+    raise UserError(f"{workdir} is made and removed by other runs; choose another --workdir")
 
 
 def _remove_unused(new: Sequence[Path]) -> None:
-    """Take away the folders ``new``, the workdir first, where nothing was trained or built in them."""
+    """Remove the folders ``new``, the workdir first, if nothing was trained or built in them."""
     if new and not any((new[0] / name).exists() for name in ("metrics.jsonl", "corpus", "checkpoints")):
         shutil.rmtree(new[0], ignore_errors=True)
-        with contextlib.suppress(OSError):  # something else stands in it now
+        with contextlib.suppress(OSError):  # something else is in it now
             for folder in new[1:]:
                 folder.rmdir()
 
@@ -317,6 +322,6 @@ def _tell(line: str) -> None:
 
 
 def _leave(reason: str) -> None:
-    """End this process, which writes into a workdir that another one holds."""
+    """End this process, because another one holds the workdir that it writes into."""
     distributed.leave_by_error(reason, BAD_INPUT)
     leave_at_once(reason, BAD_INPUT)

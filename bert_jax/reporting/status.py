@@ -1,4 +1,4 @@
-"""``status.json``: what a run is doing, for ``bert-jax status`` and whatever watches it from outside."""
+"""``status.json``: what a run is doing, for ``bert-jax status`` and anything that watches it from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Running = Literal[
 ]
 Ended = Literal["finished", "failed", "interrupted", "preempted"]
 RUNNING, ENDED = get_args(Running), get_args(Ended)
-# State -> where its seconds are counted. Waiting for input is told apart by ``waited``, lost work by ``lost``.
+# State -> where its seconds count. ``waited`` moves those of waiting for input, ``lost`` those of lost work.
 ACCOUNTS: dict[Running, str] = {
     "starting": "start",
     "restoring": "restore",
@@ -46,16 +46,16 @@ NUMBERS = (
     "pid",
 )
 HEARTBEAT_SECONDS = 15.0
-MAX_SCORES = 4  # of a split, in a line
-MAX_ALARMS = 50  # the newest, in the file
-SHOWN_ALARMS = 5  # the newest, by ``describe``
-SILENCE_SECONDS = 60.0  # after which a run that does not answer counts as dead
+MAX_SCORES = 4  # scores of a split in a line
+MAX_ALARMS = 50  # newest alarms in the file
+SHOWN_ALARMS = 5  # newest alarms that ``describe`` shows
+SILENCE_SECONDS = 60.0  # a run that gives no sign for so long counts as dead
 
 
 class StatusFile:
-    """Keeps ``workdir/status.json`` current, from a thread of its own, so that training never waits for a disk.
+    """Keeps ``workdir/status.json`` current, from its own thread, so that training never waits for a disk.
 
-    Only process 0 of a job has one. What changes is written within ``every_seconds``, the heartbeat every 15 s.
+    Only process 0 of a job has one. Changes are written within ``every_seconds``, the heartbeat every 15 s.
 
     ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, restore, compile,
     train, input_wait, evaluation, probe, save, export, report, and lost (done again after a kill). Nothing here raises
@@ -99,7 +99,7 @@ class StatusFile:
 
     @contextlib.contextmanager
     def during(self, state: Running) -> Iterator[None]:
-        """Be in ``state`` (``compiling``, ``evaluating``, ``saving``) for a while, then in the one before."""
+        """Be in ``state`` (``compiling``, ``evaluating``, ``saving``) during the block, then in the state before."""
         before = self._fields["state"]
         self.update(state=state)
         try:
@@ -108,28 +108,28 @@ class StatusFile:
             self.update(state=before)
 
     def waited(self, seconds: float) -> None:
-        """So much of the time counted as training was spent waiting for input."""
+        """Count so many seconds of the training time as waiting for input."""
         self._move("train", "input_wait", seconds)
 
     def lost(self, seconds: float) -> None:
-        """So much of the time counted as training, before a restart, has to be done again."""
+        """Count so many seconds of training before a restart as lost: their work has to be done again."""
         self._move("train", "lost", seconds)
 
     def saved(self, step: int) -> None:
-        """A checkpoint of ``step`` is on disk."""
+        """Record that a checkpoint of ``step`` is saved."""
         self.update(last_save_step=step, last_save_time=time.time())
 
     def alarm(self, step: int, text: str) -> None:
-        """A person should look at what was found at ``step``."""
+        """Add an alarm: what was found at ``step``, for a person to look at."""
         self.update(alarms=[*self._fields["alarms"], {"step": step, "text": text}][-MAX_ALARMS:])
 
     def cut_back(self, step: int) -> None:
-        """Only what was found up to ``step`` stands."""
+        """Remove what was found after ``step``."""
         self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
 
     def end(self, state: Ended, error: str | None = None, resumable: bool = True) -> None:
-        """The last word: ``finished``, ``failed`` (with the error) or ``interrupted``; and whether the same command can
-        go on from there."""
+        """Write how the run ended, ``finished``, ``failed`` (with the error) or ``interrupted``, and whether the same
+        command can resume it."""
         self._ended.set()
         self._changed.set()
         self._thread.join(timeout=30)
@@ -142,7 +142,7 @@ class StatusFile:
             if self._changed.wait(HEARTBEAT_SECONDS):
                 self._changed.clear()
             if not self._ended.is_set():
-                with retries.at_once():  # what is late would overwrite the last word
+                with retries.at_once():  # a late write would overwrite the final one
                     self._write()
             self._ended.wait(self._every)
 
@@ -160,7 +160,7 @@ class StatusFile:
             self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
     def content(self) -> dict[str, Any]:
-        """What the file says from now on."""
+        """Return the content to write into the file now."""
         with self._lock:
             self._count()
             goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
@@ -170,19 +170,20 @@ class StatusFile:
         content = self.content()
         try:
             files.write_text(self._path, json.dumps(content, indent=2) + "\n")
-        except Exception as error:  # a store's client raises what it likes, and training goes on
+        except Exception as error:  # a store's client may raise anything; training goes on
             if not self._warned:
                 warn_on_stderr(f"cannot write {self._path}: {error}; training goes on")
             self._warned = True
 
 
 def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
-    """The status of a run, with ``state`` "stopped" where it claims to run but its process gives no sign of life.
+    """Return the status of a run; its ``state`` is "stopped" if it says that the run goes on, but the process shows no
+    sign of life.
 
-    Adds ``command``, which runs or resumes it, if the workdir's run.json names it.
+    ``command``, which starts or resumes the run, is added if the workdir's run.json names it.
 
     Raises:
-      UserError: ``workdir`` holds no run, or its status does not say how it stands.
+      UserError: ``workdir`` holds no run, or its status does not name a state.
     """
     try:
         content = _parsed((files.as_path(workdir) / FILE).read_text(encoding="utf-8"))
@@ -190,15 +191,15 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
         content = None
     except UserError:
         raise
-    except Exception as error:  # a store's client raises what it likes
+    except Exception as error:  # a store's client may raise anything
         raise UserError(
-            f"{workdir}/{FILE} cannot be read ({first_line(error)}); check the rights, and the way there"
+            f"{workdir}/{FILE} cannot be read ({first_line(error)}); check your rights to it, and the network"
         ) from error
     if content is None:
         raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
     status = _plain(content)
     if status["state"] not in (*RUNNING, *ENDED):
-        raise UserError(f"{workdir}/{FILE} is spoilt: it names no state; a run that goes on there writes it anew")
+        raise UserError(f"{workdir}/{FILE} is damaged: it names no state; a resumed run writes it anew")
     run = load(files.as_path(workdir) / "run.json") or {}
     if status["state"] in RUNNING and not _alive(status):
         status["state"] = "stopped"
@@ -206,14 +207,14 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def describe(workdir: str | os.PathLike[str]) -> str:
-    """The status as lines for a person."""
+    """Return the status as lines for a person."""
     status, now = read(workdir), time.time()
     lines = [*_lines(status, now), *_scores(load(files.as_path(workdir) / "results.json") or {})]
     return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
 
 
 def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the chosen step of a fine-tuned model reaches on each split, the figure that chose it first."""
+    """Yield what the chosen step of a fine-tuned model reaches on each split, the metric that chose it first."""
     if not is_number(results.get("best_step")):
         return
     yield "chosen", f"step {results['best_step']:,}"
@@ -230,7 +231,7 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     where = f" (process {status['pid']} on {status['host']})" if state in RUNNING else ""
     alarms = status["alarms"]
     alarmed = ", with alarms" if alarms else ""
-    yield "state", ("stopped without a word (killed?)" if stopped else state) + where + alarmed
+    yield "state", ("stopped without a report (killed?)" if stopped else state) + where + alarmed
     if stopped and status["heartbeat"]:
         yield "seen", f"{duration(now - status['heartbeat'])} ago"
     step, total = status.get("step"), status.get("num_train_steps")
@@ -254,7 +255,7 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
 
 
 def goodput_line(goodput: Mapping[str, float]) -> str:
-    """``12 m 05 s: train 80 %, compile 12 %, ...``, the largest first."""
+    """Return the shares of the seconds, the largest first: ``12 m 05 s: train 80 %, compile 12 %, ...``."""
     total = sum(goodput.values())
     parts = sorted(goodput.items(), key=lambda item: -item[1])
     shares = [f"{name.replace('_', ' ')} {seconds / total:.0%}" for name, seconds in parts if seconds > 0.005 * total]
@@ -272,14 +273,14 @@ def _alive(status: Mapping[str, Any]) -> bool:
         os.kill(int(status["pid"]), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # there, and somebody else's
+    except PermissionError:  # the process is there, but belongs to another user
         return True
     return True
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A status with every field that is read here: None for a number that is missing or is none, as in a file that was
-    spoilt or written by hand."""
+    """Return a status with every field that is read here; None for a number that is missing or is not a number, as in a
+    damaged file or one written by hand."""
     numbers = {name: value if is_number(value := content.get(name)) else None for name in NUMBERS}
     goodput = content.get("goodput")
     shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}
@@ -293,7 +294,7 @@ def _alarms(content: Any) -> list[dict[str, Any]]:
 
 
 def load(path: Any) -> dict[str, Any] | None:
-    """The object in a JSON file; None if the file is missing or holds none."""
+    """Return the object in a JSON file; None if the file is missing or does not hold an object."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -79,7 +79,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
     assert status.read(tmp_path)["state"] == "stopped"
     text = status.describe(tmp_path)
-    assert "stopped without a word (killed?)" in text
+    assert "stopped without a report (killed?)" in text
     assert "bert-jax pretrain --config=quickstart" in text
     assert "ETA" not in text
 
@@ -163,7 +163,7 @@ def test_a_status_that_lacks_fields_is_read_as_far_as_it_goes(tmp_path, open_sta
 @pytest.mark.parametrize("content", ["{}", '{"state": 5}', '{"state": "asleep"}'])
 def test_a_status_without_a_state_is_one_line(tmp_path, content):
     (tmp_path / "status.json").write_text(content)
-    with pytest.raises(UserError, match="status.json is spoilt"):
+    with pytest.raises(UserError, match="status.json is damaged"):
         status.describe(tmp_path)
 
 
@@ -177,5 +177,5 @@ def test_a_command_that_would_fail_again_is_not_offered(tmp_path, open_status):
 
 def test_a_status_that_cannot_be_reached_is_not_one_that_is_not_there(tmp_path):
     (tmp_path / "status.json").mkdir()
-    with pytest.raises(UserError, match=r"status.json cannot be read \(.*; check the rights, and the way there"):
+    with pytest.raises(UserError, match=r"status.json cannot be read \(.*; check your rights to it, and the network"):
         status.read(tmp_path)

@@ -111,7 +111,7 @@ def test_a_bad_value_is_named_by_its_key_alone(name: str) -> None:
 @pytest.mark.parametrize("content", ["{bad", "[]"])
 def test_a_spoilt_run_file_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(UserError, match="run.json is spoilt.*put it back"):
+    with pytest.raises(UserError, match="run.json is damaged.*put it back"):
         read_run(str(tmp_path))
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "r"}))
     found: dict[str, Any] = read_run(str(tmp_path))

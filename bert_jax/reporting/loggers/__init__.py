@@ -1,1 +1,2 @@
-"""Where a run's figures also go. One file, one ``Logger``, found by file name; see ``base.LoggerProtocol``."""
+"""Loggers, which also receive a run's figures. Each file has one ``Logger``, found by its name
+(``base.LoggerProtocol``)."""

@@ -1,4 +1,4 @@
-"""What a logger is, and the facts about a run that it is told."""
+"""The contract of a logger, and the facts about a run that it receives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = dict[str, Any]  # one line of metrics.jsonl: step, split, time, then th
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """Who is running. ``run_id`` is the same across restarts; ``workdir`` is a local folder."""
+    """The facts about a run. ``run_id`` is the same across restarts; ``workdir`` is a local folder."""
 
     run_id: str
     name: str
@@ -25,40 +25,40 @@ class RunFacts:
 
 
 class LoggerProtocol(Protocol):
-    """A view of ``metrics.jsonl`` elsewhere. Any method may raise: the run log then switches the logger off.
+    """Shows the records of ``metrics.jsonl`` elsewhere. If a method raises, the run log switches the logger off.
 
-    The constructor takes nothing and raises ``UserError`` if a package is missing, so that it is known before training.
+    The constructor takes no arguments. It raises ``UserError`` if a package is missing, so that this is known early.
     """
 
     def start(self, run: RunFacts) -> None:
-        """Open, or open again after a restart under the same ``run_id``."""
+        """Open the run, or open it again after a restart under the same ``run_id``."""
         ...
 
     def log(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
-        """One record. ``time`` is in unix seconds; a value that is not known is None."""
+        """Log one record. ``time`` is in unix seconds; None stands for a value that is not known."""
         ...
 
     def cut_back(self, records: Sequence[Record]) -> None:
-        """The run went back: these records are all that still stands."""
+        """Take back steps: only these records are still valid."""
         ...
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush and close."""
         ...
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are finite numbers: what a chart can show."""
+    """Return the metrics that are finite numbers, which a chart can show."""
     return {name: float(value) for name, value in metrics.items() if is_number(value)}
 
 
 def metrics_of(record: Record) -> Record:
-    """A record without its three leading keys."""
+    """Return a record without its three leading keys."""
     return {name: value for name, value in record.items() if name not in ("step", "split", "time")}
 
 
 def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """``{"model": {"num_layers": 2}}`` as ``{"model.num_layers": 2}``."""
+    """Return ``{"model": {"num_layers": 2}}`` as ``{"model.num_layers": 2}``."""
     leaves: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -69,7 +69,7 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` for a name that no file of this package has."""
+    """Raise ``UserError`` for a name without a file in this package."""
     for name in names:
         catalogue.find("reporting.loggers", name, having="Logger")
 

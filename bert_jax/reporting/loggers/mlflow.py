@@ -1,4 +1,5 @@
-"""MLflow (extra ``mlflow``). Server and experiment come from its own variables, as MLFLOW_TRACKING_URI."""
+"""Logs to MLflow (extra ``mlflow``). Server and experiment come from its environment variables
+(MLFLOW_TRACKING_URI)."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from typing import Any
 from bert_jax.reporting.loggers.base import Record, RunFacts, flatten, numbers, require
 
 TAG = "bert_jax.run_id"
-LONGEST_VALUE = 500  # of a parameter, in every version of the server
+LONGEST_VALUE = 500  # of a parameter; every version of the server takes this
 
 
 class Logger:
-    """One run of MLflow, found again by a tag, since the server draws its own ids.
+    """One run of MLflow, found again by a tag, because the server chooses the ids of runs.
 
-    The server keeps every value it was ever sent. A resumed run repeats the same figures, so steps that stand there
-    already are not sent again.
+    The server keeps every value that it was ever sent. A resumed run repeats the same figures, so steps that the server
+    has already are not sent again.
     """
 
     def __init__(self) -> None:

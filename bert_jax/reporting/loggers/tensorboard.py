@@ -1,4 +1,4 @@
-"""TensorBoard events in ``workdir/events``: ``train`` and ``eval`` side by side, so both draw in one chart."""
+"""Writes TensorBoard events to ``workdir/events``; ``train`` and ``eval`` are side by side, so one chart shows both."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FOLDER = "events"
 
 
 class Logger:
-    """Events are a view of ``metrics.jsonl``: after a cut they are written again from the records, wall times kept.
+    """Events are made from ``metrics.jsonl``: after a cut they are rewritten from the records, with their wall times.
 
-    Uses the plain event writer below ``SummaryWriter``, whose queue to another thread cannot be waited for.
+    Uses the plain event writer that ``SummaryWriter`` uses; the latter's queue to another thread cannot be waited for.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Weights & Biases (extra ``wandb``). Project, entity and mode come from its own variables, as WANDB_PROJECT."""
+"""Logs to Weights & Biases (extra ``wandb``). Project, entity and mode come from environment variables
+(WANDB_PROJECT)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from bert_jax.reporting.loggers.base import Record, RunFacts, numbers, require
 class Logger:
     """One run of Weights & Biases, resumed under the same id.
 
-    The service cannot forget a step, and refuses a second value of one. A resumed run repeats the same figures, so
-    what it refuses after a cut stands there already.
+    The service cannot forget a step, and refuses a second value for one. A resumed run repeats the same figures, so
+    what it refuses after a cut is there already.
     """
 
     def __init__(self) -> None:
