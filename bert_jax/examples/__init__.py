@@ -1,1 +1,1 @@
-"""Labelled data: files of many formats to examples with the roles of a task. No jax here."""
+"""Reads labelled data: files of many formats become examples with the roles of a task. Nothing here imports jax."""

@@ -1,4 +1,4 @@
-"""The reader ``character_spans``: texts with the places of their entities, as CLUENER writes them."""
+"""The reader ``character_spans``: texts with the character positions of their entities, as in CLUENER."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bert_jax.examples.tags import spans_to_iob2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The fields of an object."""
+    """The names of an object's fields."""
 
     text_field: str = "text"
-    label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends inside
+    label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends included
 
 
 class Reader:
-    """Objects ``{"text", "label"}`` as ``{"text", "words", "tags"}``: each character is a word, the tags are IOB2.
+    """Reads objects ``{"text", "label"}`` as ``{"text", "words", "tags"}``: each character is a word, tags are IOB2.
 
-    Of overlapping entities the longer one stays. An entity whose place does not hold its surface makes the text bad;
-    a text without the field of labels has no tags.
+    Of overlapping entities the longer one stays. A text is bad if the place of an entity does not hold its surface; a
+    text without the field of labels has no tags.
     """
 
     named_splits = False
@@ -32,7 +32,7 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The texts of ``path``."""
+        """Yield the texts of ``path``."""
         for record in JsonReader().read(path):
             yield record if isinstance(record, Bad) else self._tagged(record)
 
@@ -56,5 +56,5 @@ def _spans(text: str, labels: Mapping[str, Mapping[str, list[list[int]]]]) -> It
         for surface, places in surfaces.items():
             for first, last in places:
                 if not 0 <= first <= last or text[first : last + 1] != surface:
-                    raise ValueError(f"{surface!r} does not stand at {first} to {last}")
+                    raise ValueError(f"{surface!r} is not at {first} to {last}")
                 yield first, last, kind

@@ -1,4 +1,4 @@
-"""What retrieval is scored on: documents, queries, and which documents answer which query."""
+"""Reads collections that retrieval is scored on: documents, queries, and which documents answer which query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QRELS = ("query-id", "corpus-id", "score")
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """``relevances`` is empty where nothing is known: query -> document -> grade, above 0 for a relevant one."""
+    """``relevances`` is query -> document -> grade, above 0 for a relevant document; empty if nothing is known."""
 
     documents: Mapping[str, str]  # id -> text
     queries: Mapping[str, str]
@@ -27,14 +27,15 @@ class Collection:
 def read_collection(
     corpus: str | os.PathLike[str], queries: str | os.PathLike[str], qrels: str | os.PathLike[str] | None = None
 ) -> Collection:
-    """As BEIR writes them (Thakur et al. 2021): ``corpus.jsonl`` with ``_id``, ``title`` and ``text``;
-    ``queries.jsonl`` with ``_id`` and ``text``; ``qrels.tsv`` with query-id, corpus-id and score. Compressed ones too.
+    """Read a collection in BEIR's format (Thakur et al. 2021), its files compressed or not: ``corpus.jsonl`` with
+    ``_id``, ``title`` and ``text``; ``queries.jsonl`` with ``_id`` and ``text``; ``qrels.tsv`` with query-id, corpus-id
+    and score.
 
-    With qrels, queries that have none are left out.
+    With qrels, queries without any are left out.
 
     Raises:
-      UserError: a file that is missing or not of the format; texts without an id or with that of another; queries
-        without text; qrels of texts that are not there.
+      UserError: a file is missing or not of the format; a text has no id or that of another; a query has no text; qrels
+        name texts that are not there.
     """
     documents, asked = _texts(os.fspath(corpus)), _texts(os.fspath(queries))
     empty = [name for name, text in asked.items() if not text]
@@ -49,10 +50,11 @@ def read_collection(
 
 
 def read_squad(path: str | os.PathLike[str]) -> Collection:
-    """The paragraphs of a file in SQuAD's format as documents, its questions as queries, each with its own paragraph.
+    """Read a file in SQuAD's format: paragraphs are the documents, questions the queries, each answered by its
+    paragraph.
 
-    Equal paragraphs are one document, equal questions one query with several. Questions that have no answer there are
-    left out.
+    Equal paragraphs are one document; equal questions are one query with several answers. Questions without an answer
+    are left out.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -75,7 +77,7 @@ def read_squad(path: str | os.PathLike[str]) -> Collection:
 
 
 def _texts(path: str) -> dict[str, str]:
-    """id -> title and text, with a space between."""
+    """Return id -> title and text, with a space between them."""
     texts: dict[str, str] = {}
     wrong: list[str] = []
     for record in _sound(jsonl.Reader().read(need(path))):
@@ -83,7 +85,7 @@ def _texts(path: str) -> dict[str, str]:
         if not isinstance(name, str | int) or not isinstance(text, str) or not isinstance(title, str | None):
             wrong.append(f"{record.where} has no _id and text ({', '.join(record)})")
         elif str(name) in texts:
-            wrong.append(f"{record.where} has the _id {name!r} of another")
+            wrong.append(f"{record.where} has the _id {name!r} of another text")
         elif not (is_unicode(text) and is_unicode(title)):
             wrong.append(f"{record.where} is not UTF-8")
         else:
@@ -103,11 +105,11 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
             raise UserError(f"{path} has no column {', '.join(missing)}; its first line names {', '.join(record)}")
         query, document, score = (record[name] for name in QRELS)
         if query not in queries:
-            wrong.append(f"{record.where} has the query {query!r}, which is not there")
+            wrong.append(f"{record.where} has the query {query!r}, which is not in the queries")
         elif document not in documents:
-            wrong.append(f"{record.where} has the document {document!r}, which is not there")
+            wrong.append(f"{record.where} has the document {document!r}, which is not in the corpus")
         elif not score.lstrip("-").isdecimal():
-            wrong.append(f"{record.where} has the score {score!r}, which is no whole number")
+            wrong.append(f"{record.where} has the score {score!r}, which is not a whole number")
         else:
             relevances.setdefault(query, {})[document] = int(score)
     _raise(wrong)

@@ -1,4 +1,4 @@
-"""From the columns of a record to the roles of a task: which column is what, and what is no example."""
+"""Maps the columns of a record to the roles of a task, and finds records that cannot be examples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bert_jax.text.surrogates import well_formed
 Example: TypeAlias = dict[str, Any]  # the roles of a task, and "id"
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 ID = "id"
-TARGETS = ("label", "tags", "answers")  # what is to be predicted: needed to train and to score, not to predict
-FIRM = (*TARGETS, "pair")  # optional roles that no example may lack where the others have them
+TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
+FIRM = (*TARGETS, "pair")  # optional roles: if some examples have one, all must
 MISSING = object()
 
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """What a task reads of an example."""
+    """The roles that a task reads from an example."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -33,14 +33,15 @@ class Roles:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The roles that a model sees."""
+        """Return the roles that a model sees."""
         return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible"))
 
 
 def check_roles(columns: Columns, roles: Roles) -> None:
-    """Raise ``UserError`` that names each key of ``columns`` that is no role, and each value that names no column."""
+    """Raise ``UserError`` that names each key of ``columns`` that is not a role, and each value that cannot be a
+    column."""
     known = (ID, *roles.all)
-    wrong = [f"config.data.columns.{role} is no role of this task; {nearest(role, known)}" for role in columns]
+    wrong = [f"config.data.columns.{role} is not a role of this task; {nearest(role, known)}" for role in columns]
     wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
     wrong += [
         f"config.data.columns.{role} is {names!r}; the name of a column or a tuple of names is needed"
@@ -52,10 +53,10 @@ def check_roles(columns: Columns, roles: Roles) -> None:
 
 
 def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
-    """The column or columns of each role in the records of a split, and what is wrong: a phrase for each role.
+    """Return the column or columns of each role in the records of a split, and the problems: a phrase for each role.
 
-    A role that is not in ``columns`` is the column of its name, unless another role has that. Targets may lack in
-    splits that begin with "test".
+    A role that is not in ``columns`` gets the column of its name, unless another role has that. Targets may be missing
+    in splits whose names begin with "test".
     """
     found: dict[str, str | tuple[str, ...]] = {}
     problems = []
@@ -76,7 +77,7 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
 
 
 def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """Columns without names are numbered, and a number may be written as one."""
+    """Return the names of several columns as text; a file without names numbers its columns."""
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
 
 
@@ -101,7 +102,8 @@ def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:
 
 
 def select(record: Any, column: str) -> Any:
-    """``record[column]``; a dot goes into nested objects, and into each of a list. ``MISSING`` if it is not there."""
+    """Return ``record[column]``; a dot goes into nested objects, and into each item of a list. ``MISSING`` if it is not
+    there."""
     if isinstance(record, Mapping) and column in record:
         return record[column]
     value, names = record, column.split(".")
@@ -116,7 +118,7 @@ def select(record: Any, column: str) -> Any:
 
 
 def as_example(record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool) -> Example | Bad:
-    """The roles of one record. An optional role without a value is left out."""
+    """Return the roles of one record. An optional role without a value is left out."""
     example: Example = {}
     for role in roles.all:
         if role not in chosen:
@@ -140,7 +142,7 @@ def as_example(record: Record, chosen: Mapping[str, Any], roles: Roles, is_test:
 
 
 def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
-    """Several columns are a list where the role is one, and else one text with spaces between."""
+    """Return the value of a role. Several columns become a list if the role is one, else one text joined by spaces."""
     if isinstance(columns, str):
         value = select(record, columns)
         return None if value is MISSING else value
@@ -156,7 +158,7 @@ def _shown(columns: str | tuple[str, ...]) -> str:
 
 
 def own_ids(records: Sequence[Record], chosen: Mapping[str, Any]) -> list[str | None]:
-    """The file's own id of each record, where it has one."""
+    """Return the file's own id of each record, None where it has none."""
     if ID not in chosen:
         return [None] * len(records)
     values = [_value(record, chosen[ID], ID) for record in records]

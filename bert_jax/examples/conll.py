@@ -1,4 +1,4 @@
-"""The reader ``conll``: a word and its tag a line, sentences apart by blank lines."""
+"""The reader ``conll``: a word and its tag on each line, blank lines between sentences."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ DOCSTART = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which columns, and the scheme of the tags."""
+    """The columns to read, and the scheme of the tags."""
 
     word_column: int = 0
     tag_column: int = -1  # the last
-    delimiter: str = ""  # "" is any run of spaces and tabs
+    delimiter: str = ""  # "": any run of spaces and tabs
     scheme: Scheme = "auto"
-    segmentation_digit: bool = False  # words end in a digit that says where they stand in a longer one (Weibo NER)
+    segmentation_digit: bool = False  # each character ends in its number within a word, as in Weibo NER
 
 
 class Reader:
-    """Sentences as ``{"words": [...], "tags": [...], "document": int}``, the tags as IOB2.
+    """Reads sentences as ``{"words": [...], "tags": [...], "document": int}``, the tags as IOB2.
 
-    ``-DOCSTART-`` lines begin a document and are no sentences. A line with fewer columns than asked for makes its
-    sentence bad; a file with words alone has sentences without tags.
+    A ``-DOCSTART-`` line begins a document and is not a sentence. A sentence is bad if a line has fewer columns than
+    are read; the sentences of a file with only words have no tags.
     """
 
     named_splits = False
@@ -35,7 +35,7 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The sentences of ``path``."""
+        """Yield the sentences of ``path``."""
         rows: list[tuple[int, list[str]]] = []
         document = 0
         for number, line in text_lines(path):
@@ -52,7 +52,7 @@ class Reader:
     def _fields(self, line: str) -> list[str]:
         if self._options.delimiter:
             return line.split(self._options.delimiter)
-        fields = line.replace("\t", " ").split(" ")  # no other white space: an ideographic space is a word
+        fields = line.replace("\t", " ").split(" ")  # only these: an ideographic space is a word
         return [field for field in fields if field] if "" in fields else fields
 
     def _sentence(self, path: str, rows: list[tuple[int, list[str]]], document: int) -> Record | Bad:
@@ -73,5 +73,5 @@ class Reader:
 
 
 def _width(*columns: int) -> int:
-    """Columns that a line must have: at least two, so that word and tag are not the same."""
+    """Return how many columns a line must have: at least two, so that word and tag are not the same."""
     return max(2, *(column + 1 if column >= 0 else -column for column in columns))

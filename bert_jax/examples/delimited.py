@@ -16,13 +16,13 @@ FIELD_CHARACTERS = 1 << 30  # Python's own limit, 131,072, is less than a long d
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the table is written. GLUE is ``header=True``, but for CoLA, and has no quoting."""
+    """How the table is written. GLUE has headers, except for CoLA, and no quoting."""
 
-    delimiter: str = ""  # "" is a comma in a .csv file and a tab in any other
+    delimiter: str = ""  # "": a comma in a .csv file, a tab in any other
     header: bool = True  # whether the first line has the names of the columns; else they are "0", "1", ...
-    names: tuple[str, ...] = ()  # of the columns, in place of those in the file
+    names: tuple[str, ...] = ()  # names of the columns, in place of those in the file
     quoting: Literal["auto", "on", "off"] = "auto"  # "auto": on with commas, off with tabs
-    encoding: str = "utf-8"  # a byte order mark is dropped
+    encoding: str = "utf-8"  # a byte order mark is ignored
 
     def __post_init__(self) -> None:
         if len(self.delimiter) > 1:
@@ -32,7 +32,8 @@ class Options:
 
 
 class Reader:
-    """Each row is a record of strings. A row with more or fewer fields than the first is bad; blank lines are none."""
+    """Reads each row as a record of strings. A row is bad if it has not as many fields as the first; blank lines are
+    skipped."""
 
     named_splits = False
 
@@ -40,7 +41,7 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The rows of ``path``."""
+        """Yield the rows of ``path``."""
         names = list(self._options.names)
         for number, row in self._rows(path):
             where = f"{path}:{number}"
@@ -57,7 +58,7 @@ class Reader:
             yield Record(zip(names, row, strict=True), where)
 
     def _rows(self, path: str) -> Iterator[tuple[int, list[str] | str]]:
-        """(number of its last line, fields) of each row; in place of fields what is wrong with them."""
+        """Yield (number of its last line, fields) of each row; in place of the fields, what is wrong with them."""
         delimiter = self._options.delimiter or ("," if plain_name(path).lower().endswith(".csv") else "\t")
         lines = text_lines(path, self._options.encoding)
         if self._options.quoting == "on" or (self._options.quoting == "auto" and delimiter == ","):
@@ -77,7 +78,7 @@ def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[
         except csv.Error as error:
             yield (
                 rows.line_num,
-                f"is no row of a table with quotes ({error}); config.data.options.quoting='off' reads it",
+                f"is not a row of a table with quotes ({error}); config.data.options.quoting='off' reads it",
             )
             continue
         if row:
@@ -85,15 +86,15 @@ def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[
 
 
 def _names(row: list[str], header: bool, path: str) -> list[str]:
-    """A column without a name has its number for one. Raises ``UserError`` for a name that stands twice, and for
-    names that cannot be read."""
+    """Return the names of the columns; a column without one is named by its number. Raises ``UserError`` for a name
+    that is there twice, and for names that cannot be read."""
     if header and not is_unicode(row):
         raise UserError(f"the first line of {path} is not UTF-8; convert it or set config.data.options.encoding")
     names = [(name if header else "") or str(i) for i, name in enumerate(row)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(
-            f"the first line of {path} names {', '.join(map(repr, twice))} more than once; if it is no header set"
+            f"the first line of {path} names {', '.join(map(repr, twice))} more than once; if it is not a header set"
             " config.data.options.header=False, else give config.data.options.names"
         )
     return names

@@ -1,4 +1,4 @@
-"""The reader ``dream``: questions with choices on dialogues, as DREAM writes them."""
+"""The reader ``dream``: questions with choices about dialogues, in the format of DREAM."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bert_jax.examples.reading import Bad, Record, whole_text
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """None: the format is one."""
+    """No options: the format has no variants."""
 
 
 class Reader:
-    """Questions as ``{"id", "context", "question", "choices", "label"}``: the turns of a dialogue are lines of the
-    context, the label is the place of the answer among the choices."""
+    """Reads questions as ``{"id", "context", "question", "choices", "label"}``: the turns of a dialogue are the lines
+    of the context, the label is the index of the answer among the choices."""
 
     named_splits = False
 
@@ -26,7 +26,7 @@ class Reader:
         pass
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The questions of ``path``. Raises ``UserError`` if it is not dialogues with questions."""
+        """Yield the questions of ``path``. Raises ``UserError`` if it does not hold dialogues with questions."""
         whole = parse(whole_text(path), path)
         if not isinstance(whole, list):
             raise UserError(f"{path} is not a list of dialogues, which the format dream needs; set config.data.format")
@@ -36,7 +36,7 @@ class Reader:
                 for n, question in enumerate(questions):
                     yield _question(f"{path}, [{i}][1][{n}]", turns, question, f"{name}-{n}")
             except (TypeError, ValueError, KeyError) as error:
-                yield Bad(f"{path}, [{i}]", f"is not a dialogue, its questions and its id ({type(error).__name__})")
+                yield Bad(f"{path}, [{i}]", f"is not [dialogue, questions, id] ({type(error).__name__})")
 
 
 def _question(where: str, turns: list[str], question: dict[str, Any], name: str) -> Record | Bad:
@@ -44,6 +44,6 @@ def _question(where: str, turns: list[str], question: dict[str, Any], name: str)
     columns = {"id": name, "context": "\n".join(turns), "question": question["question"], "choices": choices}
     if "answer" in question:
         if question["answer"] not in choices:
-            return Bad(where, "has an answer that is none of its choices")
+            return Bad(where, "has an answer that is not one of its choices")
         columns["label"] = choices.index(question["answer"])
     return Record(columns, where)

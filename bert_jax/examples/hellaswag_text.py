@@ -1,4 +1,4 @@
-"""The reader ``hellaswag_text``: HellaSwag as lines, a context, the number of the right ending and the endings."""
+"""The reader ``hellaswag_text``: HellaSwag as lines: a context, the number of the right ending, and the endings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bert_jax.examples.reading import Bad, Record, text_lines
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How many endings."""
+    """The number of endings."""
 
     num_choices: int = 4
 
 
 class Reader:
-    """Items as ``{"activity", "context", "choices", "label"}``; the context is what follows the activity's colon."""
+    """Reads items as ``{"activity", "context", "choices", "label"}``; the context follows the colon of the activity."""
 
     named_splits = False
 
@@ -24,7 +24,7 @@ class Reader:
         self._size = options.num_choices + 2
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The items of ``path``."""
+        """Yield the items of ``path``."""
         lines: list[str] = []
         number = 0
         for number, line in text_lines(path):

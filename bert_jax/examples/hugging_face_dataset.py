@@ -1,4 +1,4 @@
-"""The reader ``hugging_face_dataset``: a dataset of the Hugging Face Hub or one saved locally (extra ``datasets``)."""
+"""The reader ``hugging_face_dataset``: a dataset of the Hugging Face Hub, or one saved locally (extra ``datasets``)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bert_jax.examples.reading import Bad, Record
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which dataset."""
+    """Which dataset to read."""
 
-    name: str = ""  # of the Hub; "" if --data is a folder that save_to_disk wrote, or one of data files
+    name: str = ""  # on the Hub; "" if --data is a folder of data files, or one that save_to_disk wrote
     config_name: str = ""  # of a dataset with several, such as "sst2" of "nyu-mll/glue"
-    revision: str = ""  # branch, tag or commit; "" is the newest
+    revision: str = ""  # branch, tag or commit; "": the newest
 
 
 class Reader:
-    """Rows with the columns of the dataset, labels as their names (a label of -1, which says that it is not told, as
-    none). Splits are those of the dataset, also parts: ``train[:10%]``."""
+    """Reads rows with the columns of the dataset; labels become their names, and a label of -1, which stands for
+    unknown, becomes None. Splits are those of the dataset, or parts of them: ``train[:10%]``."""
 
     named_splits = True
 
@@ -30,7 +30,7 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The rows of the split that ``path`` ends in. Raises ``UserError`` for what is not there."""
+        """Yield the rows of the split that ``path`` ends in. Raises ``UserError`` for what is not there."""
         folder, split = os.path.split(path)
         options = self._options
         rows = hugging_face_dataset.rows_of(
@@ -42,7 +42,7 @@ class Reader:
 
 
 def plain(value: Any, feature: Any) -> Any:
-    """``value`` with the names of its labels in place of their numbers."""
+    """Return ``value`` with the names of its labels in place of their numbers."""
     if hasattr(feature, "int2str") and isinstance(value, int):
         return feature.int2str(value) if value >= 0 else None
     if isinstance(value, Mapping) and isinstance(feature, Mapping):

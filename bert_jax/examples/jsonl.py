@@ -1,4 +1,4 @@
-"""The reader ``jsonl``: JSON objects, one a line, printed one after another, or in an array."""
+"""The reader ``jsonl``: JSON objects, one on each line, one after another, or in an array."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NEXT_OBJECT = re.compile(r"\n(?=\s*\{)")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Where the objects are."""
+    """Where the objects are in a file."""
 
-    field: str = ""  # of one object that holds them all as a list, such as "data"; a dot goes into nested ones
+    field: str = ""  # of the one object of the file, with the list of all; such as "data"; a dot goes into nested ones
 
 
 class Reader:
-    """Each object is a record. Something that is not JSON is bad, and reading goes on at the next line that begins an
+    """Reads each object as a record. Text that is not JSON is bad, and reading goes on at the next line that begins an
     object."""
 
     named_splits = False
@@ -33,7 +33,7 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The objects of ``path``."""
+        """Yield the objects of ``path``."""
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
         if self._options.field:
@@ -51,7 +51,7 @@ class Reader:
 
 
 def parse(text: str, path: str) -> Any:
-    """The one JSON value of a file. Raises ``UserError``."""
+    """Return the one JSON value of a file. Raises ``UserError`` if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -59,13 +59,13 @@ def parse(text: str, path: str) -> Any:
 
 
 def kind(value: Any) -> str:
-    """What JSON calls the type of ``value``."""
+    """Return JSON's name for the type of ``value``."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
 
 
 def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:
-    """(place, value) of JSON values one after another."""
+    """Yield (place, value) of JSON values that follow each other."""
     decoder = json.JSONDecoder()
     place, line, counted = SPACE.match(text).end(), 1, 0  # type: ignore[union-attr]
     while place < len(text):

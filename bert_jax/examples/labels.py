@@ -1,4 +1,4 @@
-"""The names of the labels, found in the examples."""
+"""Finds the names of the labels in the examples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FEW = 10  # examples whose labels may be all different
 
 
 def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
-    """Every value of ``role`` (of a list, every item) as text, sorted; whole numbers by size.
+    """Return every value of ``role`` (for a list, every item) as text, sorted; whole numbers by size.
 
     Raises:
-      UserError: there is none, there are more than 1,000, or no two examples have the same.
+      UserError: there is no value, or more than 1,000, or no two examples have the same.
     """
     values = [example[role] for example in examples if role in example]
     lists = any(isinstance(value, list) for value in values)
@@ -26,7 +26,7 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
     if len(names) > MOST:
         raise UserError(f"{len(names):,} different values of {role} found, at most {MOST:,} are allowed; {hint}")
     if not lists and FEW < len(values) == len(names):
-        raise UserError(f"each of {len(values)} examples has another {role}, such as {min(names)!r}; {hint}")
+        raise UserError(f"each of {len(values)} examples has a {role} of its own, such as {min(names)!r}; {hint}")
     try:
         return tuple(sorted(names, key=int))
     except ValueError:

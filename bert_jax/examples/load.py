@@ -1,4 +1,4 @@
-"""The examples of a run: files read, columns given their roles, splits dealt and compared."""
+"""Loads the examples of a run: reads files, assigns columns to roles, deals out splits and compares them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.examples import overlap, splits
 from bert_jax.examples.columns import Columns, Example, Roles, as_example, check_roles, choose, own_ids
 from bert_jax.examples.reading import Bad, Reader, Record, packed_name
 
-Note = Callable[[str], None]  # says one line to who runs it
+Note = Callable[[str], None]  # prints one line for the user
 KINDS = ("train", "dev", "test")
 SHOWN = 5
 
@@ -26,12 +26,12 @@ class DataConfig:
 
     format: str  # the name of a reader
     splits: Mapping[str, str]  # name -> path below the folder of the data; names begin with train, dev or test
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the reader
-    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column or several; dots go deeper
-    dev_fraction: float = 0.0  # of train, dealt out as dev where there is no dev split
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column or columns; dots go deeper
+    dev_fraction: float = 0.0  # share of train to use as dev if there is no dev split
     split_seed: int = 42
-    train_fraction: float = 1.0  # 0.01 is a part of 0.1
-    overlap: Literal["warn", "error", "drop"] = "warn"  # of splits; "drop": from train
+    train_fraction: float = 1.0  # a smaller share is part of every larger one
+    overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes the examples from train
     bad_examples: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
@@ -59,15 +59,15 @@ class DataConfig:
 def load(
     config: DataConfig, folder: str | os.PathLike[str], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
-    """The examples of every split, in the order of the files, with the roles of a task and an ``id``.
+    """Return the examples of every split, in the order of the files, with the roles of a task and an ``id``.
 
     Args:
-      folder: what the paths of ``config.splits`` are below; "" if they are whole.
-      note: told of what was skipped and what stands in two splits.
+      folder: the paths of ``config.splits`` are relative to it; "" if they are absolute.
+      note: called with lines about what was skipped and what is in two splits.
 
     Raises:
-      UserError: unknown format, option, role or column; files that are missing or not of the format; examples that
-        are bad or splits that overlap where the config says that these are errors; a split without examples.
+      UserError: an unknown format, option, role or column; a file that is missing or not of the format; bad examples or
+        overlapping splits, if the config makes these errors; a split without examples.
     """
     check_roles(config.columns, roles)
     reader = make_reader(config)
@@ -107,10 +107,10 @@ def _examples(
     config: DataConfig, items: Mapping[str, Sequence[Record | Bad]], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
     chosen: dict[str, dict[str, Any]] = {}
-    problems: dict[str, list[str]] = {}  # what is wrong -> the splits
+    problems: dict[str, list[str]] = {}  # problem -> the splits that have it
     for split, found in items.items():
         records = [item for item in found if isinstance(item, Record)]
-        if records:  # without any, what is wrong is another thing
+        if records:  # if there are none, the problem is another one
             chosen[split], wrong = choose(split, records, config.columns, roles)
             for problem in wrong:
                 problems.setdefault(problem, []).append(split)
@@ -132,7 +132,7 @@ def _made(split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], 
 def _account(
     config: DataConfig, bad: Mapping[str, Sequence[Bad]], items: Mapping[str, Sequence[Any]], note: Note
 ) -> None:
-    """Raise what is bad in all splits together, or tell of it, split by split."""
+    """Raise ``UserError`` about the bad examples of all splits together, or note them, split by split."""
     every = [item for found in bad.values() for item in found]
     if every and config.bad_examples == "error":
         raise UserError(
@@ -157,7 +157,7 @@ def _with_ids(
     columns: Columns,
     note: Note,
 ) -> tuple[Example, ...]:
-    """The examples with the file's own ids, or with split and row, of which bad ones count too."""
+    """Return the examples with the file's own ids, or with split and row number; bad rows are counted too."""
     good = [
         (row, item, example)
         for row, (item, example) in enumerate(zip(items, made, strict=True))

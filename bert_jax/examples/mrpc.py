@@ -1,4 +1,4 @@
-"""The reader ``mrpc``: the paraphrase corpus of Microsoft Research, its dev split made as GLUE makes it."""
+"""The reader ``mrpc``: Microsoft's paraphrase corpus, with GLUE's dev split."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SPLITS = ("train", "dev", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """None: the files are those of the corpus and GLUE's ``dev_ids.tsv``, in one folder."""
+    """No options: the files are those of the corpus and GLUE's ``dev_ids.tsv``, in one folder."""
 
 
 class Reader:
-    """Rows of ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt``; those of the first that ``dev_ids.tsv``
+    """Reads ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt``; the rows of the former that ``dev_ids.tsv``
     names are the split ``dev``. Columns: ``Quality``, ``#1 ID``, ``#2 ID``, ``#1 String``, ``#2 String``."""
 
     named_splits = True
@@ -29,7 +29,8 @@ class Reader:
         self._table = TableReader(TableOptions(delimiter="\t", quoting="off"))
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The rows of the split that ``path`` ends in. Raises ``UserError`` for another one, or a missing file."""
+        """Yield the rows of the split that ``path`` ends in. Raises ``UserError`` for another split, or a missing
+        file."""
         folder, split = os.path.split(path)
         if split not in SPLITS:
             raise UserError(f"config.data.splits has {split!r}; the format mrpc has {', '.join(SPLITS)}")

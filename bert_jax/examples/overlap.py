@@ -1,4 +1,4 @@
-"""Inputs that stand in two splits: a score on them says nothing."""
+"""Finds inputs that are in two splits, because a score on them means nothing."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ SHOWN = 3
 
 
 class Overlap(NamedTuple):
-    """Examples of ``second`` whose inputs stand in ``first`` too, up to case and white space."""
+    """Examples of ``second`` whose inputs are in ``first`` too, ignoring case and white space."""
 
     first: str
     second: str
     shared: int
-    total: int  # examples of ``second``
+    total: int  # number of examples of ``second``
     pairs: tuple[tuple[str, str], ...]  # (id in second, id in first) of the first few
 
     def __str__(self) -> str:
         shown = ", ".join(f"{there} is {here}" for there, here in self.pairs)
         more = ", ..." if self.shared > len(self.pairs) else ""
-        return f"{self.shared:,} of {self.total:,} examples of {self.second} stand in {self.first} too ({shown}{more})"
+        return f"{self.shared:,} of {self.total:,} examples of {self.second} are in {self.first} too ({shown}{more})"
 
 
 def find(splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]) -> list[Overlap]:
-    """The overlaps of all pairs of splits, train first; pairs without one are left out."""
+    """Return the overlaps of all pairs of splits, train first; pairs without one are left out."""
     keys = {name: [key(example, inputs) for example in examples] for name, examples in splits.items()}
     found = []
     for first, second in itertools.combinations(sorted(splits, key=_rank), 2):
@@ -45,7 +45,7 @@ def find(splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]) -> list
 def without(
     splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]
 ) -> tuple[dict[str, tuple[Example, ...]], int]:
-    """The splits without the examples of train that stand in another kind of split, and their number."""
+    """Return the splits without the examples of train that are in another kind of split too, and how many those are."""
     others = {key(e, inputs) for name, split in splits.items() if _rank(name)[0] > 0 for e in split}
     result = {
         name: tuple(e for e in split if _rank(name)[0] > 0 or key(e, inputs) not in others)
@@ -55,7 +55,7 @@ def without(
 
 
 def key(example: Example, inputs: Sequence[str]) -> bytes:
-    """Hash of what a model sees of ``example``, up to case and white space."""
+    """Return a hash of what a model sees of ``example``, ignoring case and white space."""
     seen = [_plain(example.get(role)) for role in inputs]
     return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).digest()
 

@@ -14,7 +14,7 @@ from bert_jax.examples.tags import Scheme, to_iob2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the second file is called: as the first, with ``tags`` where that has ``sentences``."""
+    """How the second file is named: like the first, with ``tags`` in place of ``sentences``."""
 
     sentences: str = "sentences"
     tags: str = "tags"
@@ -22,9 +22,9 @@ class Options:
 
 
 class Reader:
-    """Sentences as ``{"words", "tags"}``; words and tags are apart by one space, the tags become IOB2.
+    """Reads sentences as ``{"words", "tags"}``; one space separates words, and tags, which become IOB2.
 
-    The path of a split is that of the sentences.
+    The path of a split is that of its sentences.
     """
 
     named_splits = False
@@ -33,12 +33,12 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The sentences of ``path``; blank lines in both files are none."""
+        """Yield the sentences of ``path``; lines that are blank in both files are skipped."""
         pairs = itertools.zip_longest(text_lines(path), text_lines(self._beside(path)))
         for number, (left, right) in enumerate(pairs, 1):
             where = f"{path}:{number}"
             if left is None or right is None:
-                yield Bad(where, "is where one of sentences and tags ends before the other")
+                yield Bad(where, "is in only one of the two files, of sentences and of tags")
                 return
             words, tags = left[1].strip(" ").split(" "), right[1].strip(" ").split(" ")
             if words != [""] or tags != [""]:
@@ -48,7 +48,7 @@ class Reader:
         folder, name = os.path.split(plain_name(path))
         if self._options.sentences not in name:
             raise UserError(
-                f"the name of {path} has no {self._options.sentences!r} to put {self._options.tags!r} for; set"
+                f"the name of {path} has no {self._options.sentences!r} to replace by {self._options.tags!r}; set"
                 " config.data.options.sentences and tags"
             )
         return need(os.path.join(folder, name.replace(self._options.sentences, self._options.tags)))

@@ -1,7 +1,7 @@
-"""What readers share: records that know their place, and the lines of packed files on any file system.
+"""What all readers share: records that know their place, and the lines of files, compressed or not, on any file system.
 
 A reader is one file of this package with a frozen dataclass ``Options`` (the keys of ``config.data.options``) and a
-class ``Reader``. It knows a format and no task.
+class ``Reader``. It knows a format, but no task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Record(dict[str, Any]):
-    """The columns of one example as found (str, int, float, bool, list, dict, None), and where that is."""
+    """The columns of one example as found (str, int, float, bool, list, dict, None), and their place in a file."""
 
     def __init__(self, columns: Any, where: str) -> None:
         super().__init__(columns)
@@ -28,27 +28,27 @@ class Record(dict[str, Any]):
 
 
 class Bad(NamedTuple):
-    """Something that should be a record and is none. The loader raises or counts it."""
+    """Something that should be a record but is not. The loader raises or counts it."""
 
     where: str
-    reason: str  # goes on after the place: "has 3 fields where 4 are needed"
+    reason: str  # follows the place in a message: "has 3 fields where 4 are needed"
 
 
 class Reader(Protocol):
     """Reads one format.
 
-    ``named_splits`` says that the last part of a path is the name of a split and no file.
+    ``named_splits`` says that the last part of a path is the name of a split, not of a file.
     """
 
     named_splits: ClassVar[bool] = False
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The records of ``path`` in order. Raises ``UserError`` for a file that is not of the format at all."""
+        """Yield the records of ``path`` in order. Raises ``UserError`` for a file that is not of the format at all."""
         ...
 
 
 def packed_name(path: str) -> str | None:
-    """``path``, or the compressed file of that name (``train.tsv.xz`` for ``train.tsv``), whichever is there."""
+    """Return ``path`` or the compressed file of that name (``train.tsv.xz`` for ``train.tsv``), if there; else None."""
     for candidate in (path, *(path + ending for ending in UNPACKERS)):
         if files.as_path(candidate).exists():
             return candidate
@@ -56,7 +56,7 @@ def packed_name(path: str) -> str | None:
 
 
 def need(path: str) -> str:
-    """``packed_name(path)``. Raises ``UserError`` if neither is there."""
+    """Return ``packed_name(path)``. Raises ``UserError`` if there is no such file."""
     found = packed_name(path)
     if found is None:
         raise UserError(f"no file {path}, nor a compressed one of that name; check the path")
@@ -64,20 +64,21 @@ def need(path: str) -> str:
 
 
 def plain_name(path: str) -> str:
-    """``path`` without the ending of a compressed file."""
+    """Return ``path`` without the ending of a compressed file."""
     stem, ending = os.path.splitext(path)
     return stem if ending in UNPACKERS else path
 
 
 def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-    """(number from 1, line without LF or CRLF) of a file. A byte order mark is dropped.
+    """Yield (number from 1, line without LF or CRLF) of a file, without a byte order mark.
 
-    Bytes that are not of ``encoding`` become lone surrogates, which the loader finds and reports with their place.
+    Bytes that are not valid in ``encoding`` become lone surrogates, which the loader finds and reports with their
+    place.
 
     Raises:
       UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
     """
-    lines = whole_text(path, encoding).split("\n")  # all at once: labelled data fits in memory, and this is fast
+    lines = whole_text(path, encoding).split("\n")  # all at once, which is fast: labelled data fits into memory
     if not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, 1):
@@ -85,7 +86,7 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
 
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
-    """All of a file, as ``text_lines`` reads it but with its line ends."""
+    """Return all of a file, read like ``text_lines`` but with its line ends."""
     _check_encoding(encoding)
     blocks = []
     try:
@@ -96,7 +97,7 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
         raise UserError(error.told) from None
     try:
         return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:  # of an encoding of whole units, such as UTF-16
+    except UnicodeDecodeError as error:  # raised for encodings in units of several bytes, such as UTF-16
         raise UserError(f"{path} is not {encoding} ({error.reason}); set config.data.options.encoding") from None
 
 

@@ -1,4 +1,4 @@
-"""Splits made of one: a dev set dealt out of train, and a share of train that holds every smaller one."""
+"""Makes splits of one: a dev set dealt out of train, and shares of train, each of which contains every smaller one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from bert_jax.examples.columns import Example
 
 
 def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """(train, dev): dev has ``fraction`` of the examples, rounded up, and of each label within one of that.
+    """Return (train, dev); dev has ``fraction`` of the examples, rounded up, and within one of that share of each
+    label.
 
-    Who is dealt is decided by a hash of seed and id. Both keep the order of ``examples``.
+    A hash of seed and id decides which. Both keep the order of ``examples``.
     """
     count = share(len(examples), fraction)
     dealt = set(_order(examples, f"dev {seed}", "middle")[:count])
@@ -23,8 +24,8 @@ def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple
 
 
 def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Example, ...]:
-    """``fraction`` of the examples, rounded up, of each label within one of that but of no label none where there is
-    room. What a smaller fraction keeps a larger one keeps too."""
+    """Return ``fraction`` of the examples, rounded up, and within one of that share of each label, but at least one of
+    each if there is room. Every example that a smaller fraction keeps a larger one keeps too."""
     if fraction == 1:
         return tuple(examples)
     kept = set(_order(examples, f"train {seed}", "first")[: share(len(examples), fraction)])
@@ -32,15 +33,15 @@ def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Examp
 
 
 def share(count: int, fraction: float) -> int:
-    """``fraction`` of ``count``, rounded up."""
+    """Return ``fraction`` of ``count``, rounded up."""
     return math.ceil(round(count * fraction, 6))
 
 
 def _order(examples: Sequence[Example], salt: str, lead: Literal["first", "middle"]) -> list[int]:
-    """Indices of ``examples`` so that every beginning of it has each label in its share.
+    """Return the indices of ``examples`` in an order whose every beginning has each label in its share.
 
-    The r-th by hash of the n with a label stands at (r + 1/2) / n of the way; ``lead="first"`` takes the first of
-    each label before all others.
+    The r-th by hash of the n examples of a label is placed at (r + 1/2) / n of the way; with ``lead="first"`` the first
+    of each label come before all others.
     """
     groups: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for i, example in enumerate(examples):

@@ -1,4 +1,4 @@
-"""The reader ``squad_json``: questions on passages, as SQuAD 1.1 and 2.0 write them."""
+"""The reader ``squad_json``: questions about passages, in the format of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from bert_jax.examples.reading import Bad, Record, whole_text
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """None: the format is one."""
+    """No options: the format has no variants."""
 
 
 class Reader:
-    """Questions as ``{"id", "title", "context", "question", "answers": [{"text", "answer_start"}], "is_impossible"}``.
+    """Reads questions as ``{"id", "title", "context", "question", "answers": [{"text", "answer_start"}],
+    "is_impossible"}``.
 
-    Offsets are taken as they are found: the task counts and mends those that do not point at their text. A question
-    whose file gives no answers has none; one that is impossible has an empty list.
+    Offsets stay as found: the task counts and corrects those that do not point at their text. A question without
+    answers in the file has none; an impossible one has an empty list.
     """
 
     named_splits = False
@@ -29,7 +30,7 @@ class Reader:
         pass
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The questions of ``path``."""
+        """Yield the questions of ``path``."""
         whole = parse(whole_text(path), path)
         for at_article, article in _list(whole, "data", path):
             for at_paragraph, paragraph in _list(article, "paragraphs", path, at_article):
@@ -64,7 +65,7 @@ def _is_answer(answer: Any) -> bool:
 
 
 def _list(value: Any, key: str, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
-    """(place, item) of the list ``value[key]``. Raises ``UserError`` if there is none."""
+    """Yield (place, item) of the list ``value[key]``. Raises ``UserError`` if there is none."""
     found = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(found, list):
         inside = f" at {place}" if place else ""

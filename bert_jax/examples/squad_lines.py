@@ -1,4 +1,4 @@
-"""The reader ``squad_lines``: SQuAD cut into tokens, a line each in ``.context``, ``.question`` and ``.span``."""
+"""The reader ``squad_lines``: tokenized SQuAD, one line each in ``.context``, ``.question`` and ``.span``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bert_jax.examples.reading import Bad, Record, need, packed_name, plain_name
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """None: the format is one."""
+    """No options: the format has no variants."""
 
 
 class Reader:
-    """Questions as ``{"context", "question", "answers", "answer"}``.
+    """Reads questions as ``{"context", "question", "answers", "answer"}``.
 
-    A span has the first and the last token of the answer, which stands in ``answers`` as the context has it;
-    ``answer`` is what the file of answers says, which need not be the same. The path of a split is that of the
-    contexts, ``val.context``. Without a file of spans there are no answers.
+    A span has the first and the last token of the answer; ``answers`` has its text as in the context. ``answer`` is the
+    text in the file of answers, which need not be the same. The path of a split is that of its contexts, such as
+    ``val.context``. Without a file of spans there are no answers.
     """
 
     named_splits = False
@@ -29,7 +29,7 @@ class Reader:
         pass
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The questions of ``path``."""
+        """Yield the questions of ``path``."""
         stem = plain_name(path).removesuffix(".context")
         columns = {"context": path, "question": need(f"{stem}.question")}
         columns |= {name: found for name in ("span", "answer") if (found := packed_name(f"{stem}.{name}"))}

@@ -1,4 +1,4 @@
-"""Schemes of tags, and one of them for all: IOB2, where every entity begins with ``B-``."""
+"""Converts schemes of tags to IOB2, where every entity begins with ``B-``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 Scheme: TypeAlias = Literal["auto", "iob1", "iob2", "bioes", "as_found"]
-FIRST = ("B", "S", "U")  # of an entity, alone or not; U is what BILOU calls S
+FIRST = ("B", "S", "U")  # these begin an entity; U is BILOU's name for S
 INSIDE = ("I", "E", "M", "L")  # M and E: BMES; L: BILOU
 
 
 def to_iob2(tags: Sequence[str], scheme: Scheme = "auto") -> list[str]:
-    """The tags of one sentence as IOB2.
+    """Return the tags of one sentence as IOB2.
 
-    An ``I-X`` that goes on no ``X`` becomes ``B-X``. In IOB1 that is the rule; in IOB2 and BIOES, where it is a slip,
-    it is how conlleval and seqeval read it. So ``auto`` needs not to know which of them it sees. ``iob2`` and
-    ``as_found`` change nothing. Tags without a prefix (parts of speech) stay.
+    An ``I-X`` that does not follow an ``X`` becomes ``B-X``. In IOB1 that is the rule; in IOB2 and BIOES such a tag is
+    an error, and conlleval and seqeval read it this way. So ``auto`` need not know the scheme. ``iob2`` and
+    ``as_found`` change nothing. Tags without a prefix (parts of speech) stay as they are.
     """
     if scheme in ("iob2", "as_found"):
         return list(tags)
@@ -32,9 +32,9 @@ def to_iob2(tags: Sequence[str], scheme: Scheme = "auto") -> list[str]:
 
 
 def spans_to_iob2(length: int, spans: Sequence[tuple[int, int, str]]) -> list[str]:
-    """IOB2 tags of ``length`` characters from (first, last, kind), both ends inside.
+    """Return the IOB2 tags of ``length`` characters from (first, last, kind), both ends included.
 
-    Where two overlap the longer one stays, of equals the first: one row of tags cannot hold both.
+    Of two that overlap the longer one stays, of equal ones the first: one sequence of tags cannot hold both.
     """
     tags = ["O"] * length
     for first, last, kind in sorted(spans, key=lambda span: span[0] - span[1]):

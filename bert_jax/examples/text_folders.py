@@ -17,15 +17,15 @@ from bert_jax.storage import files
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which files, and what becomes of those that are not UTF-8."""
+    """Which files to read, and what to do with those that are not UTF-8."""
 
-    pattern: str = "*.txt"  # of names of files, also "*.txt.gz" (not in a zip)
-    bad_text: Literal["error", "decode"] = "error"  # "decode": as Windows-1252, byte for byte where it has none
+    pattern: str = "*.txt"  # for names of files; also "*.txt.gz" (not in a zip)
+    bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, undefined bytes as themselves
 
 
 class Reader:
-    """Files as ``{"text", "label", "id"}``: the label is the name of the folder that a file is in, the id its path
-    below the folder that all share. They come in the order of their paths."""
+    """Reads files as ``{"text", "label", "id"}``, in the order of their paths. The label is the name of the file's
+    folder, the id its path below the folder that all files share."""
 
     named_splits = False
 
@@ -33,13 +33,13 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The files in ``path``. Raises ``UserError`` if there is none, or if a zip is damaged."""
+        """Yield the files in ``path``. Raises ``UserError`` if there is none, or if a zip is damaged."""
         texts = self._zipped(path) if path.lower().endswith(".zip") else self._in_folder(path)
         for name, text in texts:
             label = os.path.basename(os.path.dirname(name))
             where = os.path.join(path, name)
             if not label:
-                yield Bad(where, "lies in no folder of a class")
+                yield Bad(where, "is not in a folder of a class")
             elif text is None:
                 yield Bad(where, "is not UTF-8; convert it or set config.data.options.bad_text='decode'")
             else:
@@ -62,7 +62,7 @@ class Reader:
             yield short, self._decoded(text.encode("utf-8", "surrogateescape"))
 
     def _shortened(self, path: str, names: list[str]) -> list[tuple[str, str]]:
-        """(name, what of it is below the folder that holds all classes) of the files that are asked for, sorted."""
+        """Return (name, its part below the folder of all classes) of the files that match the pattern, sorted."""
         pattern = self._options.pattern
         names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), pattern))
         if not names:
@@ -70,11 +70,11 @@ class Reader:
         folders = [name.split("/")[:-1] for name in names]
         shared = os.path.commonprefix(folders)
         if all(len(folder) == len(shared) for folder in folders):
-            shared = shared[:-1]  # one class alone
+            shared = shared[:-1]  # there is only one class
         return [(name, "/".join(name.split("/")[len(shared) :])) for name in names]
 
     def _decoded(self, raw: bytes) -> str | None:
-        """None if it is not UTF-8 and is to be an error."""
+        """Return the text; None if it is not UTF-8 and that is an error."""
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError:

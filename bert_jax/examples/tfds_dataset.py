@@ -15,14 +15,14 @@ from bert_jax.examples.reading import Bad, Record
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which dataset. It is looked for in ``--data``, or if that is "" where TFDS keeps datasets."""
+    """Which dataset to read. It is searched for in ``--data``, or if that is "" where TFDS keeps datasets."""
 
     name: str = ""  # "glue/sst2", also with a version; "" if --data is the dataset's folder
 
 
 class Reader:
-    """Examples with the features of the dataset as columns: bytes as text, labels as their names (a label of -1, which
-    says that it is not told, as none). Splits are those of the dataset, also parts: ``train[:10%]``."""
+    """Reads examples with the features of the dataset as columns: bytes become text, labels their names, and a label of
+    -1, which stands for unknown, None. Splits are those of the dataset, or parts of them: ``train[:10%]``."""
 
     named_splits = True
 
@@ -30,7 +30,8 @@ class Reader:
         self._name = options.name
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """The examples of the split that ``path`` ends in. Raises ``UserError`` for what is not there or damaged."""
+        """Yield the examples of the split that ``path`` ends in. Raises ``UserError`` for what is missing or
+        damaged."""
         folder, split = os.path.split(path)
         builder = tfds_dataset.opened(self._name, folder, "config.data.options.name and --data")
         try:
@@ -45,11 +46,11 @@ class Reader:
 
 
 def plain(value: Any, feature: Any) -> Any:
-    """What TFDS decoded, as text, numbers, lists and dicts."""
+    """Return what TFDS decoded as text, numbers, lists and dicts."""
     if hasattr(feature, "int2str") and not hasattr(value, "__len__"):
         return feature.int2str(int(value)) if int(value) >= 0 else None
     if isinstance(value, Mapping):
-        inside = getattr(feature, "feature", feature)  # a sequence of dicts comes as a dict of sequences
+        inside = getattr(feature, "feature", feature)  # TFDS gives a sequence of dicts as a dict of sequences
         return {key: plain(item, inside[key] if inside is not None else None) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")

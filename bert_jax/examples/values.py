@@ -1,4 +1,4 @@
-"""What the value of each role may be, and how the forms that files have for it become one."""
+"""Checks the value of each role, and brings the forms that files have for it into one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_blank(value: Any, role: str) -> bool:
-    """Whether there is nothing in it. No answers is an answer: an empty list."""
+    """Return whether a value is empty. An empty list of answers is not: it is an answer."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return isinstance(value, list | tuple) and not value and role != "answers"
 
 
 def is_unicode(value: Any) -> bool:
-    """Whether all text in ``value`` can be written: none has half a character, which stands too for bytes that were
-    not of the file's encoding."""
+    """Return whether all text in ``value`` can be encoded. A lone surrogate cannot; it also stands for bytes that were
+    not valid in the file's encoding."""
     if isinstance(value, str):
         return value.isascii() or not SURROGATE.search(value)
     if isinstance(value, Mapping):
@@ -27,19 +27,19 @@ def is_unicode(value: Any) -> bool:
     if not isinstance(value, list | tuple):
         return True
     if all(type(item) is str for item in value):
-        return is_unicode("\n".join(value))  # one look at many words
+        return is_unicode("\n".join(value))  # one check for many words is faster
     return all(map(is_unicode, value))
 
 
 def text(value: Any) -> str:
-    """Text, or a number as it is written."""
+    """Return text, or a number as it is written."""
     if not isinstance(value, SCALARS):
         raise ValueError(f"a {type(value).__name__} where text is needed")
     return value if isinstance(value, str) else str(value)
 
 
 def texts(value: Any) -> list[str]:
-    """A list of texts, none of them empty; one text is a list of one."""
+    """Return a list of texts, none of them empty; one text becomes a list of one."""
     items = [text(item) for item in ([value] if isinstance(value, SCALARS) else _items(value))]
     if not all(item.strip() for item in items):
         raise ValueError("an empty text in a list")
@@ -47,21 +47,22 @@ def texts(value: Any) -> list[str]:
 
 
 def words(value: Any) -> list[str]:
-    """A list of texts; one text is cut at its spaces."""
+    """Return a list of texts; one text is split at its spaces."""
     if isinstance(value, str):
         return value.split()
     return [item if type(item) is str else text(item) for item in _items(value)]
 
 
 def label(value: Any) -> str | int | float | bool:
-    """A name, an index or a number."""
+    """Return a name, an index or a number."""
     if not isinstance(value, SCALARS):
         raise ValueError(f"a {type(value).__name__} where one name or number is needed")
     return value.strip() if isinstance(value, str) else value
 
 
 def answers(value: Any) -> list[dict[str, Any]]:
-    """A list of ``{"text", "answer_start"}``, or the dict of two lists that TFDS and ``datasets`` make of it."""
+    """Return a list of ``{"text", "answer_start"}``, also from the dict of two lists that TFDS and ``datasets`` make of
+    it."""
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         starts = value.get("answer_start") or [None] * len(value["text"])
         value = [{"text": t, "answer_start": s} for t, s in zip(value["text"], starts, strict=True)]
@@ -72,12 +73,12 @@ def answers(value: Any) -> list[dict[str, Any]]:
             and isinstance(item.get("text"), str)
             and isinstance(item.get("answer_start"), int)
         ):
-            raise ValueError("something without a text and an answer_start")
+            raise ValueError("an item without a text and an answer_start")
     return [{"text": item["text"], "answer_start": item["answer_start"]} for item in items]
 
 
 def flag(value: Any) -> bool:
-    """True or false, also as a word or a digit."""
+    """Return True or False, also from a word or a digit."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).strip().lower() not in known:
         raise ValueError(f"{str(value)[:40]!r} where true or false is needed")

@@ -1,1 +1,1 @@
-"""Judging a corpus: what is in the store, what rows it makes, and whether it fits its vocabulary."""
+"""Inspects a corpus: what is in the store, which rows it makes, and whether it fits its vocabulary."""

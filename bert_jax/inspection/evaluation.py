@@ -1,4 +1,4 @@
-"""Overlap of an evaluation set with the text to train on: the usual rule, a run of 13 tokens that both have."""
+"""Finds the overlap of an evaluation set with the training text, by the usual rule: a run of 13 tokens in both."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from bert_jax.inspection.scan import TOKENS_AT_ONCE
 from bert_jax.storage import files
 
 RUN = 13  # tokens
-FEWEST_KINDS = 5  # of tokens in a run: "* * * * *" proves nothing
+FEWEST_KINDS = 5  # fewest different tokens in a run: "* * * * *" proves nothing
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _LINES_AT_ONCE = 1000
 
 
 class EvaluationSet(NamedTuple):
-    """What is compared: units (lines of text files, documents of a corpus) as runs of tokens."""
+    """An evaluation set as runs of tokens, by unit: lines of text files, or documents of a corpus."""
 
     kind: str  # "lines" or "documents"
     runs: Hashes  # [R] hashes of all runs
-    unit: np.ndarray  # int64 [R] the unit of each
+    unit: np.ndarray  # int64 [R] the unit of each run
     document: np.ndarray  # int64 [U] the file or document of each unit
     num_units: int
-    num_short: int  # units without a run: too short to be judged
+    num_short: int  # units too short for a run, which cannot be judged
 
     @property
     def num_documents(self) -> int:
@@ -42,10 +42,10 @@ class EvaluationSet(NamedTuple):
 
 
 def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> EvaluationSet:
-    """The evaluation set ``where``: a folder with a corpus, or a glob of text files.
+    """Return the evaluation set ``where``: a folder with a corpus, or a glob of text files.
 
     Raises:
-      UserError: nothing is there, a corpus of another vocabulary, or text without the vocabulary to tokenize it.
+      UserError: nothing is there, or a corpus of another vocabulary, or text without the vocabulary to tokenize it.
     """
     if (files.as_path(where) / MANIFEST).exists():
         other = Corpus(where)
@@ -99,7 +99,7 @@ def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
 
 
 def run_hashes(values: Hashes) -> Hashes:
-    """Hash of every ``RUN`` values that follow each other: [n - RUN + 1], none for fewer values."""
+    """Return a hash of every ``RUN`` values in succession: [n - RUN + 1], none for fewer values."""
     count = len(values) - RUN + 1
     if count <= 0:
         return np.zeros(0, np.uint64)
@@ -111,7 +111,7 @@ def run_hashes(values: Hashes) -> Hashes:
 
 
 def _telling(tokens: np.ndarray) -> np.ndarray:
-    """bool [n - RUN + 1]: runs of enough kinds of tokens."""
+    """Return bool [n - RUN + 1]: which runs have enough different tokens."""
     if len(tokens) < RUN:
         return np.zeros(0, bool)
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(tokens, RUN), axis=1)
@@ -119,7 +119,7 @@ def _telling(tokens: np.ndarray) -> np.ndarray:
 
 
 def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name: str) -> Check:
-    """Which units of ``evaluation`` have a run of tokens that stands in a document of ``split``."""
+    """Check which units of ``evaluation`` share a run of tokens with a document of ``split``."""
     wanted, of_run = np.unique(evaluation.runs, return_inverse=True)
     found = _search(split, wanted, _table(corpus))
     hit = np.zeros(evaluation.num_units, bool)
@@ -149,13 +149,13 @@ def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name:
 
 
 def _search(split: CorpusSplit, wanted: Hashes, table: Hashes) -> np.ndarray:
-    """bool [W]: which of the sorted ``wanted`` are runs within a document of ``split``."""
+    """Return bool [W]: which of the sorted ``wanted`` are runs within a document of ``split``."""
     found = np.zeros(len(wanted), bool)
     if not len(wanted):
         return found
     bits = min(max(len(wanted).bit_length() + 5, 16), 28)
     shift = np.uint64(64 - bits)
-    maybe = np.zeros(1 << bits, bool)  # most hashes of the text are told by one look
+    maybe = np.zeros(1 << bits, bool)  # one look-up here rules out most hashes of the text
     maybe[wanted >> shift] = True
     edges = split.sentence_offsets[np.asarray(split.document_starts)]
     for start in range(0, split.num_tokens, TOKENS_AT_ONCE):
@@ -169,7 +169,7 @@ def _search(split: CorpusSplit, wanted: Hashes, table: Hashes) -> np.ndarray:
 
 
 def _within_document(edges: np.ndarray, start: int, length: int) -> np.ndarray:
-    """bool [length - RUN + 1]: the run that starts at each token ends in the same document."""
+    """Return bool [length - RUN + 1]: whether the run that starts at each token ends in the same document."""
     begun = np.zeros(length, np.int64)
     low, high = np.searchsorted(edges, [start, start + length])
     begun[edges[low:high] - start] = 1

@@ -1,4 +1,4 @@
-"""Whether text and vocabulary belong together, and whether the text was decoded as it was encoded."""
+"""Checks whether text and vocabulary belong together, and whether the text was decoded correctly."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bert_jax.inspection.check import Check, Status, grade, percent, ratio, wors
 from bert_jax.inspection.pieces import Pieces, Tokenizer
 from bert_jax.inspection.scan import Scan
 
-OFTEN_UNKNOWN = 0.1  # of a document's tokens
-OFTEN_PERSONAL = 20  # places a million bytes
+OFTEN_UNKNOWN = 0.1  # share of a document's tokens
+OFTEN_PERSONAL = 20  # places in a million bytes
 CURVE_POINTS = 200
 
 
 def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
-    """Words that the vocabulary cannot spell."""
+    """Check for words that the vocabulary cannot spell."""
     share = ratio(scan.unknown.sum(), scan.split.num_tokens)
     often = float((scan.unknown > OFTEN_UNKNOWN * document_tokens).mean()) if len(document_tokens) else 0.0
     status = worst([grade(share, 0.01, 0.05), grade(often, 0.01, 0.1)])
@@ -32,7 +32,7 @@ def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
 
 
 def words(scan: Scan, pieces: Pieces) -> Check:
-    """Into how many pieces the vocabulary takes a word apart."""
+    """Check into how many pieces the vocabulary splits a word."""
     tokens = int(scan.token_counts[pieces.wordlike].sum())
     starts = int(scan.token_counts[pieces.wordlike & ~pieces.continuation].sum())
     letters = ratio(scan.token_counts[pieces.single_continuation].sum(), tokens)
@@ -41,14 +41,14 @@ def words(scan: Scan, pieces: Pieces) -> Check:
     return Check(
         "tokens_a_word",
         status,
-        f"{fertility:.2f} tokens a word; {percent(letters)} of word pieces are single letters inside a word",
+        f"{fertility:.2f} tokens per word; {percent(letters)} of word pieces are single letters inside a word",
         "" if status == "ok" else "the vocabulary is of another language or too small: learn one from this text",
         {"fertility": fertility, "single_letter_share": letters},
     )
 
 
 def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
-    """A cased vocabulary on lowered text, or the reverse."""
+    """Check for a cased vocabulary on lowercased text, or the reverse."""
     capital, small = pieces.capital, pieces.small
     in_vocabulary = ratio(capital.sum(), (capital | small).sum())
     used = ratio(scan.token_counts[capital].sum(), scan.token_counts[capital | small].sum())
@@ -60,19 +60,22 @@ def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
     elif not lowercase and cased_script and in_vocabulary < 0.001:
         status, fix = "bad", "this vocabulary has no capitals: build with config.vocab.lowercase=True"
     elif not lowercase and in_vocabulary > 0.05 and used < 0.005:
-        status, fix = "warn", "the text was lowered before: take an uncased vocabulary and config.vocab.lowercase=True"
+        status, fix = (
+            "warn",
+            "the text was lowercased before: take an uncased vocabulary and config.vocab.lowercase=True",
+        )
     return Check(
         "letter_case",
         status,
         f"{percent(in_vocabulary)} of pieces and {percent(used)} of tokens have capitals;"
-        f" text is {'lowered' if lowercase else 'kept as it is'}",
+        f" text is {'lowercased' if lowercase else 'kept as it is'}",
         fix,
         {"pieces_with_capitals": in_vocabulary, "tokens_with_capitals": used, "lowercase": lowercase},
     )
 
 
 def coverage(scan: Scan) -> Check:
-    """How much of the vocabulary the text uses; the curve of frequency over rank goes with it."""
+    """Check how much of the vocabulary the text uses; the facts have the curve of frequency over rank."""
     counts = np.sort(scan.token_counts)[::-1]
     unused, rare = float((counts == 0).mean()), float((counts < 5).mean())
     share = np.cumsum(counts) / max(int(counts.sum()), 1)
@@ -80,7 +83,7 @@ def coverage(scan: Scan) -> Check:
     ranks = np.unique(np.geomspace(1, max(len(counts), 1), CURVE_POINTS).astype(int))
     return Check(
         "vocabulary_use",
-        "warn" if status == "bad" else status,  # a small text under a published vocabulary is no fault
+        "warn" if status == "bad" else status,  # a small text with a published vocabulary is not a mistake
         f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
         "" if status == "ok" else "most pieces will not be learned: a smaller vocabulary, or more text",
@@ -93,7 +96,7 @@ def coverage(scan: Scan) -> Check:
 
 
 def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: str) -> Check:
-    """Whether the vocabulary at hand is the one that made the corpus."""
+    """Check whether the given vocabulary is the one that made the corpus."""
     made_with = str(manifest["tokenizer_sha256"])
     facts = {"made_with": made_with, "found": tokenizer.sha256 if tokenizer else None}
     if tokenizer is None:
@@ -105,12 +108,12 @@ def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: s
 
 
 def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
-    """Text read in another encoding than it was written in.
+    """Check for text that was read in another encoding than it was written in.
 
     Args:
-      hits: what the build counted in the text itself (``corpora.hits.encoding_hits``); the tokenizer drops what cannot
-        be shown, so that the store alone does not tell. Empty for a store without such counts.
-      text_bytes: of the text in which they were counted.
+      hits: what the build counted in the text itself (``corpora.hits.encoding_hits``). The tokenizer drops what cannot
+        be shown, so the store alone is not enough. Empty for a store without such counts.
+      text_bytes: size of the text in which they were counted.
     """
     places = int(scan.mojibake.sum())
     share = ratio((scan.mojibake >= 3).sum(), scan.split.num_documents)
@@ -129,7 +132,7 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
 
 
 def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
-    """E-mail addresses and telephone numbers that the build counted (``corpora.hits.private_hits``)."""
+    """Check for e-mail addresses and telephone numbers that the build counted (``corpora.hits.private_hits``)."""
     rate = 1e6 * ratio(sum(hits.values()), text_bytes)
     status: Status = "warn" if rate > OFTEN_PERSONAL else "ok"
     counted = ", ".join(f"{count:,} look like {name}" for name, count in hits.items())

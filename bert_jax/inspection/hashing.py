@@ -1,8 +1,8 @@
 """64-bit hashes of sentences and documents, and exact counts of equal ones in bounded memory.
 
-A sentence's hash is the sum over its tokens of a random number for (token, place): vectorised, and of full quality. The
-lowest byte is replaced by the sentence's length (255 for more), so that what a hash stands for can be weighed without
-looking it up: 56 bits and an equal length are left to tell sentences apart.
+A sentence's hash is the sum over its tokens of a random number for (token, place), which numpy computes for whole
+arrays. The lowest byte is replaced by the sentence's length (255 for more), so that a hash shows how long its sentence
+is; 56 bits and the length are left to tell sentences apart.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from bert_jax.rows import random
 
 Hashes = npt.NDArray[np.uint64]
 LENGTH_BITS = np.uint64(0xFF)
-SORTED_AT_ONCE = 1 << 22  # hashes: 32 MB, several times over while they are counted
+SORTED_AT_ONCE = 1 << 22  # hashes: 32 MB, and several times that while they are counted
 _READ_AT_ONCE = 1 << 19
 
 
 def token_table(vocab_size: int, name: str) -> Hashes:
-    """A random number for every token."""
+    """Return a random number for every token."""
     return random.fold(random.key("inspection", name), np.arange(vocab_size))
 
 
 def sequence_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
-    """Hash [n] of every run of ``lengths`` [n], all at least 1, in ``values``: equal for equal values in order."""
+    """Return a hash [n] of every run of ``lengths`` [n], all at least 1, in ``values``: equal for equal values in
+    order."""
     starts = np.cumsum(lengths) - lengths
     place = np.arange(len(values)) - np.repeat(starts, lengths)
     return np.add.reduceat(random.fold(values, place), starts) if len(starts) else np.zeros(0, np.uint64)
 
 
 def bag_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
-    """The same, whatever the order; a value of 0 counts for nothing."""
+    """Return ``sequence_hashes`` that do not depend on the order; a value of 0 does not count."""
     starts = np.cumsum(lengths) - lengths
     return np.add.reduceat(values, starts) if len(starts) else np.zeros(0, np.uint64)
 
 
 def with_length(hashes: Hashes, lengths: np.ndarray) -> Hashes:
-    """``hashes`` with the lowest byte replaced by the length, 255 at most."""
+    """Return ``hashes`` with the lowest byte replaced by the length, 255 at most."""
     return (hashes & ~LENGTH_BITS) | np.minimum(lengths, 255).astype(np.uint64)
 
 
 def length_of(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """What ``with_length`` wrote."""
+    """Return the length that ``with_length`` wrote."""
     return (hashes & LENGTH_BITS).astype(np.int64)
 
 
@@ -57,15 +58,15 @@ class Groups(NamedTuple):
 
 
 def groups(values: Hashes) -> Groups:
-    """Of sorted ``values``."""
+    """Return the groups of equal hashes in sorted ``values``."""
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.zeros(0, int)
     return Groups(values[starts], np.diff(np.append(starts, len(values))))
 
 
 def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
-    """``arrays`` (on disk) sorted, part by part: equal hashes of all arrays are in the same part.
+    """Yield ``arrays`` (on disk) sorted, part by part; equal hashes of all arrays are in the same part.
 
-    As many passes over the arrays as it takes to hold ``at_once`` hashes in memory.
+    The arrays are read as many times as needed to hold at most ``at_once`` hashes in memory.
     """
     total, bits = sum(map(len, arrays)), 0
     while total > at_once << bits:
@@ -75,9 +76,10 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
 
 
 def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE) -> Iterator[Hashes]:
-    """``array`` sorted, part by part, with equal hashes once for each distinct one in the same places of ``others``."""
+    """Yield ``array`` sorted, part by part; of equal hashes one stays for each distinct value at their places in
+    ``others``."""
     bits = 0
-    while 4 * len(array) > at_once << bits:  # both, their order, and a copy in that order
+    while 4 * len(array) > at_once << bits:  # both arrays, their order, and a copy in that order
         bits += 1
     for part in range(1 << bits):
         kept, beside = _part(array, part, bits), _part(array, part, bits, others)
@@ -89,7 +91,7 @@ def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE)
 
 
 def _part(array: Hashes, part: int, bits: int, taken: Hashes | None = None) -> Hashes:
-    """Those of ``array`` (or what stands in their places in ``taken``) whose first ``bits`` say ``part``."""
+    """Return the values of ``array`` whose first ``bits`` are ``part``, or of ``taken`` at their places."""
     taken = array if taken is None else taken
     if bits == 0:
         return np.array(taken)
@@ -101,7 +103,7 @@ def _part(array: Hashes, part: int, bits: int, taken: Hashes | None = None) -> H
 
 
 def first_places(array: Hashes, wanted: Hashes) -> dict[int, int]:
-    """Index of the first occurrence in ``array`` (on disk) of each of the few ``wanted``."""
+    """Return the index of the first occurrence in ``array`` (on disk) of each of the few ``wanted``."""
     places: dict[int, int] = {}
     for start in range(0, len(array), _READ_AT_ONCE):
         piece = np.asarray(array[start : start + _READ_AT_ONCE])

@@ -1,4 +1,4 @@
-"""Inspects a corpus: every check, in one pass over the tokens and a few over their hashes."""
+"""Runs all checks on a corpus, in one pass over its tokens and a few over their hashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.inspection.scan import Scan, scan
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
-CACHE_BYTES = 32 << 20  # of blocks: the text is read from one end to the other
+CACHE_BYTES = 32 << 20  # for blocks; few are needed, as the text is read from one end to the other
 VOCABULARY = "vocab.txt"
 
 
@@ -32,12 +32,12 @@ class InspectionRequest:
     vocab: str | None = None  # default: vocab.txt in the corpus's folder or beside it, if it is the right one
     evaluation: str | None = None  # a glob of text files, or a corpus
     max_lengths: tuple[int, ...] = (128, 512)
-    private: bool = False  # no text of the corpus and no path in what is found; always so for a private corpus
+    private: bool = False  # whether to leave text and paths out of the result; always so for a private corpus
 
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What was found."""
+    """The result of all checks on a corpus."""
 
     corpus: dict[str, Any]
     checks: tuple[Check, ...]
@@ -50,7 +50,7 @@ class Inspection:
         return next(check for check in self.checks if check.name == name)
 
     def as_record(self) -> dict[str, Any]:
-        """For JSON: ``corpus``, ``verdict`` and ``checks`` by name."""
+        """Return the result for JSON: ``corpus``, ``verdict`` and ``checks`` by name."""
         checks = {c.name: {k: v for k, v in dataclasses.asdict(c).items() if k != "name"} for c in self.checks}
         return {"corpus": self.corpus, "verdict": self.verdict, "checks": checks}
 
@@ -62,7 +62,7 @@ def inspect(request: InspectionRequest) -> Inspection:
     evaluation set; the hashes of all sentences (16 bytes each) go to a temporary folder.
 
     Raises:
-      UserError: no corpus, no vocabulary where one was named, row lengths or an evaluation set that cannot be.
+      UserError: no corpus, no vocabulary where one was named, or unusable row lengths or evaluation set.
     """
     if not request.max_lengths or min(request.max_lengths) < 5:
         raise UserError(f"max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
@@ -110,10 +110,10 @@ def _measure(corpus: Corpus, tokenizer: Tokenizer | None, max_lengths: tuple[int
 def _text_checks(
     train: Scan, tokenizer: Tokenizer | None, pieces: Pieces | None, document_tokens: np.ndarray
 ) -> list[Check]:
-    """What needs the vocabulary."""
+    """Run the checks that need the vocabulary."""
     if tokenizer is None or pieces is None:
         names = ("unknown_tokens", "tokens_a_word", "letter_case")
-        return [Check(name, "skip", "not looked at", "needs the vocabulary of the corpus: --vocab") for name in names]
+        return [Check(name, "skip", "not checked", "needs the vocabulary of the corpus: --vocab") for name in names]
     return [
         fit.unknown(train, document_tokens),
         fit.words(train, pieces),
@@ -122,11 +122,11 @@ def _text_checks(
 
 
 def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check]:
-    """What the build counted in the text itself, where it did."""
+    """Run the checks on what the build counted in the text itself, if it did."""
     hits, text_bytes = corpus.manifest.get("text_hits") or {}, corpus.manifest.get("text_bytes", 0)
     personal = [fit.personal(hits["private"], text_bytes)] if "private" in hits else []
     if not has_vocabulary and "encoding" not in hits:
-        return [Check("encoding", "skip", "not looked at", "needs the vocabulary of the corpus: --vocab"), *personal]
+        return [Check("encoding", "skip", "not checked", "needs the vocabulary of the corpus: --vocab"), *personal]
     return [fit.encoding(train, hits.get("encoding", {}), text_bytes), *personal]
 
 
@@ -140,7 +140,7 @@ def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
 
 
 def _found_vocabulary(corpus: Corpus) -> Tokenizer | None:
-    """The tokenizer's file in the corpus's folder or beside it, as in a run's folder; only the right one will do."""
+    """Return the tokenizer in the corpus's folder or beside it, as in a run's folder, if it is the right one."""
     for folder in (corpus.folder, corpus.folder.absolute().parent):
         if tokenizers.existing(folder):
             tokenizer = tokenizers.load(folder, corpus.manifest.get("lowercase"))

@@ -1,4 +1,4 @@
-"""What an inspection looks like: lines on a terminal, ``report.html``, and its part of the data card."""
+"""Formats an inspection: lines on a terminal, ``report.html``, and its part of the data card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS = {"ok": "good", "warn": "warn", "bad": "bad", "skip": "neutral"}
 
 
 def as_lines(found: Inspection) -> Iterator[str]:
-    """A line a check; what to do and pieces of text follow, indented."""
+    """Yield a line for each check; what to do and pieces of text follow, indented."""
     train, held = (found.corpus["splits"][name] for name in ("train", "heldout"))
     name, documents = found.corpus["fingerprint"][:12], train["num_documents"]
     yield (
@@ -40,7 +40,7 @@ def as_lines(found: Inspection) -> Iterator[str]:
 
 
 def write_report(found: Inspection, folder: str | os.PathLike[str]) -> str:
-    """Write ``folder/report.html``: one page that opens anywhere. Returns its path."""
+    """Write ``folder/report.html``, one page that opens anywhere, and return its path."""
     path = files.as_path(folder) / FILE
     name = "Corpus" if found.corpus["private"] else os.path.basename(found.corpus["path"].rstrip("/")) or "Corpus"
     train = found.corpus["splits"]["train"]
@@ -63,13 +63,13 @@ def write_report(found: Inspection, folder: str | os.PathLike[str]) -> str:
 
 
 def check_card(corpus: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` where ``update_card`` cannot write."""
+    """Raise ``UserError`` if ``update_card`` cannot write."""
     if files.is_remote(corpus):
         raise UserError(f"--card cannot change {corpus}: a committed folder stays as it is; build it again, or copy it")
 
 
 def update_card(found: Inspection, corpus: str | os.PathLike[str]) -> str:
-    """Write ``card.md`` of the corpus again, with what was found. Returns its path."""
+    """Write ``card.md`` of the corpus again, with the result, and return its path."""
     path = files.as_path(corpus) / CARD
     manifest = Corpus(corpus).manifest
     manifest = private_manifest(manifest) if found.corpus["private"] else manifest
@@ -109,12 +109,12 @@ def _figures(found: Inspection) -> Iterator[str]:
 
 
 def _histogram(title: str, bins: list[list[int]]) -> str:
-    """Bins as the outline of their bars."""
+    """Return the bins as the outline of their bars."""
     points: list[tuple[float, float]] = []
     for low, high, n in bins:
         if not points:
             points = [(low, 0)]
-        elif points[-1][0] != low:  # bins without anything between them
+        elif points[-1][0] != low:  # there are empty bins in between
             points += [(points[-1][0], 0), (low, 0)]
         points += [(low, n), (high, n)]
     points += [(points[-1][0], 0)] if points else []
@@ -129,7 +129,7 @@ def _figure(chart: Chart, scale: str) -> str:
 
 
 def _padding(facts: dict[str, Any]) -> str:
-    """A bar for each way to make rows."""
+    """Return a bar for each way to make rows."""
     bars = []
     for length, values in facts.items():
         for label, key in (("one pair", "one_pair_a_row"), ("packed", "packed")):

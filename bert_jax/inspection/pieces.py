@@ -1,4 +1,4 @@
-"""What a vocabulary's pieces look like: boolean arrays over the vocabulary, so that text is judged by counting ids."""
+"""Classifies a vocabulary's pieces as boolean arrays over the vocabulary, so that text is judged by counting ids."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bert_jax.text.tokenizer import Tokenizer
 
 Flags = npt.NDArray[np.bool_]  # [V]
 
-# What UTF-8 read as Windows-1252 looks like in pieces: a letter that the first byte turns into (its accent may be
-# gone), and within the same word a sign that a later byte turns into. Signs that do follow a common letter in good
-# text (trade mark, degree, superscripts, a loose acute accent) are not asked for after one.
+# UTF-8 that was read as Windows-1252 shows in pieces: a letter that the first byte turns into (its accent may be gone),
+# and within the same word a sign that a later byte turns into. Some signs also follow a common letter in good text
+# (trade mark, degree, superscripts, a loose acute accent); after such a letter they do not count.
 _SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
-_NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for none
+_NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
 _MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
 
 
@@ -44,12 +44,13 @@ class Pieces:
 
     @functools.cached_property
     def alphabetic(self) -> Flags:
-        """Letters of scripts that write words with several letters; ideographs and syllables do not count."""
+        """Return the pieces with letters of scripts that write words with several letters, so not ideographs or
+        syllables."""
         return self.where(lambda text: text.isalpha() and _is_letter(text[0]))
 
     @functools.cached_property
     def wordlike(self) -> Flags:
-        """Anything but punctuation and signs."""
+        """Return all pieces but punctuation and signs."""
         return self.where(lambda text: any(map(str.isalnum, text)))
 
     @functools.cached_property
@@ -66,7 +67,7 @@ class Pieces:
 
     @functools.cached_property
     def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
-        """Pieces that end with such a letter and pieces that go on with its sign, of every kind."""
+        """Return, for every kind, the pieces that end with such a letter, and those that continue with its sign."""
         first = np.array([text[:1] for text in self.texts])
         last = np.array([text[-1:] for text in self.texts])
         pairs = ((np.isin(last, list(a)), np.isin(first, list(b)) & self.continuation) for a, b in _SIGNS)
@@ -74,7 +75,7 @@ class Pieces:
 
     @functools.cached_property
     def mojibake(self) -> Flags:
-        """Both in one piece, as a vocabulary learned from such text has it."""
+        """Return the pieces with both, as a vocabulary learned from such text has them."""
         return self.where(lambda text: bool(_MOJIBAKE.search(text)))
 
 

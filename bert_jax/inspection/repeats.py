@@ -1,4 +1,4 @@
-"""What stands in a corpus more than once: lines, documents, and held-out text that is trained on too."""
+"""Finds what is in a corpus more than once: lines, documents, and held-out text that is trained on too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
-LONG = 10  # tokens: shorter lines ("Yes." or a heading) repeat in the best of texts
-TEMPLATE = 8  # tokens that are no numbers, for the same reason
+LONG = 10  # tokens: shorter lines, such as "Yes." or a heading, repeat in good texts too
+TEMPLATE = 8  # tokens that are not numbers, for the same reason
 TEMPLATE_LINES = 3
 SHOWN = 10
 SHOWN_CHARACTERS = 100
@@ -22,16 +22,17 @@ SHOWN_CHARACTERS = 100
 
 @dataclasses.dataclass
 class _Tally:
-    """Repetition among the lines of a split."""
+    """Counts repetition among the lines of a split."""
 
     distinct: int = 0
-    repeats: int = 0  # lines that stood before
-    long_repeats: int = 0  # of them, of LONG tokens or more
-    long_tokens: int = 0  # in these
+    repeats: int = 0  # lines that repeat an earlier one
+    long_repeats: int = 0  # those with LONG tokens or more
+    long_tokens: int = 0  # tokens in those
     top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # tokens repeated, lines, hash
 
     def add(self, values: Hashes, shortest: int, fewest: int) -> None:
-        """Count the sorted ``values``. What is long has ``shortest`` tokens and stands in ``fewest`` places or more."""
+        """Count the sorted ``values``. A long one has at least ``shortest`` tokens and occurs at least ``fewest``
+        times."""
         hashes, counts = hashing.groups(values)
         again, lengths = counts - 1, hashing.length_of(hashes)
         self.distinct += len(hashes)
@@ -47,7 +48,7 @@ class _Tally:
 
 
 def lines(scan: Scan, tokenizer: Tokenizer | None) -> Check:
-    """Lines that are equal token by token."""
+    """Check for lines that are equal token by token."""
     tally = _Tally()
     for (values,) in hashing.sorted_parts([scan.sentence_hashes]):
         tally.add(values, LONG, 2)
@@ -71,9 +72,9 @@ def lines(scan: Scan, tokenizer: Tokenizer | None) -> Check:
 
 
 def templates(scan: Scan, tokenizer: Tokenizer | None) -> Check:
-    """Lines that differ in their numbers or in the order of words alone: "Page 12 of 300", tables, licence notes.
+    """Check for lines that differ only in numbers or in the order of words: "Page 12 of 300", tables, licence notes.
 
-    Equal lines count once here.
+    Equal lines count once.
     """
     tally = _Tally()
     for bags in hashing.distinct_parts(scan.bag_hashes, scan.sentence_hashes):
@@ -83,7 +84,7 @@ def templates(scan: Scan, tokenizer: Tokenizer | None) -> Check:
     return Check(
         "templates",
         status,
-        f"{percent(share)} of tokens in lines that are alike but for numbers and order",
+        f"{percent(share)} of tokens in lines that differ only in numbers and order",
         "" if status == "ok" else "drop generated lines (tables, indexes, notices) before the build",
         {
             "template_token_share": share,
@@ -104,7 +105,7 @@ def _shown(
 
 
 def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
-    """The start of a sentence, decoded."""
+    """Return the start of a sentence, decoded."""
     start, stop = scan.split.sentence_offsets[sentence : sentence + 2].tolist()
     length = min(stop - start, SHOWN_CHARACTERS)
     text = tokenizer.decode(scan.split.read(np.array([start]), np.array([length])).tolist())
@@ -112,7 +113,7 @@ def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
 
 
 def documents(scan: Scan) -> Check:
-    """Documents that are equal token by token."""
+    """Check for documents that are equal token by token."""
     tally = _Tally()
     for (values,) in hashing.sorted_parts([scan.document_hashes]):
         tally.add(values, 0, 2)
@@ -128,7 +129,8 @@ def documents(scan: Scan) -> Check:
 
 
 def heldout(train: Scan, held: Scan) -> Check:
-    """Held-out documents and lines that are in the training split too: they make the held-out loss too good."""
+    """Check for held-out documents and lines that are also in the training split: they make the held-out loss too
+    good."""
     documents = lines = tokens = 0
     for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes]):
         documents += int(_within(values, known).sum())
@@ -150,7 +152,7 @@ def heldout(train: Scan, held: Scan) -> Check:
 
 
 def _within(values: Hashes, known: Hashes) -> np.ndarray:
-    """bool [n]: which ``values`` are in the sorted ``known``."""
+    """Return bool [n]: which ``values`` are in the sorted ``known``."""
     if not len(known):
         return np.zeros(len(values), bool)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)

@@ -1,4 +1,4 @@
-"""One pass over the tokens of a split: hashes of its sentences to disk, and what can be counted."""
+"""Reads the tokens of a split once: writes hashes of its sentences to disk, and counts all that can be counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """What was found in a split of S sentences and N documents."""
+    """The counts and hashes of a split of S sentences and N documents."""
 
     split: CorpusSplit
     sentence_hashes: Hashes  # [S], on disk: equal for equal sentences
@@ -43,9 +43,10 @@ def scan(
     """Read ``split`` once.
 
     Args:
-      pieces: of the vocabulary that made the corpus; None if it is not at hand: nothing is then known of the text.
-      folder: where the hashes go, 8 bytes a sentence twice and 8 bytes a document.
-      tokens_at_once: in memory; what is found does not depend on it.
+      pieces: those of the vocabulary that made the corpus; None if it is not at hand: then nothing is known of the
+        text.
+      folder: for the hashes: twice 8 bytes for a sentence and 8 bytes for a document.
+      tokens_at_once: tokens in memory; the result does not depend on it.
     """
     order_table = hashing.token_table(vocab_size, "order")
     bag_table = hashing.token_table(vocab_size, "bag")
@@ -70,7 +71,7 @@ def scan(
 
 
 def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """First sentence, tokens and sentence lengths of runs of whole sentences, of about ``at_once`` tokens."""
+    """Yield (first sentence, tokens, sentence lengths) of runs of whole sentences, of about ``at_once`` tokens."""
     offsets, first = split.sentence_offsets, 0
     while first < split.num_sentences:
         stop = int(np.searchsorted(offsets, offsets[first] + at_once, side="right")) - 1
@@ -93,7 +94,7 @@ def _mojibake(tokens: np.ndarray, pieces: Pieces) -> np.ndarray:
 
 
 def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first: int, lengths: np.ndarray) -> None:
-    """Add 1 to the document of every token in ``places``, which counts from the start of sentence ``first``."""
+    """Add 1 to the document of every token in ``places``, which are counted from the start of sentence ``first``."""
     if len(places):
         sentence = first + np.searchsorted(np.cumsum(lengths), places, side="right")
         documents = document_of(split, sentence)
@@ -103,7 +104,7 @@ def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first
 
 
 def document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
-    """The document of each sentence."""
+    """Return the document of each sentence."""
     return np.searchsorted(split.document_starts, sentences, side="right") - 1
 
 

@@ -1,4 +1,4 @@
-"""Documents and sentences by their lengths, and the rows that they make."""
+"""Checks documents and sentences by their lengths, and the rows that they make."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
 from bert_jax.rows.rows_config import RowsConfig
 
-LONG_SENTENCE = 512  # tokens: longer than the longest rows
+LONG_SENTENCE = 512  # tokens: longer sentences do not fit into any row
 _SENTENCES_AT_ONCE = 1 << 22
-PLANNED_SENTENCES = 1 << 18  # rows are planned for as many, from all over the split
-RUN_SENTENCES = 512  # in a run: far more than a row has
+PLANNED_SENTENCES = 1 << 18  # rows are planned for so many, from all over the split
+RUN_SENTENCES = 512  # length of a run: far more than a row has
 BINS_A_DOUBLING = 2
 
 
@@ -44,7 +44,8 @@ def measure(split: CorpusSplit) -> Shape:
 
 
 def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Check:
-    """Empty documents (the build drops them), documents of one sentence, and whether few documents hold the text."""
+    """Check for empty documents (the build drops them), documents of one sentence, and a few that have most of the
+    text."""
     empty = int(dropped.get("empty_documents", 0))
     single = int((shape.document_sentences == 1).sum())
     largest = ratio(shape.document_tokens.max(initial=0), split.num_tokens)
@@ -77,7 +78,7 @@ def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Chec
 
 
 def sentences(split: CorpusSplit, shape: Shape) -> Check:
-    """Lengths of sentences; very long ones are lines that no splitter took apart."""
+    """Check the lengths of sentences; very long ones are lines that no splitter has split."""
     share = ratio(shape.long_sentence_tokens, split.num_tokens)
     mean = ratio(split.num_tokens, split.num_sentences)
     status = worst([grade(share, 0.05, 0.25), "warn" if mean < 4 else "ok"])
@@ -102,7 +103,7 @@ def sentences(split: CorpusSplit, shape: Shape) -> Check:
 
 
 def histogram(values: np.ndarray) -> list[list[int]]:
-    """``[[from, to, how many], ...]`` in bins that grow with the value; empty bins are left out."""
+    """Return ``[[from, to, how many], ...]`` in bins that grow with the value, without empty bins."""
     if not len(values):
         return []
     edges = histogram_edges(int(values.max()))
@@ -112,13 +113,13 @@ def histogram(values: np.ndarray) -> list[list[int]]:
 
 
 def histogram_edges(largest: int) -> list[int]:
-    """First values of bins from 1 to ``largest``."""
+    """Return the first values of bins from 1 to ``largest``."""
     steps = np.arange(math.floor(math.log2(max(largest, 1)) * BINS_A_DOUBLING) + 1)
     return np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist()
 
 
 def _binned(counts: np.ndarray) -> list[list[int]]:
-    """``histogram`` of sentence lengths that are counted already; the last bin has all the longer ones."""
+    """Return ``histogram`` of sentence lengths that are already counted; the last bin has all longer ones."""
     edges = histogram_edges(len(counts) - 1)
     sums = np.add.reduceat(counts, edges)
     return [[low, high, n] for low, high, n in zip(edges, [*edges[1:], len(counts)], sums.tolist(), strict=True) if n]
@@ -126,18 +127,20 @@ def _binned(counts: np.ndarray) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Sample:
-    """Runs of sentences from all over a split, as ``plan.Sentences`` has documents."""
+    """Runs of sentences from all over a split; it has the fields that planning reads of a split
+    (``plan.Sentences``)."""
 
     sentence_offsets: Ints
     document_starts: Ints
 
 
 def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
-    """The whole split if it has ``most`` sentences or fewer, else evenly spaced runs of about as many together."""
+    """Return the whole split if it has at most ``most`` sentences, else evenly spaced runs of about as many
+    together."""
     starts = np.asarray(split.document_starts)
     if split.num_sentences <= most:
         return _Sample(np.asarray(split.sentence_offsets), starts)
-    runs = -(-np.diff(starts) // RUN_SENTENCES)  # of each document
+    runs = -(-np.diff(starts) // RUN_SENTENCES)  # number of runs in each document
     within = np.arange(runs.sum()) - np.repeat(np.cumsum(runs) - runs, runs)
     first = np.repeat(starts[:-1], runs) + within * RUN_SENTENCES
     last = np.minimum(first + RUN_SENTENCES, np.repeat(starts[1:], runs))
@@ -149,7 +152,7 @@ def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
 
 
 def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
-    """Padding and next-sentence balance of the sentence pairs that an epoch makes, at each row length."""
+    """Check the padding and the next-sentence balance of the sentence pairs of an epoch, at each row length."""
     try:
         for max_length in max_lengths:
             chunks.check(split, max_length)
@@ -177,7 +180,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
 
 
 def _packed_padding(sample: _Sample, key: np.uint64, max_length: int) -> float:
-    """Share of the positions of packed rows that no pair takes."""
+    """Return the share of the positions of packed rows that no pair takes."""
     limits = RowsConfig(max_length, packing="packed").limits
     targets = short_targets(sample, key, limits, 0.1)
     pairs = chunks.make(sample, key, max_length, 0.1, targets)
@@ -195,7 +198,7 @@ def _padding(facts: dict[str, Any]) -> Check:
     return Check(
         "padding",
         status,
-        f"one pair a row: {'; '.join(figures)}",
+        f"one pair per row: {'; '.join(figures)}",
         "" if status == "ok" else "too few pairs to fill rows: more text, or shorter rows",
         facts,
     )

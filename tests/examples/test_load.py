@@ -69,7 +69,7 @@ def test_unknown_columns_of_all_splits_are_listed_the_nearest_first(tmp_path):
 
 
 def test_a_column_for_what_is_no_role_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="config.data.columns.lable is no role of this task; did you mean 'label'"):
+    with pytest.raises(UserError, match="config.data.columns.lable is not a role of this task; did you mean 'label'"):
         loaded(tmp_path, CLASSIFICATION, format="delimited", splits={"train": "x"}, columns={"lable": "label"})
 
 
@@ -260,8 +260,8 @@ def test_overlap_is_counted_and_dropped(tmp_path):
     config = {"format": "delimited", "splits": {"train": "a.tsv", "dev": "b.tsv", "test": "c.tsv"}}
     found, [note] = noted(folder, CLASSIFICATION, **config)
     assert note == (
-        "1 of 2 examples of dev stand in train too (dev-0 is train-0); 1 of 2 examples of test stand in train too"
-        " (test-0 is train-2); 1 of 2 examples of test stand in dev too (test-1 is dev-1)"
+        "1 of 2 examples of dev are in train too (dev-0 is train-0); 1 of 2 examples of test are in train too"
+        " (test-0 is train-2); 1 of 2 examples of test are in dev too (test-1 is dev-1)"
     )
     assert len(found["train"]) == 3
     found, notes = noted(folder, CLASSIFICATION, **config, overlap="drop")
@@ -287,7 +287,7 @@ def test_label_names():
     assert label_names([{"tags": ["O", "B-X"]}, {"tags": ["O"]}], "tags") == ("B-X", "O")
     with pytest.raises(UserError, match="no example has a label"):
         label_names([{}], "label")
-    with pytest.raises(UserError, match="each of 20 examples has another label, such as .* is this a regression"):
+    with pytest.raises(UserError, match="each of 20 examples has a label of its own, such as .* is this a regression"):
         label_names([{"label": f"{i}.5"} for i in range(20)], "label")
     with pytest.raises(UserError, match="1,001 different values of label found, at most 1,000"):
         label_names([{"label": i % 1001} for i in range(5000)], "label")

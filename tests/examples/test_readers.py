@@ -44,7 +44,7 @@ def test_ragged_rows_and_open_quotes_are_bad_with_their_line(tmp_path):
     assert found[1] == {"a": "1", "b": "2"}
     assert found[2] == (f"{tmp_path}/a.tsv:5", "has 3 fields where 2 are needed")
     bad, good = records(tmp_path / "b.csv", "delimited")
-    assert bad.reason.startswith("is no row of a table with quotes")
+    assert bad.reason.startswith("is not a row of a table with quotes")
     assert good == {"a": "3", "b": "4"}
 
 
@@ -135,7 +135,7 @@ def test_spans_of_characters(tmp_path):
     written(tmp_path, a__json="\n".join(json.dumps(o, indent=1) for o in (good, wrong, {"id": 3, "text": "人"})))
     config = {"format": "character_spans", "splits": {"test": "a.json"}}
     found, [note] = noted(tmp_path, TAGGING, **config, bad_examples="skip")
-    assert "'北京' does not stand at 2 to 3" in note
+    assert "'北京' is not at 2 to 3" in note
     assert found["test"] == (
         {"id": "test-0", "words": list("在北京的人"), "tags": ["O", "B-place", "I-place", "O", "O"]},
         {"id": "3", "words": ["人"]},
@@ -243,7 +243,7 @@ def test_dream(tmp_path):
     written(tmp_path, a__json=json.dumps(dialogues))
     first, wrong, broken = records(tmp_path / "a.json", "dream")
     assert first == {"id": "7-0", "context": "A: 1\nB: 2", "question": "q", "choices": ["x", "y"], "label": 1}
-    assert wrong.reason == "has an answer that is none of its choices"
+    assert wrong.reason == "has an answer that is not one of its choices"
     assert broken.where.endswith("a.json, [1]")
 
 

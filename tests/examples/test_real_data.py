@@ -89,7 +89,7 @@ def test_bbc_news_with_its_one_file_of_another_encoding(shared_data):
     assert Counter(e["label"] for split in found.values() for e in split) == counts
     dealt = Counter(e["label"] for e in found["dev"])
     assert all(abs(dealt[label] - 0.2 * count) < 1 for label, count in counts.items())
-    assert "32 of 445 examples of dev stand in train too" in notes[0]  # articles that were published twice
+    assert "32 of 445 examples of dev are in train too" in notes[0]  # articles that were published twice
 
 
 def test_bbc_news_as_a_table(shared_data):
@@ -105,7 +105,7 @@ def test_chnsenticorp(shared_data):
     found, [note] = noted(folder, CLASSIFICATION, **config, splits=TABLES | {"test": "test.tsv"})
     assert sizes(found) == (9600, 1200, 1200)
     assert Counter(example["label"] for example in found["train"]) == {"1": 4799, "0": 4801}
-    assert "338 of 1,200 examples of dev stand in train too" in note
+    assert "338 of 1,200 examples of dev are in train too" in note
     config = {"format": "delimited", "columns": {"text": "review"}, "splits": {"train": "ChnSentiCorp_htl_all.csv"}}
     with pytest.raises(UserError, match="1 of 7,766 examples are bad: .*:6376 has an empty text"):
         loaded(folder, CLASSIFICATION, **config)
@@ -145,14 +145,14 @@ def test_leaks_of_chinese_entities_are_found(shared_data):
     splits = {"train": "msra/dh_msra.txt", "dev": "peopledaily/dev.txt", "test": "msra/msra_test_bio.txt"}
     found, [note] = noted(shared_data("zh_ner"), TAGGING, format="conll", splits=splits)
     assert sizes(found) == (55289, 4631, 3442)
-    assert "4,610 of 4,631 examples of dev stand in train too" in note
-    assert "2,377 of 3,442 examples of test stand in train too" in note
+    assert "4,610 of 4,631 examples of dev are in train too" in note
+    assert "2,377 of 3,442 examples of test are in train too" in note
 
 
 def test_splits_of_one_text_by_two_people_leak(shared_data):
     splits = {"dev": "peopledaily/dev.txt", "test": "msra/msra_test_bio.txt"}
     _, [note] = noted(shared_data("zh_ner"), TAGGING, format="conll", splits=splits)
-    assert note.startswith("2,384 of 3,442 examples of test stand in dev too")
+    assert note.startswith("2,384 of 3,442 examples of test are in dev too")
 
 
 def test_other_chinese_entities(shared_data):
