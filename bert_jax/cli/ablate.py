@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RECIPE",
-        help="then fine-tune every model with this recipe, such as glue:sst2; may be given again; with it a variant may"
+        help="then fine-tune every model with this recipe, such as glue:sst2; may be repeated; with it a variant may"
         " end in +bilstm",
     )
     parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")

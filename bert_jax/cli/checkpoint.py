@@ -9,7 +9,7 @@ import time
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["ls", "verify"], help="list the steps, or read and verify all of them")
     parser.add_argument("--workdir", required=True, help="folder of a run")
-    parser.add_argument("--step", type=int, help="this one alone")
+    parser.add_argument("--step", type=int, help="only this step")
 
 
 def run(arguments: argparse.Namespace) -> int:

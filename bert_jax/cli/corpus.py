@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def verified(store: str) -> int:
-    """Print what is damaged in ``store``, a line a file; the exit code."""
+    """Print what is damaged in ``store``, one line for each file; return the exit code."""
     found = damaged = 0
     for _, finding in verify(store):
         found += 1
@@ -58,7 +58,7 @@ def build(arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
     seconds = time.monotonic() - start
-    manifests = {"": manifest} if "splits" in manifest else manifest  # of a mixture one a part
+    manifests = {"": manifest} if "splits" in manifest else manifest  # a mixture has one for each part
     for part, facts in manifests.items():
         for name, split in facts["splits"].items():
             counts = (split["num_documents"], split["num_sentences"], split["num_tokens"])

@@ -11,7 +11,7 @@ from bert_jax.storage import files
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--output", required=True, help="the new folder to write")
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best that was kept, else the newest)")
+    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best one kept, else the newest)")
     parser.add_argument(
         "--as",
         dest="architecture",
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("mean", "cls"),
         help="with BertModel: write the files by which sentence-transformers reads it",
     )
-    parser.add_argument("--max_shard_bytes", type=int, help="of a weights file (default: 5 GB)")
+    parser.add_argument("--max_shard_bytes", type=int, help="most bytes of a weights file (default: 5 GB)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -12,23 +12,23 @@ from bert_jax.errors import UserError
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Which encoder reads."""
+    """Add the flags that choose the encoder."""
     parser.add_argument("--workdir", help="folder of a run, pretrained or fine-tuned")
     parser.add_argument("--step", type=whole(0), help="a saved step of --workdir (default: the best, else the newest)")
     parser.add_argument("--init", help="in place of --workdir: a Hugging Face directory, or WORKDIR[@step]")
-    parser.add_argument("--max_length", type=int, help="tokens of a text; the rest is cut (default: the model's)")
+    parser.add_argument("--max_length", type=int, help="most tokens of a text; the rest is cut (default: the model's)")
     parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
-    """Which texts are read."""
-    parser.add_argument("--input", required=True, help="a .txt file, one text a line, or a file of labelled data")
+    """Add the flags that choose the texts."""
+    parser.add_argument("--input", required=True, help="a .txt file with one text per line, or a file of labelled data")
     parser.add_argument("--format", default="", help="lines, or a reader, such as conll (default: by the ending)")
-    parser.add_argument("--column", default="text", help="that has the text, or a list of words (default: text)")
-    parser.add_argument("--pair_column", default="", help="that has the second text of a pair")
-    parser.add_argument("--id_column", default="", help="that has the ids (default: number of the line or row)")
-    parser.add_argument("--options", default="{}", help='of the reader, as JSON, such as {"header": false}')
-    parser.add_argument("--bad_examples", default="error", choices=("error", "skip"), help="texts that are none")
+    parser.add_argument("--column", default="text", help="column with the text, or a list of words (default: text)")
+    parser.add_argument("--pair_column", default="", help="column with the second text of a pair")
+    parser.add_argument("--id_column", default="", help="column with the ids (default: number of the line or row)")
+    parser.add_argument("--options", default="{}", help='options of the reader, as JSON, such as {"header": false}')
+    parser.add_argument("--bad_examples", default="error", choices=("error", "skip"), help="what to do about bad texts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "weighted_sum_all, all; mean and cls are vectors of a text (default: last)",
     )
     parser.add_argument(
-        "--weights", help="of weighted sums, lowest layer first (default: what feature_tagging has learned, else equal)"
+        "--weights",
+        help="of weighted sums, lowest layer first (default: those that feature_tagging learned, else equal)",
     )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
     parser.add_argument("--part_mb", type=int, default=512, help="size of a part in a folder (default: 512)")
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def source(arguments: argparse.Namespace) -> Any:
-    """The ``Input`` that ``add_input`` asked for."""
+    """Return the ``Input`` that the flags of ``add_input`` describe."""
     from bert_jax.features.inputs import Input
 
     try:
@@ -67,7 +68,7 @@ def source(arguments: argparse.Namespace) -> Any:
     except ValueError as error:
         raise UserError(f'--options={arguments.options} is not JSON ({error}); write {{"header": false}}') from error
     if not isinstance(options, dict):
-        raise UserError(f'--options={arguments.options} is no JSON object; write {{"header": false}}')
+        raise UserError(f'--options={arguments.options} is not a JSON object; write {{"header": false}}')
     keys = ("format", "column", "pair_column", "id_column", "bad_examples")
     return Input(arguments.input, options=options, **{name: getattr(arguments, name) for name in keys})
 
@@ -76,4 +77,4 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return None if text is None else tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise UserError(f"--weights={text} is no list of numbers; write --weights=0.1,0.2,0.3,0.4") from error
+        raise UserError(f"--weights={text} is not a list of numbers; write --weights=0.1,0.2,0.3,0.4") from error

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the newest)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per text")
 
 
 def run(arguments: argparse.Namespace) -> None:

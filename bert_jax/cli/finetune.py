@@ -13,8 +13,8 @@ from bert_jax.runs import recipes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, predictions, report, export")
-    parser.add_argument("--data", default=".", help="the folder that the files of config.data.splits lie in")
-    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, from zero")
+    parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
+    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
     add_processes(parser)
 
 

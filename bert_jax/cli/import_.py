@@ -1,4 +1,4 @@
-"""Make a workdir of a Hugging Face directory or an original TensorFlow checkpoint, for fill-mask, export and --init."""
+"""Make a workdir from a Hugging Face directory or a TensorFlow checkpoint, for fill-mask, export and --init."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lowercase",
         choices=("true", "false"),
-        help="do_lower_case of a TensorFlow checkpoint (default: uncased or cased in the name of its folder)",
+        help="do_lower_case of a TensorFlow checkpoint (default: by 'uncased' or 'cased' in its folder's name)",
     )
 
 

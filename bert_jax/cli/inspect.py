@@ -11,12 +11,12 @@ from bert_jax.storage import files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corpus", required=True, help="folder that `bert-jax corpus` wrote")
-    parser.add_argument("--vocab", help="vocab.txt that made it (default: the one in that folder or beside it)")
+    parser.add_argument("--vocab", help="the vocab.txt that made it (default: the one in that folder or beside it)")
     parser.add_argument("--eval", help="an evaluation set: a glob of text files, or another corpus")
     parser.add_argument("--max_length", default="128,512", help="row lengths to plan for (default: 128,512)")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--output", help="folder for report.html")
-    parser.add_argument("--card", action="store_true", help="write card.md of the corpus again, with what was found")
+    parser.add_argument("--card", action="store_true", help="write card.md of the corpus again, with the result")
     parser.add_argument(
         "--private",
         action="store_true",
@@ -48,4 +48,4 @@ def _lengths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise UserError(f"--max_length={text} is no list of numbers; write --max_length=128,512") from error
+        raise UserError(f"--max_length={text} is not a list of numbers; write --max_length=128,512") from error

@@ -27,36 +27,36 @@ from bert_jax.runs import recipes
 from bert_jax.storage import write_errors
 from bert_jax.storage.retries import is_passing
 
-HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # which a shell expands only where a word begins, and in no quotes
+HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a shell expands it only at the start of a word, and not in quotes
 PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
-LINE = 2000  # characters of an error at most
+LINE = 2000  # most characters of an error
 
 
 class CommandParser(argparse_flags.ArgumentParser):
-    """A parser whose errors are ``UserError``; it also takes absl's own flags (``--verbosity``, ...)."""
+    """Raises ``UserError`` for bad arguments; also takes absl's own flags (``--verbosity``, ...)."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a verb. Returns 0 or what the verb returns, 2 for bad input, 130 when interrupted. Another error is a bug and
+    """Run a verb; return 0 or what the verb returns, 2 for bad input, 130 if interrupted. Any other error is a bug and
     keeps its traceback.
 
     Args:
-      argv: None: this is the program, and its signals are its own.
+      argv: arguments; None: those of this process, whose signals are then handled too.
     """
     if argv is not None:
         return _run(argv)
     signals.listen()
     code = _run(sys.argv[1:])
-    if code != exit_codes.DONE:  # threads of a library may wait for what has failed
+    if code != exit_codes.DONE:  # threads of a library may still wait for what has failed
         signals.leave(code)
     return code
 
 
 def _run(argv: Sequence[str]) -> int:
-    logging.set_verbosity(logging.FATAL)  # what libraries log is not for users: errors reach us as exceptions
+    logging.set_verbosity(logging.FATAL)  # logs of libraries are not for users; their errors reach us as exceptions
     try:
         return _dispatch(list(argv))
     except BrokenPipeError:  # the reader of our output has gone, as in `bert-jax ... | head`
@@ -71,7 +71,8 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def ending(error: BaseException) -> tuple[str, int] | None:
-    """What to say of an error that ends a command, and the exit code; None: a bug, which keeps its traceback."""
+    """Return the message for an error that ends a command, and the exit code; None for a bug, which keeps its
+    traceback."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
@@ -80,7 +81,7 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         traceback.print_exception(error)
     if isinstance(error, UserError):
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
-    # Not there, not readable, a folder for a file; or no room, for which nothing but a machine is to blame.
+    # The path is missing, not readable, or a folder instead of a file; or the disk is full: the machine's fault.
     if isinstance(error, OSError) and (error.filename is not None or error.errno in write_errors.REMEDIES):
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
@@ -93,8 +94,8 @@ def ending(error: BaseException) -> tuple[str, int] | None:
 
 
 def _short(line: str) -> str:
-    """``line`` as a terminal can show it, without its middle if a person would not read it all: a value in it may have
-    any length, and half a character."""
+    """Return ``line`` as a terminal can show it, without its middle if it is too long for a person to read: a value in
+    it may have any length, and half a character."""
     line = line.encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} ... {line[-LINE // 3 :]}"
 
@@ -112,7 +113,7 @@ def seconds(text: str) -> float:
 
 
 def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """What reads a flag's whole number from ``least`` to ``most``."""
+    """Return a function that reads a flag's whole number from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
@@ -123,7 +124,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """``--config``, read by ``recipes.load``."""
+    """Add ``--config``, which ``recipes.load`` reads."""
     parser.add_argument(
         "--config",
         metavar="RECIPE",
@@ -134,33 +135,37 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``predict`` and ``evaluate``: a fine-tuned model and how it reads a file."""
+    """Add the flags of ``predict`` and ``evaluate``: a fine-tuned model and how it reads a file."""
     parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument(
-        "--format", help="how --input is written, a file of bert_jax/examples (default: as in training)"
+        "--format", help="format of --input, the name of a file in bert_jax/examples (default: as in training)"
     )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
     )
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """The flags of a verb that may run as several processes, and be started again."""
+    """Add the flags of a verb that may run as several processes, and be restarted."""
     group = parser.add_argument_group("several processes (launch/README.md)")
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0; it uses the port before this one too")
-    group.add_argument("--num_processes", type=whole(1), help="of the job, one a host or one a device")
-    group.add_argument("--process_id", type=whole(0), help="of this process, from 0")
-    group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
     group.add_argument(
-        "--heartbeat_seconds", type=seconds, help="of silence or standing still that end the job (default: 30)"
+        "--coordinator", metavar="HOST:PORT", help="address of process 0, which also uses the port before this one"
     )
     group.add_argument(
-        "--arrival_seconds", type=seconds, help="that processes wait for each other at the start (default: 300)"
+        "--num_processes", type=whole(1), help="number of processes of the job, one per host or per device"
+    )
+    group.add_argument("--process_id", type=whole(0), help="number of this process, from 0")
+    group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
+    group.add_argument(
+        "--heartbeat_seconds", type=seconds, help="a process silent or stuck for so long ends the job (default: 30)"
+    )
+    group.add_argument(
+        "--arrival_seconds", type=seconds, help="how long processes wait for each other at the start (default: 300)"
     )
     group.add_argument(
         "--restarts", type=whole(0), default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
@@ -168,9 +173,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alike: bool = True) -> int:
-    """``work`` as one process of the job that the flags tell of; its exit code.
+    """Run ``work`` as one process of the job that the flags describe; return its exit code.
 
-    ``alike``: end where code, versions or config of the processes differ.
+    ``alike``: whether to end if code, versions or config of the processes differ.
     """
     if arguments.restarts:
         from bert_jax.cluster.supervisor import supervise
@@ -195,22 +200,23 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
             distributed.leave()
             return code
         except BaseException as error:
-            distributed.end_by(error, ending(error))  # before ``run`` hears of it: the others wait for this process
+            distributed.end_by(error, ending(error))  # before ``run`` handles it: the others wait for this process
             raise
 
 
 def print_note(line: str) -> None:
-    """What a user should know, beside what a command prints."""
+    """Print a line for the user on stderr, beside a command's output."""
     print(line, file=sys.stderr)
 
 
 def verbs() -> dict[str, str]:
-    """Command -> module name: ``fill-mask`` -> ``fill_mask``; a trailing ``_`` avoids a keyword (``import_``)."""
+    """Return command -> module name: ``fill-mask`` -> ``fill_mask``; a trailing ``_`` avoids a keyword
+    (``import_``)."""
     return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name != "main"}
 
 
 def usage() -> str:
-    """What ``bert-jax`` alone prints: every verb with its first docstring line."""
+    """Return what ``bert-jax`` prints without a verb: every verb with its first docstring line."""
     files = catalogue.parts("cli")
     texts = {
         verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()
@@ -251,7 +257,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _is_text(argument: str) -> bool:
-    """Whether nothing stands in it that no path and no text may have: a NUL, half a character."""
+    """Return whether ``argument`` can be a path or a text: it has no NUL and no half of a character."""
     try:
         return b"\0" not in argument.encode("utf-8")
     except UnicodeEncodeError:
@@ -259,7 +265,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _at_home(argv: Sequence[str]) -> list[str]:
-    """``argv`` with the home folder in place of the ``~`` at the start of a path."""
+    """Return ``argv`` with the home folder in place of the ``~`` at the start of a path."""
     home, expanded = os.path.expanduser("~"), []
     for before, text in zip(["", *argv], argv, strict=False):
         found = HOME.match(text)
@@ -277,7 +283,7 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
-    ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own are hidden
+    ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own actions are hidden
     options = [option for action in ours for option in action.option_strings if option.startswith("--")]
     for text in unknown:
         hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"

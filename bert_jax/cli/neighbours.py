@@ -1,4 +1,4 @@
-"""The nearest contexts of a word in a text file, by its contextual vector."""
+"""Find the nearest contexts of a word in a text file, by its contextual vector."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bert_jax.cli.features import add_input, add_model, source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help='with the word, such as "He sat on the bank."')
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help='a text with the word, such as "He sat on the bank."')
     parser.add_argument("--word", required=True, help="the word to compare, such as bank")
     add_model(parser)
     add_input(parser)
-    parser.add_argument("--layer", default="last", help="as of `features` (default: last)")
+    parser.add_argument("--layer", default="last", help="a layer of `features` (default: last)")
     parser.add_argument("--best", type=int, default=10, help="how many neighbours (default: 10)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per text")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Plan a run without its machine: its very step, compiled for a topology; if it fits, how long, at what price."""
+"""Plan a run without its machine: compile its step for a topology; say if it fits, how long it takes, its price."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--topology", required=True, help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
     parser.add_argument("--search", action="store_true", help="try meshes, micro-batches and remat; take the fastest")
-    parser.add_argument("--compiles", type=int, help="how many a search compiles (default: 3), the recipe's own always")
-    parser.add_argument("--scale", type=int, help="advise on batches this many times larger (default: what suits)")
+    parser.add_argument(
+        "--compiles", type=int, help="layouts that a search compiles beside the recipe's own (default: 3)"
+    )
+    parser.add_argument(
+        "--scale", type=int, help="advise on batches this many times larger (default: chosen by the chip)"
+    )
     parser.add_argument("--price_per_chip_hour", "--price-per-chip-hour", type=float, help="in any currency")
     parser.add_argument(
-        "--restarts_per_day", "--restarts-per-day", type=float, default=1.0, help="to allow for (default: 1)"
+        "--restarts_per_day", "--restarts-per-day", type=float, default=1.0, help="restarts to allow for (default: 1)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:

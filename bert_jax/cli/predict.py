@@ -1,4 +1,4 @@
-"""Predict new examples with a fine-tuned model, one JSON object a line."""
+"""Predict new examples with a fine-tuned model, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bert_jax.storage import files
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts to classify, in place of --input")
     add_model(parser)
-    parser.add_argument("--input", help="a file like those the model was trained on; answers may be missing")
+    parser.add_argument("--input", help="a file like those that the model was trained on; answers may be missing")
     parser.add_argument("--output", help="the file to write (default: print); with --submission, the folder")
-    parser.add_argument("--submission", help="as this benchmark wants it, such as cola or squad")
+    parser.add_argument("--submission", help="write in the form of this benchmark, such as cola or squad")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if bool(arguments.texts) == bool(arguments.input):
-        raise UserError("give texts, or --input=FILE: one of the two")
+        raise UserError("give either texts or --input=FILE")
     if arguments.submission and not arguments.output:
         raise UserError(f"--submission={arguments.submission} writes a file; give its folder with --output=DIR")
     if arguments.output:

@@ -1,4 +1,4 @@
-"""Check the hosts of a job before it starts: one table, one verdict; exit code 1 says do not start."""
+"""Check the hosts of a job before it starts: one table, one verdict; exit code 1 means do not start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bert_jax.cli.main import add_config, add_processes, in_processes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--workdir", required=True, help="the folder that the run is to have")
+    parser.add_argument("--workdir", required=True, help="the folder for the run")
     add_processes(parser)
 
 

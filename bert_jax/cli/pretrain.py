@@ -1,4 +1,4 @@
-"""Pretrain a model: runs whatever is still missing (vocabulary, corpus), then trains. The same command resumes."""
+"""Pretrain a model: make what is still missing (vocabulary, corpus), then train. The same command resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.runs import recipes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, metrics, report, export")
-    parser.add_argument("--init", help="go on from a Hugging Face directory, or from WORKDIR[@step]")
+    parser.add_argument("--init", help="start from a Hugging Face directory, or from WORKDIR[@step]")
     parser.add_argument(
         "--init_optimizer",
         choices=["fresh", "kept"],

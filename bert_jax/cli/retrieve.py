@@ -14,15 +14,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corpus", help="documents: JSON Lines with _id, title and text")
     parser.add_argument("--queries", help="queries: JSON Lines with _id and text")
     parser.add_argument("--qrels", help="relevances: TSV with query-id, corpus-id and score")
-    parser.add_argument("--squad", help="in place of these a file in SQuAD's format: find each question's paragraph")
-    parser.add_argument("--top", type=int, default=10, help="documents of a query (default: 10)")
-    parser.add_argument("--output", help="write the documents of every query here, one JSON object a line")
+    parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
+    parser.add_argument("--top", type=int, default=10, help="documents per query (default: 10)")
+    parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
     parser.add_argument("--baseline", choices=["bm25", "none"], default="bm25", help="what is scored beside the model")
-    parser.add_argument("--pooling", choices=["mean", "cls"], help="of the vectors (default: as trained, or mean)")
-    parser.add_argument("--max_length", type=int, help="tokens of a text (default: as trained)")
-    parser.add_argument("--batch_size", type=int, default=64, help="texts encoded together")
+    parser.add_argument(
+        "--pooling", choices=["mean", "cls"], help="pooling of the vectors (default: as trained, or mean)"
+    )
+    parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as trained)")
+    parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded together (default: 64)")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
-    parser.add_argument("--json", action="store_true", help="the scores as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the scores as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -34,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     given = arguments
     request = RetrievalRequest(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
     if bool(given.squad) == bool(given.corpus or given.queries or given.qrels):
-        raise UserError("give --corpus and --queries, with --qrels to score the search; or --squad alone")
+        raise UserError("give --corpus and --queries, with --qrels to score the search; or only --squad")
     if not given.squad and not (given.corpus and given.queries):
         raise UserError("--corpus and --queries are needed together")
     if given.output:

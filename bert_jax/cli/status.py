@@ -1,4 +1,4 @@
-"""Say how a run stands: state, step, time left, last save, last error."""
+"""Show how a run stands: state, step, time left, last save, last error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -18,12 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=V1,V2",
         help="a key of the config and its values, such as train.learning_rate=2e-5,5e-5 or weights=pretrained,fresh or"
-        " data.train_fraction=0.01,0.1,1; also init=DIR,none; may be given again",
+        " data.train_fraction=0.01,0.1,1; also init=DIR,none; may be repeated",
     )
-    parser.add_argument("--choose", default="", metavar="KEYS", help="of these keys keep the best value in the table")
+    parser.add_argument(
+        "--choose", default="", metavar="KEYS", help="keep only the best values of these keys in the table"
+    )
     parser.add_argument("--seeds", default="0,1,2", help="each trains every combination (default: %(default)s)")
-    parser.add_argument("--data", default=".", help="the folder that the files of config.data.splits lie in")
-    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, from zero")
+    parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
+    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
     parser.add_argument("--workdir", required=True, help="a folder for each run, table.md, table.json")
 
 

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.encoded import Encoded
 
-MOST_POSITIONS = 1_000_000  # that a table is printed of
+MOST_POSITIONS = 1_000_000  # most positions of a printed table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocab", required=True, help="vocab.txt, a .model of sentencepiece, or a byte-level tokenizer.json"
     )
     parser.add_argument(
-        "--cased", action="store_true", help="keep capitals and accents; a .model or .json does as it was made"
+        "--cased", action="store_true", help="keep capitals and accents; a .model or .json has its own rule"
     )
     parser.add_argument("--max_length", type=whole(1, MOST_POSITIONS), help="cut and pad to this many positions")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def table(encoded: Encoded) -> str:
-    """One line a piece, then the ids on one line, ready to copy."""
+    """Return one line for each piece, then the ids on one line, ready to copy."""
     rows = [("piece", "id", "type", "mask", "offset")]
     columns = (encoded.pieces, encoded.input_ids, encoded.token_type_ids, encoded.attention_mask, encoded.offsets)
     for piece, token_id, token_type, mask, (start, stop) in zip(*columns, strict=True):

@@ -23,6 +23,6 @@ def run(arguments: argparse.Namespace) -> None:
     asked = arguments.config.get("vocab", {})
     path = asked.get("path")
     size = asked.get("size", 0)
-    shortfall = f", of {size:,} asked for: the text has no more" if tokenizer.size < size else ""
+    shortfall = f", fewer than the {size:,} asked for: the text has no more" if tokenizer.size < size else ""
     print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {path}' if path else shortfall}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

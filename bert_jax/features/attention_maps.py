@@ -1,4 +1,4 @@
-"""What the heads of a trained model look at."""
+"""Computes the attention probabilities of a trained model's heads."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def attention_maps(
     token_type_ids: Sequence[Sequence[int] | np.ndarray],
     layers: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """Attention probabilities, without dropout, of sequences of any lengths L.
+    """Return the attention probabilities, without dropout, of sequences of any lengths L.
 
     Args:
-      layers: which, from 0, negative ones from the top; None: all.
+      layers: numbers of layers from 0, negative ones from the top; None: all.
 
     Returns:
-      [N, H, L, L] float32 of each sequence, N of ``layers``; row q says how position q spreads over all, and sums to 1.
+      [N, H, L, L] float32 for each sequence, N of ``layers``; row q is the attention of position q and sums to 1.
 
     Raises:
-      UserError: a layer that the model has not.
+      UserError: the model does not have such a layer.
     """
     total = trained.config.num_layers
     chosen = tuple(range(total)) if layers is None else tuple(layers)
@@ -45,7 +45,7 @@ def attention_maps(
     for row, length in enumerate(lengths):
         for name, values in zip(names, (input_ids[row], token_type_ids[row], 1), strict=True):
             batch[name][row, :length] = values
-    # Unrolled, each layer keeps its own; to rematerialise saves nothing where there is no backward pass.
+    # Unrolled, each layer keeps its own. Without a backward pass, remat would save nothing.
     config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
     maps = np.asarray(_probabilities(config, chosen, trained.params["encoder"], batch))
     return [maps[:, row, :, :length, :length] for row, length in enumerate(lengths)]
@@ -55,7 +55,7 @@ def attention_maps(
 def _probabilities(
     config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, np.ndarray]
 ) -> jax.Array:
-    """[N, B, H, L, L] float32."""
+    """Return the probabilities as [N, B, H, L, L] float32."""
     _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])
     found = [kept["intermediates"][f"layer_{i % config.num_layers}"]["attention"]["probabilities"][0] for i in layers]
     return jnp.stack(found).astype(jnp.float32)

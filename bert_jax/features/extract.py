@@ -1,4 +1,4 @@
-"""Texts through a frozen encoder, as a stream: batches of about one length, the batch axis over the mesh."""
+"""Runs texts through a frozen encoder, as a stream: batches of similar length, with the batch axis over the mesh."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 
-WINDOW_BATCHES = 16  # texts that are sorted by length together
-WINDOW_BYTES = 128 << 20  # of their vectors, where that is less
+WINDOW_BATCHES = 16  # texts of so many batches are sorted by length together
+WINDOW_BYTES = 128 << 20  # limit for the vectors of those texts
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
 
 
 class Encoder(NamedTuple):
-    """A trained encoder, of whatever model."""
+    """A trained encoder, from any model."""
 
     params: Any  # numpy tree of ``encoder_of(config)``, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
-    weights: tuple[float, ...] | None = None  # of its layers, where a feature_tagging model has learned them
+    weights: tuple[float, ...] | None = None  # of its layers, if a feature_tagging model has learned them
 
 
 def load_encoder(workdir: str | None, init: str | None, step: int | None = None) -> Encoder:
-    """Out of a run's workdir (the best checkpoint of a fine-tuned one), or what ``--init`` takes.
+    """Return the encoder of a run's workdir (of a fine-tuned run the best checkpoint), or of what ``--init`` takes.
 
     Raises:
-      UserError: neither or both of the two are given, or there is no model.
+      UserError: neither or both are given, or there is no model.
     """
     if (workdir is None) == (init is None):
         raise UserError("give either --workdir=DIR, a run of ours, or --init=DIR, a Hugging Face directory")
@@ -70,7 +70,7 @@ def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class TextFeatures:
-    """One text and its vectors."""
+    """A text with its vectors."""
 
     item: Item
     tokens: TextTokens
@@ -79,7 +79,7 @@ class TextFeatures:
 
 @dataclasses.dataclass
 class ReadCounts:
-    """What was read so far."""
+    """Counts of what was read so far."""
 
     texts: int = 0
     tokens: int = 0
@@ -95,7 +95,8 @@ class ReadCounts:
 
 
 class Extractor:
-    """Vectors of texts, in their order, without dropout. The numbers do not depend on the number of devices."""
+    """Computes vectors of texts, in their order, without dropout. The numbers do not depend on the number of
+    devices."""
 
     def __init__(
         self,
@@ -109,13 +110,14 @@ class Extractor:
     ):
         """
         Args:
-          max_length: tokens of a text, special ones included; longer ones are cut. None: as many as the model can.
+          max_length: tokens of a text, special ones included; longer texts are cut. None: as many as the model can
+            read.
           batch_size: rounded up to a multiple of the devices.
           weights: of the weighted sums, the lowest layer first; None: those that a feature_tagging model has learned,
             else equal ones.
 
         Raises:
-          UserError: layers or weights that the model has not, or a length that it cannot read.
+          UserError: the model does not have such layers or weights, or cannot read such a length.
         """
         config = encoder.config
         self.layers, self.max_length = tuple(layers), max_length or config.max_length
@@ -140,7 +142,7 @@ class Extractor:
         self._token_bytes = sum(math.prod(shape) for shape in self.shapes.values()) * self.dtype.itemsize
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
-        """The vectors of each item, in order. Holds a window of them and no more."""
+        """Yield the vectors of each item, in order, with at most one window of them in memory."""
         window: list[tuple[Item, TextTokens]] = []
         num_bytes = 0
         for item in items:
@@ -187,7 +189,7 @@ class Extractor:
 
 
 def vector_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
-    """Of one vector of layer ``name``."""
+    """Return the shape of one vector of layer ``name``."""
     if name == "all":
         return (config.num_layers + 1, config.hidden_size)
     return ((LAST_FOUR if name == "concat_last_four" else 1) * config.hidden_size,)
@@ -203,7 +205,7 @@ def _weights(name: str, encoder: Encoder, given: Sequence[float] | None) -> tupl
 
 
 def _rows(wanted: int, shards: int, most: int) -> int:
-    """Rows of a batch: few sizes, so that few shapes are compiled."""
+    """Return the number of rows of a batch; it takes few values, so that few shapes are compiled."""
     rows = shards
     while rows < wanted:
         rows *= 2
@@ -218,7 +220,7 @@ def read_layers(
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Layer -> [B, L, ...] or [B, D] of a batch of ids [B, L]. ``layers``: those to take, and their weights."""
+    """Return layer -> [B, L, ...] or [B, D] of a batch of ids [B, L]. ``layers``: their names and weights."""
     top = {name for name, _ in layers} <= set(TOP_ONLY)
     read: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
     hidden, mask = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32), batch["attention_mask"]

@@ -1,4 +1,4 @@
-"""Fill the ``[MASK]``s of a text with the words a model finds most likely."""
+"""Fills the ``[MASK]``s of a text with the words that a model finds most likely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """Candidates for each mask of ``text``, most likely first, with their probabilities."""
+    """The candidates for each mask of ``text``, most likely first, with their probabilities."""
 
     text: str
     predictions: tuple[tuple[tuple[str, float], ...], ...]
@@ -28,18 +28,19 @@ class Filled:
 def fill_mask(
     params: Any, config: ModelConfig, tokenizer: Tokenizer, texts: Sequence[str], best: int = 5
 ) -> list[Filled]:
-    """Each text by itself.
+    """Return the candidates for the masks of each text; texts do not influence each other.
 
     Args:
       params: those of an encoder of ``config`` and of its ``mlm_head``, others beside them or not.
       texts: at least one ``[MASK]`` in each, or the tokenizer's own name of it, such as ``<mask>``.
 
     Raises:
-      UserError: a text without a mask, or longer than the model's positions; a model that sees one side of a mask.
+      UserError: a text has no mask, or is longer than the model's positions; or the model reads only one side of a
+        mask.
     """
     if config.causal:
         raise UserError(
-            "a left-to-right model predicts what follows a text and fills no [MASK]; leave config.examples out"
+            "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
         )
     encoded = encode_masked(texts, tokenizer, config.max_length)
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
@@ -76,10 +77,10 @@ def _no_mask(text: str, where: str) -> UserError:
 
 
 def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, where: str = "") -> list[np.ndarray]:
-    """Ids of each text, int32 [L].
+    """Return the ids of each text, int32 [L].
 
     Raises:
-      UserError: a text without ``[MASK]``, or longer than ``max_length``; ``where`` is the key that has the texts.
+      UserError: a text has no ``[MASK]``, or is longer than ``max_length``; ``where`` is the key that has the texts.
     """
     encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
@@ -94,7 +95,7 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
 
 
 def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-    """Rows of any length as one int32 array [B, longest]."""
+    """Return rows of any length as one int32 array [B, longest], filled up with ``value``."""
     padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
@@ -102,11 +103,11 @@ def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
 
 
 def as_record(filled: Filled) -> dict[str, Any]:
-    """For JSON: ``predictions`` has a list of [word, probability] for each mask."""
+    """Return a record for JSON: ``predictions`` has a list of [word, probability] for each mask."""
     return {"text": filled.text, "predictions": [[list(c) for c in candidates] for candidates in filled.predictions]}
 
 
 def as_table(filled: Filled) -> str:
-    """The text, then a line for each mask."""
+    """Return the text, then a line for each mask."""
     lines = [", ".join(f"{word} {probability:.2f}" for word, probability in c) for c in filled.predictions]
     return "\n".join([filled.text, *(f"  {line}" for line in lines)])

@@ -1,4 +1,4 @@
-"""The texts to read: a file with one a line, or the columns of any reader of examples. Streamed."""
+"""Streams the texts to read: from a file with one text on each line, or from columns of any reader of examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.examples.columns import MISSING, select
 from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
 from bert_jax.examples.values import is_blank, is_unicode, text, words
 
-LINES = "lines"  # the format that is no reader: one text a line
+LINES = "lines"  # the format without a reader: one text on each line
 FORMATS = {
     ".txt": LINES,
     ".tsv": "delimited",
@@ -27,12 +27,12 @@ SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One text, or a pair of texts, or a text that is cut into ``words`` already."""
+    """One text, or a pair of texts, or a text that is already cut into ``words``."""
 
     id: str
     text: str
     pair: str | None = None
-    words: tuple[str, ...] | None = None  # ``text`` is these with spaces between
+    words: tuple[str, ...] | None = None  # ``text`` is these joined by spaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Input:
     """A file of texts.
 
     Attributes:
-      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are no texts); "" goes by the file's ending.
-      column: that has the text, or a list of words.
-      id_column: "" takes the number of the line or row, from 1.
+      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped); "" decides by the file's ending.
+      column: the column with the text, or a list of words.
+      id_column: the column with the ids; "" takes the number of the line or row, from 1.
     """
 
     path: str
@@ -50,13 +50,13 @@ class Input:
     column: str = "text"
     pair_column: str = ""
     id_column: str = ""
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the reader
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
     bad_examples: Literal["error", "skip"] = "error"
 
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """What a first pass found."""
+    """The result of a first pass."""
 
     num_texts: int
     bad: tuple[Bad, ...]  # the first few
@@ -64,10 +64,10 @@ class Checked:
 
 
 def check(source: Input) -> Checked:
-    """Read everything once, before anything slow.
+    """Read everything once, before any slow work.
 
     Raises:
-      UserError: no such file, no text, an unknown format, option or column, a text that is none.
+      UserError: there is no such file, no text, an unknown format, option or column, or a bad text.
     """
     num_texts, num_bad = 0, 0
     bad: list[Bad] = []
@@ -85,14 +85,14 @@ def check(source: Input) -> Checked:
 
 
 def listed(found: Checked) -> str:
-    """What is bad, in a line."""
+    """Return a line that lists what is bad."""
     more = f"; and {found.num_bad - len(found.bad):,} more" if found.num_bad > len(found.bad) else ""
     examples = "; ".join(f"{item.where} {item.reason}" for item in found.bad)
     return f"{found.num_bad:,} of {found.num_texts + found.num_bad:,} texts are bad: {examples}{more}"
 
 
 def items(source: Input) -> Iterator[Item]:
-    """The texts in order, without what is bad."""
+    """Yield the texts in order, without the bad ones."""
     return (item for item in _items(source) if isinstance(item, Item))
 
 

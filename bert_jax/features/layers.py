@@ -1,4 +1,4 @@
-"""What can be taken out of an encoder's hidden states, by the names of Devlin et al. 2019, table 7."""
+"""The vectors that can be taken from an encoder's hidden states, with the names of Devlin et al. 2019, table 7."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAST_FOUR = 4
 
 
 class VectorKind(NamedTuple):
-    """One kind of vector.
+    """A kind of vector.
 
     Attributes:
       of: (hidden states [N + 1, B, L, D] float32, attention_mask [B, L], weights) -> [B, L, ...] or [B, D].
       needs: how many Transformer layers the model must have.
-      is_sentence: a vector for each text and not for each token.
-      weighted: how many of the last layers are weighted; 0 is all of them, None is none.
+      is_sentence: whether there is one vector for each text, not for each token.
+      weighted: number of last layers in a weighted sum; 0: all, None: not a weighted sum.
     """
 
     of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -31,17 +31,18 @@ class VectorKind(NamedTuple):
 
 
 def weighted_sum(hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """hidden [N + 1, ...] from the embeddings up, weights [n] for the last n of them -> [...]."""
+    """Return the weighted sum [...] of hidden [N + 1, ...], from the embeddings up; weights [n] are for the last n."""
     return jnp.tensordot(weights, hidden[-weights.shape[0] :], axes=1)
 
 
 def concatenated(hidden: jax.Array) -> jax.Array:
-    """The last four [4, ..., D] -> [..., 4D], the lowest first."""
+    """Return the last four [4, ..., D] as [..., 4D], the lowest first."""
     return jnp.concatenate(list(hidden[-LAST_FOUR:]), axis=-1)
 
 
 def mean(sequence: jax.Array, attention_mask: jax.Array) -> jax.Array:
-    """sequence [B, L, D] -> [B, D] over the real tokens, [CLS] and [SEP] among them, as sentence-transformers does."""
+    """Return the mean [B, D] of sequence [B, L, D] over real tokens, [CLS] and [SEP] included, as sentence-transformers
+    does."""
     mask = attention_mask[..., None].astype(sequence.dtype)
     return jnp.sum(sequence * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
 
@@ -60,11 +61,11 @@ LAYERS: dict[str, VectorKind] = {
     "mean": VectorKind(lambda hidden, mask, weights: mean(hidden[-1], mask), is_sentence=True),
     "cls": VectorKind(lambda hidden, mask, weights: hidden[-1][:, 0], is_sentence=True),
 }
-TOP_ONLY = ("last", "mean", "cls")  # need no other layer than the last
+TOP_ONLY = ("last", "mean", "cls")  # these need no layer but the last
 
 
 def check_layers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` for a name that is none, one given twice, or none at all."""
+    """Raise ``UserError`` for a name that is unknown or given twice, or if there is none."""
     for name in names:
         choose("layer", name, LAYERS)
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -75,7 +76,7 @@ def check_layers(names: Sequence[str]) -> None:
 
 
 def check_depth(names: Sequence[str], num_layers: int) -> None:
-    """Raise ``UserError`` for layers that a model of ``num_layers`` has not."""
+    """Raise ``UserError`` for layers that a model of ``num_layers`` does not have."""
     lacking = [name for name in names if LAYERS[name].needs > num_layers]
     if lacking:
         there = [name for name, layer in LAYERS.items() if layer.needs <= num_layers]
@@ -85,10 +86,10 @@ def check_depth(names: Sequence[str], num_layers: int) -> None:
 
 
 def layer_weights(name: str, num_layers: int, given: Sequence[float] | None) -> tuple[float, ...]:
-    """The weights of layer ``name``, which are equal where none are ``given``; () for one without weights.
+    """Return the weights of layer ``name``, equal ones if none are ``given``; () for a layer without weights.
 
     Raises:
-      UserError: another number of them than layers are weighted.
+      UserError: the number of weights is not that of the layers.
     """
     weighted = LAYERS[name].weighted
     if weighted is None:

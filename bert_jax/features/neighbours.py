@@ -1,4 +1,4 @@
-"""The contexts in which a word means most nearly the same: by the cosine of its contextual vectors."""
+"""Finds the contexts in which a word means nearly the same, by the cosine of its contextual vectors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NearestContexts:
 class NeighbourCounts:
     texts: int = 0  # of the corpus
     occurrences: int = 0
-    beyond: int = 0  # of them, after the length that the model reads
+    beyond: int = 0  # occurrences after the length that the model reads
 
 
 def check_layer(name: str) -> None:
@@ -55,14 +55,16 @@ def check_layer(name: str) -> None:
 def find_neighbours(
     extractor: Extractor, word: str, texts: Sequence[str], corpus: Input, best: int = 10, ignore_case: bool = True
 ) -> tuple[list[NearestContexts], NeighbourCounts]:
-    """The ``best`` contexts of ``word`` in ``corpus``, which is streamed, for each of ``texts`` (at its first
-    occurrence). An occurrence in one of the ``texts`` themselves is left out, and a text counts once.
+    """Return the ``best`` contexts of ``word`` in ``corpus``, which is streamed, for its first occurrence in each of
+    ``texts``.
+
+    Occurrences in the ``texts`` themselves are left out, and equal texts count once.
 
     Args:
-      extractor: of one layer of vectors of tokens.
+      extractor: computes one layer of vectors of tokens.
 
     Raises:
-      UserError: a text without the word, or none in the corpus that has it.
+      UserError: one of ``texts`` does not have the word, or no text of the corpus does.
     """
     pattern = whole_word(word, ignore_case)
     without = [text for text in texts if not pattern.search(text)]
@@ -73,9 +75,9 @@ def find_neighbours(
         _vectors(extractor, [Item(str(i), text) for i, text in enumerate(texts)], pattern, counts, first=True)
     )
     if len(queries) < len(texts):
-        raise UserError(f"{word!r} stands after the {extractor.max_length} tokens that are read; shorten the text")
+        raise UserError(f"{word!r} comes after the {extractor.max_length} tokens that are read; shorten the text")
     counts = NeighbourCounts()
-    # A heap a query, its worst at [0]; the order of the corpus decides between equals.
+    # One heap for each query, its worst at [0]; of equal scores the first in the corpus wins.
     heaps: list[list[tuple[float, int, Neighbour]]] = [[] for _ in texts]
     asked = set(texts)
     occurrences = _vectors(extractor, _having(pattern, items(corpus), asked, counts), pattern, counts)
@@ -99,7 +101,8 @@ def find_neighbours(
 
 
 def whole_word(word: str, ignore_case: bool) -> re.Pattern[str]:
-    """Finds ``word`` where no letter or digit goes on with it; ideographs stand next to each other in any case."""
+    """Return a pattern that finds ``word`` if no letter or digit continues it; ideographs may always stand side by
+    side."""
     if not word.strip():
         raise UserError("--word is empty; give the word to compare")
     before, after = ("" if _is_ideograph(edge) or not edge.isalnum() else r"\w" for edge in (word[0], word[-1]))
@@ -114,7 +117,7 @@ def _is_ideograph(character: str) -> bool:
 def _having(
     pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], counts: NeighbourCounts
 ) -> Iterator[Item]:
-    """Each text once; what has not the word is not even encoded."""
+    """Yield each text with the word once; texts without it are not even encoded."""
     seen: set[int] = set()
     for item in found:
         counts.texts += 1
@@ -127,7 +130,7 @@ def _having(
 def _vectors(
     extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: NeighbourCounts, first: bool = False
 ) -> Iterator[tuple[Item, int, int, np.ndarray]]:
-    """(text, start, stop, vector) of every occurrence, or of the ``first`` of each text."""
+    """Yield (text, start, stop, vector) of every occurrence, or only of the ``first`` in each text."""
     for features in extractor.run(texts):
         for match in pattern.finditer(features.item.text):
             vector = word_vector(features, *match.span())
@@ -140,7 +143,8 @@ def _vectors(
 
 
 def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | None:
-    """[D] float32, the mean over the tokens that share characters with text[start:stop]; None where there is none."""
+    """Return the mean [D] float32 over the tokens that share characters with text[start:stop]; None if there are
+    none."""
     begins, ends = features.tokens.offsets.T
     of_word = (begins < stop) & (ends > start)
     if not of_word.any():
@@ -150,24 +154,24 @@ def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | N
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
-    """``vector`` at length 1."""
+    """Return ``vector`` scaled to length 1."""
     return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
 def as_record(found: NearestContexts) -> dict[str, Any]:
-    """For JSON."""
+    """Return a record for JSON."""
     return dataclasses.asdict(found)
 
 
 def as_table(found: NearestContexts) -> str:
-    """The text asked for, then a line for each neighbour, the word in brackets."""
+    """Return the text asked for, then a line for each neighbour, with the word in brackets."""
     lines = [marked(found.text, found.start, found.stop)]
     lines += [f"  {n.score:.3f}  {marked(n.text, n.start, n.stop)}  ({n.id})" for n in found.neighbours]
     return "\n".join(lines)
 
 
 def marked(text: str, start: int, stop: int, around: int = 60) -> str:
-    """The word in brackets with ``around`` characters on both sides."""
+    """Return the word in brackets with ``around`` characters on both sides."""
     left, right = text[max(0, start - around) : start], text[stop : stop + around]
     left = f"...{left}" if start > around else left
     right = f"{right}..." if len(text) > stop + around else right
@@ -175,8 +179,8 @@ def marked(text: str, start: int, stop: int, around: int = 60) -> str:
 
 
 def summary(word: str, counts: NeighbourCounts) -> str:
-    """What was searched."""
+    """Return a line that says what was searched."""
     line = f"{counts.occurrences:,} other occurrences of {word!r} in {counts.texts:,} texts"
     if counts.beyond:
-        line += f"; {counts.beyond:,} more stand after the length that is read: cut the texts to sentences"
+        line += f"; {counts.beyond:,} more come after the length that is read: cut the texts into sentences"
     return line

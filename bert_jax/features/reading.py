@@ -1,4 +1,4 @@
-"""What ``writing`` wrote, text by text."""
+"""Reads what ``writing`` wrote, text by text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 
 
 def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
-    """The texts of a file or folder that ``bert-jax features`` wrote, in order, one in memory at a time.
+    """Yield the texts of a file or folder that ``bert-jax features`` wrote, in order, one in memory at a time.
 
-    ``Item.words`` and ``TextTokens.num_cut`` are not kept.
+    ``Item.words`` and ``TextTokens.num_cut`` are lost.
 
     Raises:
-      UserError: there is nothing, or something else.
+      UserError: there is no file, or it is of another kind.
     """
     folder = Path(files.as_path(path))
     if folder.is_dir():
@@ -60,7 +60,9 @@ def _safetensors(path: Path) -> Iterator[TextFeatures]:
 
 
 def _string(values: Any, start: int, stop: int) -> str:
-    return values[start:stop].tobytes().decode("utf-8") if start < stop else ""  # it cannot slice nothing
+    return (
+        values[start:stop].tobytes().decode("utf-8") if start < stop else ""
+    )  # safetensors cannot read an empty slice
 
 
 def _tokens(arrays: Mapping[str, np.ndarray]) -> TextTokens:
@@ -86,7 +88,7 @@ def _parquet(path: Path) -> Iterator[TextFeatures]:
 
 
 def _array(value: Any) -> np.ndarray:
-    """[n] or [n, width] of a list, or of a list of lists of one size."""
+    """Return a list as [n], or a list of lists of one size as [n, width]."""
     values = value.values
     if hasattr(values.type, "list_size"):
         return np.asarray(values.flatten()).reshape(len(values), values.type.list_size)

@@ -1,4 +1,5 @@
-"""Search with sentence vectors: every text encoded once, the nearest documents of each query by cosine."""
+"""Searches with sentence vectors: every text is encoded once, and the nearest documents of a query are found by
+cosine."""
 
 from __future__ import annotations
 
@@ -23,19 +24,19 @@ from bert_jax.tasks.metrics.retrieval import retrieval_metrics
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 
-BLOCK_TEXTS = 4096  # encoded, searched and let go together
+BLOCK_TEXTS = 4096  # so many texts are encoded, searched and dropped together
 SHORTEST = 16
-# Words of BM25: runs of letters and digits; where a script has no spaces, each character.
+# Words of BM25: runs of letters and digits; in scripts without spaces, each character.
 WORD = re.compile(
     r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
 )
-K1, B = 0.9, 0.4  # as BEIR's BM25 has them (Thakur et al. 2021, section 4)
+K1, B = 0.9, 0.4  # the values of BEIR's BM25 (Thakur et al. 2021, section 4)
 Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
 
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalRequest:
-    """What ``bert-jax retrieve`` is asked for. None: as the model was trained."""
+    """The flags of ``bert-jax retrieve``. None: as the model was trained."""
 
     workdir: str
     step: int | None = None
@@ -51,7 +52,8 @@ class RetrievalRequest:
 
 
 class TextEncoder:
-    """Texts to vectors, on all devices. Texts of a block are sorted by length, so that few positions are padding."""
+    """Turns texts into vectors, on all devices. Texts of a block are sorted by length, so that there is little
+    padding."""
 
     def __init__(self, trained: TrainedModel, pooling: Pooling, max_length: int, batch_size: int):
         trained.config.check_lengths({"--max_length": max_length})
@@ -71,11 +73,11 @@ class TextEncoder:
         self._encode = jax.jit(encode)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """[N, D] float32, in the order of ``texts``."""
+        """Return vectors [N, D] float32, in the order of ``texts``."""
         return np.concatenate([block for _, block in self.blocks(texts)])
 
     def blocks(self, texts: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
-        """(number of the first text, vectors) of ``BLOCK_TEXTS`` texts after another."""
+        """Yield (number of the first text, vectors) for each block of ``BLOCK_TEXTS`` texts."""
         for start in range(0, len(texts), BLOCK_TEXTS):
             yield start, self._block(texts[start : start + BLOCK_TEXTS])
 
@@ -96,7 +98,7 @@ class TextEncoder:
 
 
 def padded(length: int, max_length: int) -> int:
-    """One of few lengths, each of which is compiled: doubled from ``SHORTEST`` on, and halfway between."""
+    """Return one of few lengths, each of which is compiled: powers of two from ``SHORTEST`` on, and 1.5 times those."""
     bound = SHORTEST
     while bound < length:
         bound = bound * 3 // 2 if bound & (bound - 1) == 0 else bound // 3 * 4
@@ -105,7 +107,7 @@ def padded(length: int, max_length: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalResult:
-    """``metrics``: of each searcher; empty where relevances are not known."""
+    """The result of a search. ``metrics`` has those of each searcher; it is empty if relevances are not known."""
 
     rankings: Rankings
     metrics: dict[str, dict[str, float]]
@@ -117,12 +119,12 @@ class RetrievalResult:
 def retrieve(
     collection: Collection, request: RetrievalRequest, baseline: Literal["bm25", "none"] = "bm25"
 ) -> RetrievalResult:
-    """Search ``collection`` with the model of a run, pretrained or fine-tuned; beside it BM25 where it is scored.
+    """Search ``collection`` with the model of a run, pretrained or fine-tuned; if it is scored, also with BM25.
 
-    A document with the id of the query is no answer to it, as in BEIR.
+    A document with the id of the query is not an answer to it, as in BEIR.
 
     Raises:
-      UserError: no model there, rows longer than it has positions, no package for the baseline.
+      UserError: there is no model, or rows are longer than its positions, or the baseline's package is missing.
     """
     scored = bool(collection.relevances)
     if baseline == "bm25" and scored:
@@ -150,28 +152,28 @@ def retrieve(
 
 
 def best(query: str, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:
-    """Document -> score, best first."""
+    """Return document -> score, the best first."""
     listed = zip(places.tolist(), scores.tolist(), strict=True)
     return dict([(names[place], score) for place, score in listed if names[place] != query][:top])
 
 
 def words(text: str) -> list[str]:
-    """Of BM25, in lower case."""
+    """Return the words of BM25, in lower case."""
     return WORD.findall(text.lower())
 
 
 def check_bm25() -> Callable[..., Any]:
-    """The class of ``bm25s``. Raises ``UserError`` where it is not installed."""
+    """Return the class of ``bm25s``. Raises ``UserError`` if it is not installed."""
     try:
         from bm25s import BM25
     except ImportError as error:
         raise UserError("BM25 needs a package: pip install bm25s, or give --baseline=none") from error
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it logs every index
     return BM25  # type: ignore[no-any-return]
 
 
 def bm25(collection: Collection, top: int) -> Rankings:
-    """The best documents by BM25 (Lucene's variant)."""
+    """Return the best documents by BM25 (Lucene's variant)."""
     searcher = check_bm25()(k1=K1, b=B, method="lucene")
     names = list(collection.documents)
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
@@ -183,7 +185,7 @@ def bm25(collection: Collection, top: int) -> Rankings:
 
 
 def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:
-    """One record a query, its documents best first."""
+    """Yield one record for each query, with its documents, the best first."""
     for query, documents in rankings.items():
         listed = [{"id": name, "score": round(score, 6)} for name, score in documents.items()]
         yield {"id": query, "text": collection.queries[query], "documents": listed}

@@ -1,4 +1,4 @@
-"""Vectors to files, text by text, whole or not at all: safetensors (one file, or a folder of parts) or parquet."""
+"""Writes vectors to files, text by text, whole or not at all: safetensors (a file, or a folder of parts) or parquet."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from bert_jax.storage import files
 
 INDEX = "index.json"
 STRINGS = ("id", "text", "pair")
-GROUP_BYTES = 32 << 20  # of a parquet row group, and of what is held for it
+GROUP_BYTES = 32 << 20  # size of a parquet row group, and so of what is held in memory
 SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
 
 
 class Writer(Protocol):
-    """Takes texts in order."""
+    """Writes texts with their vectors, in order."""
 
     def add(self, features: TextFeatures) -> None: ...
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """``facts``: what is to be said of all of it."""
+        """Complete the output; ``facts`` describe all of it."""
         ...
 
     def close(self) -> None:
-        """Let files go, finished or not."""
+        """Close all files, finished or not."""
         ...
 
 
 @contextlib.contextmanager
 def writer(output: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int) -> Iterator[Writer]:
-    """What writes ``output``, which appears when the block ends well: ``*.safetensors``, ``*.parquet``, or a folder of
-    safetensors files of about ``part_bytes`` each.
+    """Yield a writer of ``output``, which appears if the block ends well: ``*.safetensors``, ``*.parquet``, or a folder
+    of safetensors files of about ``part_bytes`` each.
 
     Args:
-      shapes: layer -> of one vector.
+      shapes: layer -> shape of one vector.
 
     Raises:
-      UserError: ``output`` is there already or cannot be written, or has another ending.
+      UserError: ``output`` is there already, cannot be written, or has another ending.
     """
     ending = check_output(output)
     if ending == ".safetensors":
@@ -69,7 +69,8 @@ def _closed(target: Writer) -> Iterator[Writer]:
 
 
 def check_output(output: str) -> str:
-    """The ending of ``output``, "" for a folder. Raises ``UserError`` for another, or where something is there."""
+    """Return the ending of ``output``, "" for a folder. Raises ``UserError`` for another ending, or if ``output`` is
+    there."""
     ending = os.path.splitext(output)[1]
     if ending not in ("", ".safetensors", ".parquet"):
         raise UserError(f"--output={output} ends in {ending}; .safetensors, .parquet or a folder is allowed")
@@ -89,8 +90,8 @@ class SafetensorsFile:
         self._path = path
         self._spool = path.parent / f"{path.name}.spool"
         self._spool.mkdir()
-        # The library wants all tensors in memory; so each grows in a file of its own, and the format, a header before
-        # the plain numbers, is written here.
+        # The library needs all tensors in memory. So each tensor grows in its own file, and ``finish`` writes the
+        # format: a header before the plain numbers.
         self._files: dict[str, IO[bytes]] = {}
         self._types: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._rows: dict[str, int] = {}
@@ -136,7 +137,7 @@ class SafetensorsFile:
         """Write the file; ``facts`` become its metadata."""
         header: dict[str, Any] = {"__metadata__": {name: str(value) for name, value in facts.items()}}
         start = 0
-        # Wide numbers first, so that every tensor begins at a multiple of its size.
+        # Wide numbers first, so that every tensor begins at a multiple of its number's size.
         order = sorted(self._types, key=lambda name: (-np.dtype(self._types[name][0]).itemsize, name))
         for name in order:
             self._files[name].close()
@@ -155,7 +156,7 @@ class SafetensorsFile:
             for name in order:
                 with open(self._spool / name, "rb") as spooled:
                     shutil.copyfileobj(spooled, file, 1 << 20)
-                (self._spool / name).unlink()  # never twice the space for all of it
+                (self._spool / name).unlink()  # so that at most one tensor is on the disk twice
         self._spool.rmdir()
 
     def close(self) -> None:
@@ -164,7 +165,7 @@ class SafetensorsFile:
 
 
 class SafetensorsFolder:
-    """A folder of parts, and an index of them."""
+    """A folder of safetensors files, and an index of them."""
 
     def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int):
         self._folder, self._shapes, self._dtype, self._part_bytes = folder, shapes, dtype, part_bytes
@@ -197,7 +198,7 @@ class SafetensorsFolder:
 
 
 class ParquetFile:
-    """One file; a row is a text, and a layer is a list of vectors of fixed size, or one vector."""
+    """A parquet file: a row is a text; a layer is a list of vectors of fixed size, or one vector."""
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str):
         import pyarrow as pa

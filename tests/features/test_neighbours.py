@@ -99,7 +99,7 @@ def test_what_is_not_there_is_told(corpus: Input):
         find_neighbours(extractor(), "bank", ["the bank", "No such word."], corpus)
     with pytest.raises(UserError, match="none of the 13 texts of .* has the word 'mud'"):
         find_neighbours(extractor(), "mud", ["the mud"], corpus)
-    with pytest.raises(UserError, match="stands after the 32 tokens"):
+    with pytest.raises(UserError, match="comes after the 32 tokens"):
         find_neighbours(extractor(), "bank", ["the " * 40 + "bank"], corpus)
     with pytest.raises(UserError, match="--layer=mean has no vector of a word; allowed: embeddings"):
         check_layer("mean")
