@@ -43,7 +43,7 @@ from bert_jax.errors import PeerLostError
 
 WATCHED_TIMES = 2.0  # a process that has not beaten for this many heartbeats ends itself
 END = "end"  # the point at which all wait before the first of them leaves
-TIMES_LONGEST = 5.0  # a repeated activity may take this many times its longest time so far
+TIMES_LONGEST = 5.0  # what was done before may take this many times its longest time, or a heartbeat's time
 # These may always take longer: compilers and stores are not faster the second time, and reading the first row of an
 # epoch or a phase may include planning it.
 UNEVEN_SECONDS = 900.0

@@ -32,8 +32,8 @@ class Options:
 
 
 class Reader:
-    """Reads each row as a record of strings. A row is bad if it has not as many fields as the first; blank lines are
-    skipped."""
+    """Reads each row as a record of strings. A row is bad if it has more or fewer fields than the first; blank lines
+    are skipped."""
 
     named_splits = False
 

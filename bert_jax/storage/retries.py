@@ -1,8 +1,8 @@
 """Waits out passing trouble of an object store: the request is repeated, at growing intervals.
 
 The stores' own clients do too little. gcsfs tries six times within about 35 s and raises errors that are not an
-``OSError``; by default it waits for ever for a store that is silent. s3fs gives up after a few answers of status 503;
-and ``isdir`` and ``isfile`` of both answer False if the store did not answer.
+``OSError``; by default it waits for ever for a store that is silent. s3fs takes some answers of status 503 for lasting
+errors; and ``isdir`` and ``isfile`` of both answer False if the store did not answer.
 
 Trouble never leaves this module as an ``OSError``, so nobody can take it for a file that is missing or damaged.
 """
