@@ -55,7 +55,7 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
         (["--layers=lst"], "unknown layer 'lst'; did you mean 'last'"),
         (["--options=header"], "is not JSON"),
         (["--options=[1]"], "is not a JSON object"),
-        (["--weights=a"], "no list of numbers"),
+        (["--weights=a"], "not a list of numbers"),
         (["--step=3"], "--step goes with --workdir"),
     ],
 )

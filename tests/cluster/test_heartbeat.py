@@ -289,7 +289,7 @@ def test_who_does_not_come_is_named(new_job: NewJob) -> None:
     for number in (0, 2):
         job.waiting(number)
     until(lambda: len(job.stops) == 2)
-    assert "processes 1, 3 of 4 have not come to 127.0.0.1:" in job.stops[2][0]
+    assert "processes 1, 3 of 4 have not arrived at 127.0.0.1:" in job.stops[2][0]
 
 
 STUCK = """
