@@ -16,8 +16,8 @@ from tests.tasks import toy_tasks
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "give texts, or --input=FILE"),
-        (["a text", "--input=x.tsv"], "give texts, or --input=FILE"),
+        ([], "give either texts or --input=FILE"),
+        (["a text", "--input=x.tsv"], "give either texts or --input=FILE"),
         (["--input=x.tsv", "--submission=sst2"], "--output=DIR"),
         (["a text"], "no finished checkpoint"),
     ],

@@ -79,5 +79,5 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (workdir / "report.html").read_text().count("<table>") == len(tables)
     capsys.readouterr()
     assert run(["ablate", *flags]) == 0
-    assert capsys.readouterr().out.count("done before") == 6
+    assert capsys.readouterr().out.count("already done") == 6
     assert (workdir / "table.md").read_text() == text
