@@ -282,10 +282,8 @@ def characters(text: str, lowercase: bool) -> str:
     return kept
 
 
-def check_rejoined(count: int, seed: int) -> None:
+def check_rejoined(count: int, rng: random.Random) -> None:
     """Join the pieces of random Unicode again by the values of their column: they are the units it was cut into."""
-    print(f"seed {seed}")
-    rng = random.Random(seed)
     every = sorted({c for alphabet in ALPHABETS for form in (alphabet, characters(alphabet, True)) for c in form})
     made = [p for c in every if characters(c, False) for p in (c, f"##{c}")]
     texts = {"".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randint(1, 30))) for _ in range(count)}
@@ -307,7 +305,7 @@ def check_rejoined(count: int, seed: int) -> None:
 
 
 def test_pieces_and_units_of_random_unicode_join_again():
-    check_rejoined(int(os.environ.get("BERT_JAX_COLUMN_TEXTS", "400")), seed=14)
+    check_rejoined(400, random.Random(14))
 
 
 # ---- annotators ---------------------------------------------------------------------------------------------------
