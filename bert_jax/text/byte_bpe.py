@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,11 @@ from bert_jax.text import byte_level
 from bert_jax.text.byte_level import ALPHABET, ROLES
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
+from bert_jax.text.word_cache import WordCache
 
 BYTE_OF = {character: byte for byte, character in enumerate(ALPHABET)}
+NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase")  # of ASCII, character by character
+MEAN_CHARACTERS = 32  # of a word; a text of longer ones has no spaces between words, and is not worth remembering
 NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space to Python, not to Unicode
 
 
@@ -54,6 +58,7 @@ class ByteBpe:
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and "B" not in normalizer.normalize_str("B")
         self._added = added
+        self._words = WordCache(self._words_of, self._add_words)
         self._bytes = tuple(p.encode() if p in added else bytes(map(BYTE_OF.__getitem__, p)) for p in self.vocab)
 
     @classmethod
@@ -117,15 +122,59 @@ class ByteBpe:
         return text, len(stem) == len(data)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text."""
+        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text.
+
+        In most texts a single space begins each word, so the text is the concatenation of its words; the library is
+        asked only for words not met before, and for the other texts.
+        """
         return retried(self._encoded, texts)
 
     def _encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        found = [np.array(encoding.ids, np.int32) for encoding in encodings]
-        for ids in found:
-            ids.flags.writeable = False
-        return found
+        splits = [self._splits_at_spaces(text) for text in texts]
+        whole = [text for text, split in zip(texts, splits, strict=True) if not split]
+        found = {
+            True: iter(self._words.encode([text for text, split in zip(texts, splits, strict=True) if split])),
+            False: iter(map(np.frombuffer, self._bytes_of_ids(whole), itertools.repeat(np.int32))),
+        }
+        return [next(found[split]) for split in splits]
+
+    def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
+        for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False):
+            yield np.array(encoding.ids, np.int32).tobytes()
+
+    def _splits_at_spaces(self, text: str) -> bool:
+        """Return whether each space of ``text`` begins a word of its own. No other white space is printable."""
+        return (
+            self._words_stand_alone
+            and text.isprintable()
+            and "  " not in text
+            and len(text) < MEAN_CHARACTERS * (text.count(" ") + 1)
+            and (text.isascii() or self._content["normalizer"] in (None, {"type": "NFC"}))
+        )
+
+    @functools.cached_property
+    def _words_stand_alone(self) -> bool:
+        """Whether the rules are GPT-2's, by which a space always begins a word, unless white space follows."""
+        normalizers = byte_level.flat(self._content["normalizer"], "normalizers")
+        return (
+            self._content["pre_tokenizer"]["type"] == "ByteLevel"
+            and self._content["pre_tokenizer"].get("use_regex", True)
+            and all(step["type"] in NORMALIZERS for step in normalizers)
+            and not any(
+                entry["rstrip"] or (" " in token and not token.startswith("  "))
+                for token, entry in self._added.items()
+                if not entry["special"]
+            )
+        )
+
+    def _words_of(self, text: str) -> list[str]:
+        """Return the words without the space before each; a first word that has none is marked by one."""
+        first, *others = text.split(" ")
+        return [f" {first}", *others] if first else others
+
+    def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:
+        words = [word[1:] if word.startswith(" ") else f" {word}" for word in new]
+        cache.update(zip(new, self._bytes_of_ids(words), strict=True))
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False

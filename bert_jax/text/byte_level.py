@@ -93,7 +93,7 @@ def _prepared(content: Mapping[str, Any], where: str, named: Mapping[str, str]) 
     vocab: dict[str, int] = model["vocab"]
     added = {token["content"]: dict(token) for token in content.get("added_tokens") or ()}
     ids = {**vocab, **{token: entry["id"] for token, entry in added.items()}}
-    processors = list(_flat(content.get("post_processor"), "processors"))
+    processors = list(flat(content.get("post_processor"), "processors"))
     found = _roles(processors, named, ids, added, where)
     for token in found.values():
         entry = added.get(token) or {"id": ids[token], "content": token}
@@ -164,7 +164,7 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
             f" {FILE_OF_KIND.get(kind, 'a vocab.txt of WordPiece or a .model of sentencepiece')} instead"
         )
     marks = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback") if model.get(name)]
-    steps = [step.get("type") for step in _flat(content.get("pre_tokenizer"), "pretokenizers")]
+    steps = [step.get("type") for step in flat(content.get("pre_tokenizer"), "pretokenizers")]
     if marks or "ByteLevel" not in steps:
         reason = f"has {marks[0]}" if marks else "does not turn text into bytes first (no ByteLevel pre-tokenizer)"
         raise UserError(
@@ -201,11 +201,11 @@ def _kind(model: Mapping[str, Any]) -> str:
     return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
-def _flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
+def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
     """Return the steps of a pre-tokenizer or a post-processor: none, itself, or those of a sequence."""
     if not step:
         return []
-    return [inner for part in step[members] for inner in _flat(part, members)] if step["type"] == "Sequence" else [step]
+    return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
 
 
 def _roles(

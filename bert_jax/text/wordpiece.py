@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import operator
 import os
 import re
 from collections.abc import Sequence
@@ -23,11 +24,10 @@ from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
+from bert_jax.text.word_cache import WordCache
 
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] as a whole, in the release of 2018-10 and in every later library
-CACHED_WORDS = 1 << 19  # about 120 MB
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII; a split keeps it
-TEXTS_AHEAD = 512  # whose new words are given to the library at once
 
 
 def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -92,8 +92,7 @@ class WordPiece:
         self._tokenizer.normalizer = bert_normalizer(lowercase)
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-        self._cache: dict[str, bytes] = {}  # word -> its ids as int32 bytes
-        self._old: dict[str, bytes] = {}
+        self._words = WordCache(operator.methodcaller("split", " "), self._add_words)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool = True) -> WordPiece:
@@ -133,35 +132,16 @@ class WordPiece:
         A space always ends a word, so a text is the concatenation of its space-separated words; the library is asked
         only for words not met before.
         """
-        return retried(self._looked_up, texts)
+        return retried(self._words.encode, texts)
 
-    def _looked_up(self, texts: Sequence[str]) -> list[np.ndarray]:
-        cache, result = self._cache, list[np.ndarray]()
-        while len(result) < len(texts):
-            try:
-                for text in itertools.islice(texts, len(result), None):
-                    result.append(np.frombuffer(b"".join(map(cache.__getitem__, text.split(" "))), np.int32))
-            except KeyError:  # seldom, once warm: looking first whether all words are known would cost a quarter more
-                cache = self._with_words_of(texts[len(result) : len(result) + TEXTS_AHEAD])
-        return result
-
-    def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """The cache with the words of ``texts``. When it is full it becomes the old one, out of which words that are
-        still in use come back, and what it replaces is forgotten."""
-        if len(self._cache) > CACHED_WORDS // 2:
-            self._old, self._cache = self._cache, {}
-        cache, old = self._cache, self._old
-        new = set(itertools.chain.from_iterable(text.split(" ") for text in texts)).difference(cache)
-        known = {word: old[word] for word in new if word in old}
-        cache.update(known)
+    def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:
         # Punctuation stands alone, so "word," and "word." are both found from "word", and the library is asked once.
-        parts = {word: PUNCTUATION.split(word) for word in new.difference(known)}
+        parts = {word: PUNCTUATION.split(word) for word in new}
         unknown = list(set(itertools.chain.from_iterable(parts.values())).difference(cache))
         for word, encoding in zip(unknown, self._tokenizer.encode_batch_fast(unknown), strict=True):
             cache[word] = np.array(encoding.ids, np.int32).tobytes()
         for word, pieces in parts.items():
             cache[word] = b"".join(map(cache.__getitem__, pieces))
-        return cache
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False

@@ -18,6 +18,7 @@ import tokenizers
 from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
 from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece
@@ -79,6 +80,15 @@ def test_sentencepiece(some, kind):
     print(f"ratio to tokenizers: {ours / library:.1f}")
 
 
+def test_byte_bpe(some):
+    tokenizer = learn_byte_bpe(some, 30_000, max_sentences=50_000)
+    plain = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json())
+    library = rate("tokenizers, byte-level BPE", plain.encode_batch_fast, some[::4])
+    cold = rate("ours, every word new at first", tokenizer.encode_batch, some)
+    warm = rate("ours, warm", tokenizer.encode_batch, some)
+    print(f"ratio to tokenizers: {cold / library:.1f} from the start, {warm / library:.1f} warm")
+
+
 def seconds(name: str, function: Callable[[], object]) -> object:
     wall, processor = time.perf_counter(), time.process_time()
     result = function()
@@ -99,3 +109,8 @@ def test_learning_sentencepiece(texts, kind):
         f"30,000 pieces of {kind} from {len(texts):,} texts", lambda: learn_sentencepiece(texts, 30_000, kind)
     )
     assert SentencePiece(model).size == 30_000
+
+
+def test_learning_byte_bpe(texts):
+    tokenizer = seconds(f"30,000 pieces of byte_bpe from {len(texts):,} texts", lambda: learn_byte_bpe(texts, 30_000))
+    assert tokenizer.size > 20_000

@@ -1,0 +1,58 @@
+"""Byte-level tokenizers as ``transformers`` loads ours, and as we read its own files."""
+
+import json
+
+import pytest
+
+transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
+
+import tokenizers
+
+from bert_jax.interchange.tokenizer_files import write_tokenizer
+from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
+from bert_jax.text.tokenizer import load
+from tests.models.helpers import tiny
+from tests.text.byte_level_files import MERGES, modern_bert, roberta
+
+pytestmark = pytest.mark.parity
+TEXTS = ["Hello world", "the {mask} cat", "the{mask}cat {mask}", " naïve  café 日本🙂\n\tx ", "I'll can't WE'LL", ""]
+
+
+@pytest.fixture(scope="module", params=["learned", "lowercase", "roberta", "modern_bert"])
+def ours(request):
+    if request.param in ("roberta", "modern_bert"):
+        return ByteBpe(json.dumps({"roberta": roberta, "modern_bert": modern_bert}[request.param]()))
+    return learn_byte_bpe(["the cat's naïve hello world"] * 9, 300, lowercase=request.param == "lowercase")
+
+
+def check(ours, theirs):
+    special = (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id)
+    assert (len(theirs), special) == (ours.size, ours.special_ids)
+    for text in (text.format(mask=theirs.mask_token) for text in TEXTS):
+        assert tuple(theirs(text)["input_ids"]) == ours.encode(text, special_tokens_in_text=True).input_ids, repr(text)
+    pair = theirs("the cat", "Hello", padding="max_length", max_length=16)
+    mine = ours.encode("the cat", "Hello", max_length=16)
+    for name in ("input_ids", "attention_mask"):
+        assert tuple(pair[name]) == getattr(mine, name), name
+    assert tuple(pair.get("token_type_ids", mine.token_type_ids)) == mine.token_type_ids
+
+
+def test_auto_tokenizer_gives_our_ids_and_saves_what_we_read(ours, tmp_path):
+    write_tokenizer(tmp_path, tiny(vocab_size=ours.size), ours)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    check(ours, theirs)
+    theirs.save_pretrained(tmp_path / "again")
+    check(load(tmp_path / "again"), theirs)
+
+
+def test_we_read_what_a_roberta_tokenizer_saves(tmp_path):
+    theirs = transformers.RobertaTokenizer(
+        vocab=roberta()["model"]["vocab"],
+        merges=[tuple(merge.split(" ")) for merge in MERGES],
+        mask_token=tokenizers.AddedToken("<mask>", lstrip=True, special=True),
+    )
+    theirs.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    assert ours.pair_separators == 2
+    check(ours, theirs)
