@@ -11,7 +11,10 @@ from bert_jax.storage import files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corpus", required=True, help="folder that `bert-jax corpus` wrote")
-    parser.add_argument("--vocab", help="the vocab.txt that made it (default: the one in that folder or beside it)")
+    parser.add_argument(
+        "--vocab",
+        help="the vocab.txt, .model or tokenizer.json that made it (default: the one in that folder or beside it)",
+    )
     parser.add_argument("--eval", help="an evaluation set: a glob of text files, or another corpus")
     parser.add_argument("--max_length", default="128,512", help="row lengths to plan for (default: 128,512)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

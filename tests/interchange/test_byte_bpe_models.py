@@ -1,0 +1,70 @@
+"""Models with a byte-level vocabulary: out to a Hugging Face directory and back, and on to another vocabulary."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import encode_masked, fill_mask
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.initial import with_vocabulary
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
+from bert_jax.text.wordpiece import WordPiece
+from tests.models.helpers import random_params, tiny
+from tests.text.byte_level_files import roberta
+
+TOKENIZER = ByteBpe(json.dumps(roberta()))
+CONFIG = tiny(vocab_size=TOKENIZER.size)
+PARAMS = random_params(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "model"
+    export_model(PARAMS, CONFIG, TOKENIZER, folder, "the card")
+    return folder
+
+
+def test_what_goes_out_comes_back(exported: Path) -> None:
+    imported = import_model(exported)
+    jax.tree.map(np.testing.assert_array_equal, imported.params, PARAMS)
+    assert imported.tokenizer.sha256 == TOKENIZER.sha256
+    settings = json.loads((exported / "tokenizer_config.json").read_text())
+    assert (settings["mask_token"], settings["cls_token"], settings["do_lower_case"]) == ("<mask>", "<s>", False)
+    theirs = tokenizers.Tokenizer.from_file(str(exported / "tokenizer.json"))
+    assert tuple(theirs.encode("the <mask>", "cat").ids) == TOKENIZER.encode("the [MASK]", "cat", None, True).input_ids
+
+
+def test_a_published_folder_of_two_files_is_read(exported: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((exported / name).read_bytes())
+    model = roberta()["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *model["merges"]]), encoding="utf-8")
+    assert import_model(tmp_path).tokenizer.sha256 == TOKENIZER.sha256
+
+
+def test_a_mask_has_either_name() -> None:
+    filled = fill_mask(PARAMS, CONFIG, TOKENIZER, ["the <mask> cat", "the [MASK] cat"])
+    assert filled[0].predictions == filled[1].predictions
+    assert len(filled[0].predictions) == 1
+    words = {word for word, _ in filled[0].predictions[0]}
+    assert words <= set(TOKENIZER.vocab) - {TOKENIZER.vocab[i] for i in TOKENIZER.special_ids}
+    wordpiece = WordPiece((*SPECIAL_TOKENS, "the", "mask"))
+    with pytest.raises(UserError, match=r"no \[MASK\] in 'the <mask>'; write"):
+        encode_masked(["the <mask>"], wordpiece, 8)
+
+
+def test_rows_follow_their_pieces_to_another_vocabulary() -> None:
+    new = learn_byte_bpe(["the cat's Hello world"] * 5, 290)
+    params, added = with_vocabulary(PARAMS, TOKENIZER, new)
+    old_rows, rows = (np.asarray(p["encoder"]["embeddings"]["word_embeddings"]) for p in (PARAMS, params))
+    assert 0 < added < 20
+    for piece in ("<mask>", "</s>", "Ġthe", "a", "Ã"):
+        np.testing.assert_array_equal(rows[new.vocab.index(piece)], old_rows[TOKENIZER.vocab.index(piece)])
