@@ -1,7 +1,8 @@
 """Byte-level BPE: text to ids and back with a published tokenizer (RoBERTa's, ModernBERT's) or a learned one.
 
-Text is UTF-8 bytes, so nothing is unknown. A thin wrapper over the ``tokenizers`` library, whose ids these are. What it
-adds: special tokens by role, which count as plain text in a corpus; word starts; spans without the space before a word.
+Text is read as UTF-8 bytes, so nothing is unknown. This is a thin wrapper over the ``tokenizers`` library, and the ids
+are the library's own. It adds special tokens by role, which are plain text in a corpus, word starts, and spans without
+the space before a word.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space to Python, not to Unicode
 
 
 class ByteBpe:
-    """The tokenizer of one ``tokenizer.json``. Safe to share between threads; pickles as that file."""
+    """A byte-level BPE tokenizer. Threads may share it. It is pickled as its ``tokenizer.json``."""
 
     file_name = byte_level.FILE_NAME
 
@@ -72,32 +73,34 @@ class ByteBpe:
 
     @property
     def size(self) -> int:
-        """V, the number of pieces."""
+        """Return V, the number of pieces."""
         return len(self.vocab)
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Identity of the tokenizer: the hash of its file in the one form."""
+        """Return the identity of the tokenizer: the hash of its file in the one form."""
         return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: the piece goes on with a word, that is, neither begins with white space nor is an added token.
+        """Return whether each piece continues a word, bool [V]: it begins without white space and is no added token.
 
-        Punctuation goes on with its word. The first word of a text has no space before it where the tokenizer does not
-        put one there (``add_prefix_space``): then its first piece counts as one that goes on.
+        Punctuation belongs to the word that it touches. Unless the tokenizer puts a space before a text
+        (``add_prefix_space``), the first word of a text has none, and its first piece counts as a continuation.
         """
         return np.array([not (self._opens[i] or piece in self._added) for i, piece in enumerate(self.vocab)])
 
     @functools.cached_property
     def _opens(self) -> tuple[bool, ...]:
-        """[V] whether a piece begins with white space."""
+        """Return whether each piece begins with white space, [V]."""
         return tuple(_is_white(data.decode(errors="replace")[:1]) for data in self._bytes)
 
     @functools.cached_property
     def _closes(self) -> tuple[bool, ...]:
-        """[V] whether what follows a piece is a new word in any case. A space at the end of a piece does not count: if
-        no other white space follows, it is the space before the word that goes on."""
+        """Return whether a new word always follows each piece, [V]: it ends with white space or is an added token.
+
+        A final space does not count: it belongs to the word that follows.
+        """
         ends = [data.decode(errors="replace")[-1:] for data in self._bytes]
         return tuple(
             piece in self._added or (_is_white(end) and end != " ") for piece, end in zip(self.vocab, ends, strict=True)
@@ -105,8 +108,8 @@ class ByteBpe:
 
     @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``. A piece that is
-        no whole characters stands for its bytes, ``<0xE2>``."""
+        """Return, for each piece, its text and whether it continues a word, [V]; see ``Tokenizer``. The text of a
+        piece that holds part of a character is its bytes, such as ``<0xE2>``."""
         names = dict(zip(self.special_ids, SPECIAL_TOKENS, strict=True))
         return tuple((names[i], None) if i in names else self._surface(i) for i in range(self.size))
 
@@ -122,10 +125,11 @@ class ByteBpe:
         return text, len(stem) == len(data)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text.
+        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
+        plain text.
 
-        In most texts a single space begins each word, so the text is the concatenation of its words; the library is
-        asked only for words not met before, and for the other texts.
+        In most texts a single space comes before each word, so the text is the concatenation of its words. The library
+        encodes only new words, and texts of any other form.
         """
         return retried(self._encoded, texts)
 
@@ -143,7 +147,7 @@ class ByteBpe:
             yield np.array(encoding.ids, np.int32).tobytes()
 
     def _splits_at_spaces(self, text: str) -> bool:
-        """Return whether each space of ``text`` begins a word of its own. No other white space is printable."""
+        """Return whether the words of ``text`` can be encoded one by one. No white space but a space is printable."""
         return (
             self._words_stand_alone
             and text.isprintable()
@@ -154,7 +158,7 @@ class ByteBpe:
 
     @functools.cached_property
     def _words_stand_alone(self) -> bool:
-        """Whether the rules are GPT-2's, by which a space always begins a word, unless white space follows."""
+        """Return whether this tokenizer splits text as GPT-2 does: a word begins at each space that a word follows."""
         normalizers = byte_level.flat(self._content["normalizer"], "normalizers")
         return (
             self._content["pre_tokenizer"]["type"] == "ByteLevel"
@@ -168,7 +172,7 @@ class ByteBpe:
         )
 
     def _words_of(self, text: str) -> list[str]:
-        """Return the words without the space before each; a first word that has none is marked by one."""
+        """Return the words of ``text`` without the spaces. A first word that no space precedes is marked by one."""
         first, *others = text.split(" ")
         return [f" {first}", *others] if first else others
 
@@ -179,10 +183,11 @@ class ByteBpe:
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
     ) -> Encoded:
-        """``<s> text </s>`` or ``<s> text </s> pair </s>`` (RoBERTa: ``</s></s>`` between them), cut and padded to
-        ``max_length`` if that is given.
+        """Return ``<s> text </s>`` or ``<s> text </s> pair </s>``, cut and padded to ``max_length`` if given.
 
-        While too long, the longer of the two texts (the second on a tie) loses its last piece.
+        RoBERTa has ``</s></s>`` between the texts.
+
+        While the input is too long, the longer of the two texts (the second on a tie) loses its last piece.
         ``special_tokens_in_text`` recognises special tokens where they stand in a text, by BERT's names (``[MASK]``)
         and by the tokenizer's (``<mask>``).
         """
@@ -226,7 +231,7 @@ class ByteBpe:
 
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        """The special tokens, each in a group, with the white space that belongs to it: that before a mask, mostly."""
+        """Return the pattern of the special tokens, each in a group, with the white space that belongs to it."""
         choices = []
         for name in sorted(self._by_name, key=len, reverse=True):
             entry = self._added[self.vocab[self._by_name[name]]]
@@ -235,8 +240,10 @@ class ByteBpe:
         return re.compile("|".join(choices))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return readable text: padding and the tokens around texts left out, ``[MASK]`` and ``[UNK]`` by these names,
-        what is not UTF-8 as U+FFFD."""
+        """Return readable text, without padding and the tokens around texts.
+
+        Masks and unknown pieces are written ``[MASK]`` and ``[UNK]``, bytes that are not UTF-8 as U+FFFD.
+        """
         shown = {self.unk_id: UNK, self.mask_id: MASK}
         silent = {self.pad_id, self.cls_id, self.sep_id}
         data = b""
@@ -250,7 +257,7 @@ class ByteBpe:
 
     @functools.cached_property
     def _puts_space(self) -> bool:
-        """Whether a text that begins without a space is given one."""
+        """Return whether the tokenizer puts a space before a text that begins without one."""
         return len(self._tokenizer.pre_tokenizer.pre_tokenize_str("a")[0][0]) > 1
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -258,12 +265,12 @@ class ByteBpe:
         files.write_text(path, self.tokenizer_json())
 
     def tokenizer_json(self) -> str:
-        """Return its file: a Hugging Face ``tokenizer.json``, with the special tokens and their template."""
+        """Return the ``tokenizer.json``, with the special tokens and their template."""
         return json.dumps(self._content, ensure_ascii=False, indent=1) + "\n"
 
 
 def _engine(content: dict[str, Any], where: str) -> tokenizers.Tokenizer:
-    """Return the library's tokenizer, to which special tokens in a text are plain text. It lays nothing out."""
+    """Return the library's tokenizer. It reads special tokens in a text as plain text and adds none."""
     try:
         engine = tokenizers.Tokenizer.from_str(json.dumps(content | {"post_processor": None}))
     except Exception as error:  # the library raises no other class
@@ -273,7 +280,7 @@ def _engine(content: dict[str, Any], where: str) -> tokenizers.Tokenizer:
 
 
 def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Return a span without the white space at its ends; a piece that is white space has an empty span at its end."""
+    """Return the span without the white space at its ends; of white space alone, the empty span at its end."""
     while start < stop and _is_white(text[start]):
         start += 1
     while start < stop and _is_white(text[stop - 1]):

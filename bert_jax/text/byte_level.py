@@ -1,8 +1,8 @@
 """The files of a byte-level BPE tokenizer, checked and brought to one form.
 
 Published tokenizers come as ``tokenizer.json`` (merges are strings or pairs) or as ``vocab.json`` with ``merges.txt``.
-The one form is a ``tokenizer.json`` whose template names the special tokens by their roles, so that a single file says
-all that a tokenizer depends on. Special tokens are found by role and never by id.
+The one form is a ``tokenizer.json`` whose template names the special tokens by their roles, so that one file defines
+the tokenizer. Special tokens are found by role and never by id.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return ``model`` of a ``tokenizer.json`` with merges as ``"a b"``, if it is BPE of bytes and whole."""
+    """Return ``model`` of a ``tokenizer.json``, merges as ``"a b"``. Raises ``UserError`` unless it is sound."""
     model = content.get("model")
     if not isinstance(model, dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give that file")
@@ -193,7 +193,7 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _kind(model: Mapping[str, Any]) -> str:
-    """Return the kind of a model that an early version wrote without its type."""
+    """Return the kind of a model whose file, as early versions wrote it, does not say it."""
     if "merges" in model:
         return "BPE"
     if "unk_id" in model:
@@ -202,7 +202,7 @@ def _kind(model: Mapping[str, Any]) -> str:
 
 
 def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
-    """Return the steps of a pre-tokenizer or a post-processor: none, itself, or those of a sequence."""
+    """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be a sequence, or None."""
     if not step:
         return []
     return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
@@ -215,7 +215,7 @@ def _roles(
     added: Mapping[str, Any],
     where: str,
 ) -> dict[str, str]:
-    """Return role -> token: as the post-processor says, else the files beside, else the names that are usual."""
+    """Return role -> token, from the post-processor, else the files beside, else the usual names."""
     said: dict[str, str] = {}
     for step in processors:
         if step["type"] in ("RobertaProcessing", "BertProcessing"):
@@ -246,7 +246,7 @@ def _roles(
 
 
 def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
-    """Return the roles that a template says: by the keys of the one form, or first and last around a single text."""
+    """Return role -> token of a template: by its keys in the one form, else what stands around a single text."""
     tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
     if set(ROLES) <= tokens.keys():
         return {role: tokens[role] for role in ROLES}
@@ -278,7 +278,7 @@ def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str]
 
 
 def _joined(vocabulary: Any, merges: Any) -> tuple[dict[str, Any], str, dict[str, str]]:
-    """Return what ``prepared`` takes, of a ``vocab.json`` and a ``merges.txt``: the rules of GPT-2 and RoBERTa."""
+    """Return the arguments of ``prepared`` for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
     vocab = _read_json(vocabulary)
     if not all(isinstance(i, int) for i in vocab.values()):
         raise UserError(f"{vocabulary} is not the vocabulary of a tokenizer, a number for each piece; give that file")
@@ -314,7 +314,7 @@ def _joined(vocabulary: Any, merges: Any) -> tuple[dict[str, Any], str, dict[str
 
 
 def _named_beside(folder: Any) -> dict[str, str]:
-    """Return role -> token, as ``tokenizer_config.json`` and ``special_tokens_map.json`` say it."""
+    """Return role -> token from ``tokenizer_config.json`` and ``special_tokens_map.json`` in ``folder``."""
     options = _options_beside(folder)
     tokens = {role: options.get(f"{role}_token") for role in ROLES}
     # A token is a string, or an object with what is around it.

@@ -1,4 +1,4 @@
-"""One model input made of one text or two: what every tokenizer's ``encode`` returns."""
+"""One model input, made of one text or two: every tokenizer's ``encode`` returns it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 
 
 class Part(NamedTuple):
-    """The pieces of one text, without special tokens around them; one entry a piece."""
+    """The pieces of one text, without special tokens around them. Every field has one entry for each piece."""
 
     ids: Sequence[int]
     offsets: Sequence[tuple[int, int]]
@@ -19,13 +19,13 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """One model input ``[CLS] a [SEP] b [SEP]``; every field has one entry a position."""
+    """One model input ``[CLS] a [SEP] b [SEP]``; every field has one entry for each position."""
 
     pieces: tuple[str, ...]
     input_ids: tuple[int, ...]
     token_type_ids: tuple[int, ...]
     attention_mask: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]  # [start, stop) characters of its own text; (0, 0) for what is in no text
+    offsets: tuple[tuple[int, int], ...]  # [start, stop) characters of its own text; (0, 0) for special tokens
     word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
 
 
@@ -39,10 +39,10 @@ def lay_out(
     pair_separators: int = 1,
     pair_type: int = 1,
 ) -> Encoded:
-    """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, cut and padded to ``max_length`` if that is given.
+    """Return ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, cut and padded to ``max_length`` if that is given.
 
-    While too long, the longer of the two texts (the second on a tie) loses its last piece. ``pair_separators`` stand
-    between the texts of a pair, and ``pair_type`` is the token type of the second: 2 and 0 in RoBERTa.
+    While the input is too long, the longer of the two texts (the second on a tie) loses its last piece. In a pair,
+    ``pair_separators`` stand between the texts and ``pair_type`` is the token type of the second: 2 and 0 in RoBERTa.
     """
     kept = [len(part.ids) for part in parts]
     if max_length is not None:

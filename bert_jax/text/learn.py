@@ -4,8 +4,8 @@ The trainer of ``tokenizers`` breaks ties by the ids of its symbols, and numbers
 map, which differs from process to process. Here every symbol has its id before the trainer sees a word: the sorted
 alphabet, ``c`` and ``##c``, is registered as if it were special tokens.
 
-Counting and learning are apart, so that the parts of a corpus can be counted anywhere: ``count_words`` of each part,
-``merge`` in the order of the parts, ``learn_from_counts``.
+Counting and learning are separate, so that the parts of a corpus can be counted anywhere: call ``count_words`` for each
+part, ``merge`` in the order of the parts, then ``learn_from_counts``.
 """
 
 from __future__ import annotations
@@ -41,13 +41,18 @@ IDEOGRAPH = re.compile(
 def learn_wordpiece(
     texts: Iterable[str], size: int, lowercase: bool = True, min_frequency: int = 2, coverage: float = COVERAGE
 ) -> tuple[str, ...]:
-    """``learn_from_counts`` of the words of ``texts``, which are read once. Memory is bounded by the distinct words."""
+    """Return a vocabulary learned from ``texts``, which are read once; see ``learn_from_counts``.
+
+    At most ``MAX_DISTINCT_WORDS`` words are kept in memory.
+    """
     return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage)
 
 
 def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
-    """How often each word stands in ``texts``, such as one part of a corpus: words as the model will see them, lowered,
-    cleaned, with punctuation and ideographs apart. Words that the tokenizer gives up on for their length are left out.
+    """Return how often each word occurs in ``texts``, such as one part of a corpus.
+
+    Words are counted as the model will see them: lowered, cleaned, with punctuation and ideographs apart. Words that
+    are too long for the tokenizer are left out.
 
     At most ``MAX_DISTINCT_WORDS`` are kept, whatever the text.
     """
@@ -66,8 +71,10 @@ def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
 
 
 def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """The sum of the counts of parts. The same parts in the same order give the same sum; the order matters only where
-    more than ``MAX_DISTINCT_WORDS`` are met."""
+    """Return the sum of the counts of parts.
+
+    The order of the parts matters only if there are more than ``MAX_DISTINCT_WORDS`` words.
+    """
     words: Counter[str] = Counter()
     for part in counts:
         words.update(part)
@@ -78,7 +85,7 @@ def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 def learn_from_counts(
     words: Mapping[str, int], size: int, min_frequency: int = 2, coverage: float = COVERAGE
 ) -> tuple[str, ...]:
-    """At most ``size`` pieces: special tokens, alphabet in code point order, then merged pieces, most frequent first.
+    """Return at most ``size`` pieces: special tokens, the alphabet in code point order, merged pieces by frequency.
 
     Fewer come out where the text has too few pairs seen ``min_frequency`` times.
 
@@ -112,8 +119,10 @@ def learn_from_counts(
 
 
 def _bounded(words: Counter[str]) -> Counter[str]:
-    """``words`` where they are not too many; else the more frequent of them, at most three quarters of the limit, so
-    that this is seldom done."""
+    """Return ``words``, or if they are too many, the more frequent of them.
+
+    Then at most three quarters of the limit are kept, so that this happens seldom.
+    """
     floor = 0
     if len(words) > MAX_DISTINCT_WORDS:
         while len(words) > MAX_DISTINCT_WORDS * 3 // 4:
@@ -123,7 +132,7 @@ def _bounded(words: Counter[str]) -> Counter[str]:
 
 
 def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
-    """``words`` with the counts of the words of ``raw`` added."""
+    """Add the counts of the words of ``raw`` to ``words`` and return it."""
     normalizer, pre_tokenizer = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
     for chunk, count in _chunks(raw):
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(chunk)):
@@ -133,8 +142,8 @@ def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Coun
 
 
 def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage: float) -> list[str]:
-    """The most frequent characters, ties by code point; then as ``##c`` those among them that occur in longer words
-    (punctuation and ideographs stand alone). Both in code point order.
+    """Return the most frequent characters, then as ``##c`` those of them that occur in longer words (punctuation and
+    ideographs stand alone). Both are in code point order, which also breaks ties.
 
     A thousand serve every alphabet, and keep a few emoji or ideographs from eating a small vocabulary; a text whose
     words are ideographs needs several thousand of them to be covered.
@@ -154,7 +163,7 @@ def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage:
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Text in which each word stands as often as it was counted: the trainer takes no weights."""
+    """Yield text in which each word occurs as often as it was counted: the trainer takes no weights."""
     divisor = -(-sum(words.values()) // MAX_TRAINING_WORDS) or 1
     scaled = {word: round(count / divisor) for word, count in words.items()} if divisor > 1 else words
     for chunk, count in _chunks(scaled):
@@ -164,7 +173,7 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
 
 
 def _chunks(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Words of the same count joined by spaces, with that count; a chunk has about ``CHUNK_CHARACTERS``."""
+    """Yield words of the same count, joined by spaces, with that count."""
     groups: dict[int, list[str]] = {}
     for word, count in counts.items():
         groups.setdefault(count, []).append(word)

@@ -1,7 +1,7 @@
 """Learning a sentencepiece model, the same one every time from the same text.
 
-The library samples with a generator that is seeded by chance, so the sample is taken here; and its result depends on
-the number of threads, which is why that is a part of the config.
+The library would sample with a random seed, so the sample is taken here. The result depends on the number of threads,
+so that number is a part of the config.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bert_jax.text.sentencepiece_model import folding_normalizer, quiet
 from bert_jax.text.surrogates import well_formed
 
 NUM_THREADS = 4
-MAX_SENTENCES = 1_000_000  # what memory is for: about 1 GB for a unigram model of English sentences
-MAX_CHARACTERS = 1 << 16  # of what counts as one sentence; a longer text is cut
+MAX_SENTENCES = 1_000_000  # about 1 GB of memory for a unigram model of English sentences
+MAX_CHARACTERS = 1 << 16  # of one sentence; a longer text is cut
 
 
 def learn_sentencepiece(
@@ -35,7 +35,7 @@ def learn_sentencepiece(
     num_threads: int = NUM_THREADS,
     max_sentences: int = MAX_SENTENCES,
 ) -> bytes:
-    """The ``.model`` file of at most ``size`` pieces, BERT's special tokens first, as control pieces 0 to 4.
+    """Return a ``.model`` file of at most ``size`` pieces, BERT's special tokens first, as control pieces 0 to 4.
 
     Args:
       texts: sentences, read once. Of more than ``max_sentences``, those with the lowest hashes are learned from.
@@ -98,7 +98,7 @@ def _cut(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(sentences: Iterable[str], at_most: int) -> list[str]:
-    """The ``at_most`` sentences with the lowest hashes, in their order: the same ones in any process."""
+    """Return the ``at_most`` sentences with the lowest hashes, in their order: the same ones in any process."""
     kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
     for number, sentence in enumerate(sentences):
         digest = hashlib.blake2b(sentence.encode(), digest_size=8).digest()

@@ -1,8 +1,8 @@
 """sentencepiece: text to ids and back with a unigram or a BPE model, published or learned.
 
-A thin wrapper over the library of that name. What it adds: BERT's special tokens, whatever the model calls them; spans
-of the original text, where the library counts the space before a word and leaves characters that became several
-pieces to one of them; word starts. Ids are the library's own.
+A thin wrapper over the library of that name. Ids are the library's own. It adds BERT's special tokens, whatever the
+model calls them, word starts, and spans of the original text: the library counts the space before a word, and gives a
+character that became several pieces to one of them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ SPACE = "\u2581"  # marks the start of a word in a piece
 
 
 class SentencePiece:
-    """The tokenizer of one model. Safe to share between threads; pickles as its model."""
+    """A sentencepiece tokenizer. Threads may share it. It is pickled as its model."""
 
     file_name = "spiece.model"
     pair_separators = 1
 
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
-        """``model``: the bytes of a ``.model`` file, and what messages call it. See ``sentencepiece_model.prepared``
-        for what is changed in it."""
+        """Take the bytes of a ``.model`` file; ``where`` names it in messages.
+
+        ``sentencepiece_model.prepared`` says what is changed in it.
+        """
         self.model, special = prepared(model, lowercase, where)
         self.lowercase = folds_case(self.model)
         pieces = parse(self.model, where).pieces
@@ -49,7 +51,7 @@ class SentencePiece:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> SentencePiece:
-        """The tokenizer of a ``.model`` file. Raises ``UserError`` where there is none, or it is of another kind."""
+        """Return the tokenizer of a ``.model`` file. Raises ``UserError`` for a missing file and for another kind."""
         source = files.as_path(path)
         if not source.exists():
             raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published .model")
@@ -60,23 +62,26 @@ class SentencePiece:
 
     @property
     def size(self) -> int:
-        """V, the number of pieces."""
+        """Return V, the number of pieces."""
         return len(self.vocab)
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Identity of the tokenizer: the hash of its model."""
+        """Return the identity of the tokenizer: the hash of its model."""
         return hashlib.sha256(self.model).hexdigest()
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: the piece goes on with a word. A word starts at the mark of a space, and at a piece that begins
-        with an ideograph or with neither letter nor digit, as in WordPiece."""
+        """Return whether each piece continues a word, bool [V].
+
+        A word starts at the mark of a space, and at a piece that begins with an ideograph or with neither letter nor
+        digit, as in WordPiece.
+        """
         return np.array([i not in self.special_ids and self._goes_on(i) for i in range(self.size)])
 
     @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``."""
+        """Return, for each piece, its text and whether it continues a word, [V]; see ``Tokenizer``."""
         names = {i: token for token, i in self._special.items()}
         return tuple(
             (names[i], None) if i in names else (piece.removeprefix(SPACE), not piece.startswith(SPACE))
@@ -88,16 +93,17 @@ class SentencePiece:
         return self._is_byte[token] or (not piece.startswith(SPACE) and _is_letter(piece[:1]))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text."""
+        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
+        plain text."""
         encode = functools.partial(self._processor.Encode, return_type="numpy", num_threads=1)
         return retried(lambda some: encode(list(some)), texts)
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
     ) -> Encoded:
-        """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if that is given.
+        """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        While too long, the longer of the two texts (the second on a tie) loses its last piece.
+        While the input is too long, the longer of the two texts (the second on a tie) loses its last piece.
         ``special_tokens_in_text`` recognises special tokens where they stand in a text, by BERT's names (``[MASK]``)
         and by the model's (``<mask>``).
         """
@@ -114,8 +120,10 @@ class SentencePiece:
         return Part(found["ids"], list(_spans(text, found["pieces"], found["offsets"])), starts)
 
     def _around_special_tokens(self, text: str) -> Part:
-        """A space before a special token is part of it, as it is of a word; the text that follows it without a space
-        goes on with its word."""
+        """Return the pieces of ``text`` with its special tokens.
+
+        A space before a special token belongs to it. Text that follows one without a space continues its word.
+        """
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         starts: list[bool] = []
@@ -145,14 +153,16 @@ class SentencePiece:
 
     @functools.cached_property
     def _inside_a_word(self) -> Any:
-        """The model without the space that it puts before a text."""
+        """Return the model, changed so that it does not put a space before a text."""
         model = parse(self.model, "the model")
         model.normalizer_spec.add_dummy_prefix = False
         return quiet().SentencePieceProcessor(model_proto=model.SerializeToString())
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Readable text: pieces joined to words, ``[PAD]``, ``[CLS]`` and ``[SEP]`` left out, ``[MASK]`` and ``[UNK]``
-        by these names."""
+        """Return readable text: pieces joined to words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``.
+
+        Masks and unknown pieces are written ``[MASK]`` and ``[UNK]``.
+        """
         shown = {self.unk_id: UNK, self.mask_id: MASK}
         silent = {self._special[token] for token in (PAD, CLS, SEP)}
         words: list[str] = []
@@ -171,16 +181,18 @@ class SentencePiece:
         files.write_bytes(path, self.model)
 
     def tokenizer_json(self) -> str:
-        """A Hugging Face ``tokenizer.json`` with the same pieces and rules, special tokens and their template; see
-        ``sentencepiece_json``."""
+        """Return a Hugging Face ``tokenizer.json`` with the same pieces and rules, special tokens and their template;
+        see ``sentencepiece_json``."""
         from bert_jax.text.sentencepiece_json import tokenizer_json
 
         return tokenizer_json(self.model, self._special)
 
 
 def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """[start, stop) of each piece without the space before its word. A character that became several pieces belongs to
-    each of them."""
+    """Yield [start, stop) of each piece, without the space before its word.
+
+    A character that became several pieces belongs to each of them.
+    """
     for piece, (start, stop) in zip(pieces, offsets, strict=True):
         while piece.startswith(SPACE) and start < stop and text[start].isspace():
             start += 1
@@ -191,5 +203,5 @@ def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]])
 
 
 def _is_letter(character: str) -> bool:
-    """Whether a piece that begins so goes on with the word before it."""
+    """Return whether a piece that begins with ``character`` continues the word before it."""
     return character.isalnum() and not (unicodedata.name(character, "").startswith("CJK "))

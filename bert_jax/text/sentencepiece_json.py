@@ -1,8 +1,8 @@
 """A sentencepiece model as a Hugging Face ``tokenizer.json``: the same pieces, scores and rules for ``tokenizers``.
 
-The ids are the same on real text but for this: ``tokenizers`` cuts words one by one where sentencepiece cuts a whole
-text, so where two ways to cut a word have scores that are equal but for rounding (runs of dashes, one in thousands of
-sentences) the two may choose differently; and it replaces a character together with the marks on it or not at all.
+The ids are the same on real text, with two exceptions. ``tokenizers`` cuts words one by one and sentencepiece a whole
+text, so if two ways to cut a word have scores that differ by rounding alone (runs of dashes, one in thousands of
+sentences), they may choose differently. And ``tokenizers`` replaces a character together with its marks or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPACE = "\u2581"
 
 
 def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
-    """``data`` is a prepared ``.model``, ``special`` gives the ids of BERT's special tokens in it."""
+    """Return the ``tokenizer.json`` of a prepared ``.model``; ``special`` maps BERT's special tokens to their ids."""
     model = parse(data, "the model")
     tokenizer = tokenizers.Tokenizer(_model(model, special[UNK]))
     tokenizer.normalizer = _normalizer(model.normalizer_spec)
@@ -61,7 +61,7 @@ def _model(model: Any, unk_id: int) -> Any:
 
 
 def _merges(model: Any) -> list[tuple[str, str]]:
-    """Every way to join two pieces to a third, the best score first: what sentencepiece tries, as a list."""
+    """Return every way to join two pieces to a third, the best score first, as sentencepiece tries them."""
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
     found = [
         (-score, piece, i) for piece, score in scores.items() for i in range(1, len(piece))

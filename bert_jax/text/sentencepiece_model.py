@@ -1,8 +1,8 @@
 """The ``.model`` file of sentencepiece: its special pieces found or appended, its case folded.
 
 Everything that the ids depend on is kept inside the file, so it gives the same ids in every program that reads it. The
-message classes that sentencepiece ships fit one range of protobuf versions only; the few fields that are needed here
-are declared below, and protobuf carries the others along unread.
+message classes that sentencepiece ships fit one range of protobuf versions only. The few fields that are needed are
+declared below, and protobuf keeps the others unread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FIELDS: dict[str, dict[str, tuple[int, Any, str]]] = {  # message -> field -> n
 
 @functools.cache
 def _message() -> Any:
-    """The class of a whole ``.model``."""
+    """Return the message class of a whole ``.model``."""
     package = "bert_jax.sentencepiece"
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     for name, fields in _FIELDS.items():
@@ -75,7 +75,7 @@ def _message() -> Any:
 
 
 def parse(data: bytes, where: str) -> Any:
-    """The message of a ``.model``. Raises ``UserError`` for what is none, or of a kind that is not read here."""
+    """Return the message of a ``.model``. Raises ``UserError`` for any other file and for kinds that are not read."""
     model = _message()()
     try:
         model.ParseFromString(data)
@@ -95,10 +95,10 @@ def parse(data: bytes, where: str) -> Any:
 
 
 def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
-    """The model as it is used here, and the ids of BERT's special tokens in it.
+    """Return the model as it is used here, and the ids of BERT's special tokens in it.
 
-    A special token that the model lacks, under every name of ``NAMES``, is appended as a piece, as users of T5's or
-    plain models do by hand: V grows by one. All five become control pieces, which no text is ever cut into.
+    A special token that the model has under no name of ``NAMES`` is appended as a piece, so V grows by one. All five
+    become control pieces, which no text is ever cut into.
 
     Args:
       lowercase: True folds case (lower, accents off) where the model's own normaliser does not.
@@ -118,29 +118,31 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
     if lowercase and not folds_case(data):
         model.normalizer_spec.precompiled_charsmap = _folded(model.normalizer_spec)
         changed = True
-    data = model.SerializeToString(deterministic=True) if changed else data  # else the very bytes, and their hash
+    data = (
+        model.SerializeToString(deterministic=True) if changed else data
+    )  # otherwise the same bytes, with the same hash
     return data, {token: special[token] for token in SPECIAL_TOKENS}
 
 
 def folds_case(data: bytes) -> bool:
-    """Whether the model's normaliser lowers capitals by itself."""
+    """Return whether the model's normaliser lowers capitals by itself."""
     return "B" not in quiet().SentencePieceNormalizer(model_proto=data).Normalize("B")
 
 
 def quiet() -> Any:
-    """The library, told to log errors only."""
+    """Return the library, which then logs errors only."""
     sentencepiece.set_min_log_level(2)
     return sentencepiece
 
 
 @functools.cache  # a second of work
 def folding_normalizer() -> Any:
-    """sentencepiece's usual normaliser (NFKC, white space made one space) that lowers and strips accents too."""
+    """Return sentencepiece's usual normaliser (NFKC, one space for white space), made to lower and strip accents."""
     return _folding(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc"))
 
 
 def _folded(normalizer_spec: Any) -> bytes:
-    """The table of replacements of a model's normaliser, with folding after them."""
+    """Return the table of replacements of a model's normaliser, with folding after them."""
     own = None
     if normalizer_spec.precompiled_charsmap:
         own = quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString())
@@ -150,7 +152,7 @@ def _folded(normalizer_spec: Any) -> bytes:
 
 
 def _folding(normalizer: Any | None) -> Any:
-    """What folds after ``normalizer``: its replacements folded, and those of the characters that it leaves alone."""
+    """Return a normaliser that does what ``normalizer`` does and then folds."""
     own = dict(normalizer.Decompile()) if normalizer else {}
     replacements = [*((source, _fold(target)) for source, target in own.items()), *_folded_rest(own)]
     return quiet().SentencePieceNormalizer(norm_map=replacements)
@@ -165,6 +167,6 @@ def _folded_rest(own: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _fold(text: str) -> str:
-    """Lowered, accents off, composed again: what BERT does, but that Hangul stays whole."""
+    """Return ``text`` lowered, without accents and composed again: as in BERT, except that Hangul stays whole."""
     decomposed = unicodedata.normalize("NFD", text.lower())
     return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))

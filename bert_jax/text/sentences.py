@@ -12,7 +12,7 @@ LONGEST = 1 << 16  # characters of a sentence that was given as one
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Sentences of ``text`` in order, runs of white space made one space, empty ones dropped.
+    """Return the sentences of ``text`` in order, without empty ones, each run of white space made one space.
 
     A line break is white space like any other: hard-wrapped prose is joined before it is split. Callers that know
     paragraphs pass them one by one. ``language`` is an ISO 639-1 code; an unknown one gets the general rules. Text
@@ -31,7 +31,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 
 def one_space(text: str) -> str:
-    """``text`` with runs of white space made one space, and none at its ends."""
+    """Return ``text`` with each run of white space made one space, and none at its ends."""
     joined = text.replace("\r\n", " ").replace("\n", " ").strip()
     if "  " in joined or not joined.isprintable():  # no other white space is printable; quicker than to split
         return " ".join(text.split())
@@ -39,7 +39,7 @@ def one_space(text: str) -> str:
 
 
 def windows(text: str, size: int = LONGEST) -> Iterator[str]:
-    """``text`` cut every ``size`` characters or a little before, after white space if there is some."""
+    """Yield ``text`` in parts of ``size`` characters or a little less, cut after white space if there is some."""
     start = 0
     while len(text) - start > size:
         head = text[start : start + size]

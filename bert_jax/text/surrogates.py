@@ -11,13 +11,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def well_formed(text: str) -> str:
-    """``text`` with U+FFFD, the mark of what could not be read, for each lone surrogate; of the same length."""
+    """Return ``text`` with U+FFFD, the mark of unreadable text, for each lone surrogate. The length stays."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def retried(encode: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
-    """``encode(texts)``, and once more with well-formed texts where it does not take them: looking at every text first
-    would cost the many for the few."""
+    """Return ``encode(texts)``; if it raises ``TypeError``, try once more with well-formed texts.
+
+    Looking at every text first would slow down all for the few that need it.
+    """
     try:
         return encode(texts)
     except TypeError:

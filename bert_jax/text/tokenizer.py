@@ -1,4 +1,4 @@
-"""What a tokenizer is here, and how one is found and read, whichever its kind.
+"""The interface of every tokenizer, and how one of any kind is found and read.
 
 A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, and the name says the kind: ``vocab.txt``
 is WordPiece, ``spiece.model`` is sentencepiece, unigram or BPE, ``tokenizer.json`` is byte-level BPE. In a folder that
@@ -26,7 +26,7 @@ FILE_OF_KIND = {"wordpiece": WordPiece.file_name, "byte_bpe": ByteBpe.file_name}
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Safe to share between threads; pickles as its vocabulary."""
+    """Turns text into ids and back. Threads may share it. It is pickled as its vocabulary."""
 
     file_name: str  # what its file is called in a folder
     vocab: tuple[str, ...]  # [V] pieces by id
@@ -41,40 +41,44 @@ class Tokenizer(Protocol):
 
     @property
     def size(self) -> int:
-        """V, the number of pieces."""
+        """Return V, the number of pieces."""
         ...
 
     @property
     def sha256(self) -> str:
-        """Identity of the tokenizer: what its ids depend on, hashed."""
+        """Return the identity of the tokenizer: the hash of everything that its ids depend on."""
         ...
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: the piece goes on with a word. A word starts where this is False, and after a special token."""
+        """Return whether each piece continues a word, bool [V]. A word starts at any other piece and after a special
+        token."""
         ...
 
     @property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """[V] the text that a piece stands for, and whether it goes on with a word; of special tokens BERT's name, and
-        None. No two pieces share one, and pieces that mean the same have equal ones in tokenizers of every kind."""
+        """Return, for each piece, its text and whether it continues a word, [V]: for special tokens BERT's name, None.
+
+        No two pieces have the same entry. Pieces that mean the same have equal entries in tokenizers of every kind.
+        """
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text."""
+        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
+        plain text."""
         ...
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
     ) -> Encoded:
-        """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if that is given.
+        """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
         ``special_tokens_in_text`` recognises ``[MASK]`` and the others where they stand in a text.
         """
         ...
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Readable text: pieces joined to words; padding and the tokens around texts left out."""
+        """Return readable text: pieces joined to words, without padding and the tokens around texts."""
         ...
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -82,20 +86,20 @@ class Tokenizer(Protocol):
         ...
 
     def tokenizer_json(self) -> str:
-        """A Hugging Face ``tokenizer.json`` that gives the same ids."""
+        """Return a Hugging Face ``tokenizer.json`` that gives the same ids."""
         ...
 
 
 def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
-    """The tokenizer of a file, or of the one file of ``FILE_NAMES`` in a folder.
+    """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
     Args:
-      lowercase: lower capitals (and strip accents)? None: as a sentencepiece model does by itself; a ``vocab.txt``
-        does not say, and is taken as lower-case. A model that lowers by itself does so whatever is asked, and a
-        ``tokenizer.json`` does as it says.
+      lowercase: whether to lower capitals and strip accents. None leaves that to a sentencepiece model; a ``vocab.txt``
+        does not say it and is then taken as lower-case. It has no effect on a ``.model`` that lowers by itself, or on a
+        ``tokenizer.json``, which says it itself.
 
     Raises:
-      UserError: no such file, or one that makes no tokenizer.
+      UserError: there is no such file, or it is no tokenizer.
     """
     if files.as_path(path).is_dir():
         path = find(path)
@@ -108,7 +112,7 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
-    """The tokenizer's file in ``folder``. Raises ``UserError`` where there is none."""
+    """Return the tokenizer's file in ``folder``. Raises ``UserError`` where there is none."""
     found = existing(folder)
     if found is None:
         raise UserError(f"{folder} has neither {' nor '.join(FILE_NAMES)}; put the tokenizer's file there")
@@ -116,19 +120,19 @@ def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
 
 
 def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
-    """The tokenizer's file in ``folder``, or None."""
+    """Return the tokenizer's file in ``folder``, or None."""
     candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, MERGES)]
     return next((path for path in candidates if path.exists()), None)
 
 
 def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
-    """What a folder calls the file of a tokenizer: a copy of ``path``, or a learned one of ``kind``, where that is
-    empty."""
+    """Return the name in a folder of a tokenizer's file: of a copy of ``path``, or if that is empty, of one that is
+    learned, of ``kind``."""
     return _file_of(path) if path else FILE_OF_KIND.get(kind, SentencePiece.file_name)
 
 
 def _file_of(path: str | os.PathLike[str]) -> str:
-    """Return what a folder calls the file of the kind that the name of ``path`` says; any other name is a vocab.txt."""
+    """Return the file name of the kind that ``path`` is read as, by its name. Any other name is a vocab.txt."""
     name = os.fspath(path)
     if name.endswith(".json") or os.path.basename(name) == MERGES:
         return ByteBpe.file_name

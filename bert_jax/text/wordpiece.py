@@ -26,12 +26,14 @@ from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
 
-MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] as a whole, in the release of 2018-10 and in every later library
+MAX_WORD_CHARACTERS = (
+    100  # of a word; a longer one becomes [UNK], as in the release of 2018-10 and in every later library
+)
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII; a split keeps it
 
 
 def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Pieces of a ``vocab.txt``, one a line, the line number being the id.
+    """Return the pieces of a ``vocab.txt``, one on each line; the line number is the id.
 
     Raises:
       UserError: no such file, not UTF-8 (with the byte offset), empty, a piece twice, or a special token missing.
@@ -51,7 +53,7 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def check_vocab(pieces: Sequence[str], where: str) -> tuple[str, ...]:
-    """``pieces`` as a tuple if they make a vocabulary, else ``UserError``; ``where`` names them in the message."""
+    """Return ``pieces`` as a tuple. Raises ``UserError``, with ``where`` in it, if they make no vocabulary."""
     if not any(pieces):
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     missing = [token for token in SPECIAL_TOKENS if token not in pieces]
@@ -69,7 +71,7 @@ def check_vocab(pieces: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 class WordPiece:
-    """The tokenizer of one vocabulary. Safe to share between threads; pickles as its vocabulary."""
+    """A WordPiece tokenizer. Threads may share it. It is pickled as its vocabulary."""
 
     file_name = "vocab.txt"
     pair_separators = 1
@@ -96,7 +98,7 @@ class WordPiece:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool = True) -> WordPiece:
-        """The tokenizer of a ``vocab.txt``, published or learned."""
+        """Return the tokenizer of a ``vocab.txt``, published or learned."""
         return cls(read_vocab(path), lowercase)
 
     def __reduce__(self) -> tuple[type[WordPiece], tuple[tuple[str, ...], bool]]:
@@ -104,22 +106,22 @@ class WordPiece:
 
     @property
     def size(self) -> int:
-        """V, the number of pieces."""
+        """Return V, the number of pieces."""
         return len(self.vocab)
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Identity of the tokenizer: what it depends on, hashed."""
+        """Return the identity of the tokenizer: the hash of all that its ids depend on."""
         return hashlib.sha256("\n".join([f"lowercase={self.lowercase}", *self.vocab]).encode()).hexdigest()
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: the piece goes on with a word. A word starts where this is False."""
+        """Return whether each piece continues a word, bool [V]."""
         return np.array([piece.startswith("##") and len(piece) > 2 for piece in self.vocab])
 
     @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """[V] the text that a piece stands for, and whether it goes on with a word; see ``Tokenizer``."""
+        """Return, for each piece, its text and whether it continues a word, [V]; see ``Tokenizer``."""
         continuations = self.is_continuation.tolist()
         return tuple(
             (piece, None) if i in self.special_ids else (piece[2:] if goes_on else piece, goes_on)
@@ -127,10 +129,11 @@ class WordPiece:
         )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, int32 (read-only), without special tokens; special tokens in a text are plain text.
+        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
+        plain text.
 
-        A space always ends a word, so a text is the concatenation of its space-separated words; the library is asked
-        only for words not met before.
+        A space always ends a word, so a text is the concatenation of its space-separated words. The library encodes
+        only new words.
         """
         return retried(self._words.encode, texts)
 
@@ -146,9 +149,9 @@ class WordPiece:
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
     ) -> Encoded:
-        """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if that is given.
+        """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        While too long, the longer of the two texts (the second on a tie) loses its last token.
+        While the input is too long, the longer of the two texts (the second on a tie) loses its last token.
         ``special_tokens_in_text`` recognises ``[MASK]`` and the others where they stand in a text.
         """
         tokenizer = self._with_special_tokens if special_tokens_in_text else self._tokenizer
@@ -162,7 +165,7 @@ class WordPiece:
         return unknown_word or not (self.is_continuation[token] or token in self.special_ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Readable text: continuations joined to their words, ``[PAD]``, ``[CLS]`` and ``[SEP]`` left out."""
+        """Return readable text: continuations joined to their words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``."""
         silent = {self.pad_id, self.cls_id, self.sep_id}
         return self._tokenizer.decoder.decode([self.vocab[i] for i in ids if i not in silent])
 
@@ -171,7 +174,7 @@ class WordPiece:
         files.write_text(path, "".join(f"{piece}\n" for piece in self.vocab))
 
     def tokenizer_json(self) -> str:
-        """A Hugging Face ``tokenizer.json`` that gives the same ids, with the special tokens and their template."""
+        """Return a Hugging Face ``tokenizer.json`` that gives the same ids, with special tokens and their template."""
         return self._with_special_tokens.to_str(pretty=True)
 
     @functools.cached_property
@@ -187,7 +190,10 @@ class WordPiece:
 
 
 def bert_normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """Drop control characters, put spaces round CJK ideographs; lower and strip accents together, or neither."""
+    """Return BERT's normaliser: it drops control characters and puts spaces around CJK ideographs.
+
+    If ``lowercase``, it also lowers and strips accents.
+    """
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
     )
