@@ -39,7 +39,8 @@ from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
 from bert_jax.runs.probe import ProbeConfig, prepare
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
+from bert_jax.storage.checksums import CHECKSUMS, first_damage
 from bert_jax.storage.replacing import replaced_directory
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
@@ -349,12 +350,28 @@ def report_at_the_end(workdir: str, observer: Observer) -> str:
 
 
 def export_newest(workdir: str, observer: Observer) -> epath.Path:
-    """``workdir/hugging_face``, written anew unless it holds the last step already; an old one stays until then."""
+    """``workdir/hugging_face``, written anew unless it holds the last step as it was exported; an old one stays until
+    then."""
     model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
-    newest = json.dumps({"step": max(saved_steps(workdir))})
-    if not (model / "config.json").exists() or not record.exists() or record.read_text() != newest:
+    newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
+    exported = reading.holds(record, newest)
+    damage = export_damage(model) if exported else None
+    if damage:
+        observer.note(f"{model} is not as it was exported: {damage}; it is written anew")
+    if damage or not exported:
         with observer.shown("exporting"):
             report = export_workdir(workdir, model, into=replaced_directory)
         observer.note(report.line)
-        files.write_text(record, newest)
+        files.write_bytes(record, newest)
     return model
+
+
+def export_damage(model: epath.Path) -> str | None:
+    """What is wrong with an exported folder by its list of sha256; None if nothing is."""
+    try:
+        weights = [path.name for path in model.iterdir() if path.name.endswith(".safetensors")]
+        return first_damage(model, wanted=["config.json", *(weights or ["model.safetensors"])])
+    except FileNotFoundError:
+        return f"{CHECKSUMS} is missing" if model.exists() else "it is missing"
+    except NotADirectoryError:
+        return "it is not a folder"

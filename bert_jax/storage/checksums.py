@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from etils import epath
 
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 CHECKSUMS = "SHA256SUMS"
+LINE = re.compile(r"[0-9a-f]{64}  .+")
 
 
 def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str, str]:
@@ -38,7 +40,15 @@ def damages(
       FileNotFoundError: the folder has no list.
       OSError: a store does not answer, or too many files are open.
     """
-    listed = files.listed((folder / sums).read_bytes().decode("utf-8", errors="replace"))
+    try:
+        text = reading.read_bytes(folder / sums).decode("utf-8", errors="replace")
+    except (reading.NotPlainError, IsADirectoryError) as error:
+        yield sums, f"{sums} {_no_file(error)}"
+        return
+    if unlike := [line for line in text.split("\n") if line and not LINE.fullmatch(line)]:
+        yield sums, f"{sums} is damaged: {unlike[0][:80]!r} is not a sha256, two spaces and a name"
+        return
+    listed = files.listed(text)
     yield from ((name, f"{sums} does not list {name}") for name in sorted(set(wanted) - set(listed)))
     for name in sorted(listed)[share[0] :: share[1]]:
         if finding := _finding(folder, name, listed[name], sums):
@@ -52,11 +62,17 @@ def first_damage(folder: Path | epath.Path, wanted: Collection[str] = ()) -> str
 
 def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> str | None:
     path = os.path.join(folder, name)
-    if not (files.as_path(path).is_file() if files.is_remote(folder) else os.path.isfile(path)):
-        return f"{name!r}, which {sums} lists, is missing"
     try:
+        if not (files.as_path(path).is_file() if files.is_remote(folder) else os.path.exists(path)):
+            return f"{name!r}, which {sums} lists, is missing"
         return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
+    except (reading.NotPlainError, IsADirectoryError) as error:
+        return f"{name} {_no_file(error)}"
     except OSError as error:
         if is_passing(error) or error.errno in write_errors.FEW:
             raise
         return f"{name} cannot be read ({error.strerror or error})"
+
+
+def _no_file(error: OSError) -> str:
+    return "is a folder" if isinstance(error, IsADirectoryError) else str(error.strerror)

@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.storage import reading
 from bert_jax.storage.remote import RemotePath
 from bert_jax.storage.write_errors import DISK_TROUBLE, explained
 
@@ -211,16 +212,22 @@ def remove(folder: epath.Path) -> None:
 
 
 def below(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the names of all files in ``folder`` and its folders, relative to it, sorted."""
+    """Return the names of all files in ``folder`` and its folders, relative to it, sorted. A link to a folder counts as
+    a file: it may lead back."""
     waiting, names = [(as_path(folder), "")], []
     while waiting:
         path, start = waiting.pop()
         for entry in path.iterdir():
-            if entry.is_dir():
+            if entry.is_dir() and not is_link(entry):
                 waiting.append((entry, f"{start}{entry.name}/"))
             else:
                 names.append(start + entry.name)
     return sorted(names)
+
+
+def is_link(path: epath.Path) -> bool:
+    """Return whether ``path`` is a symbolic link; an object store has none."""
+    return not isinstance(path, RemotePath) and os.path.islink(path)
 
 
 def size(path: epath.Path) -> int:
@@ -251,7 +258,7 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
     source = as_path(path)
     if not committed(source):
         raise UserError(f"{source} has no {MARKER} marker: it is not there or not whole; write it again")
-    marker = (source / MARKER).read_bytes().decode("utf-8", errors="replace")
+    marker = reading.read_bytes(source / MARKER).decode("utf-8", errors="replace")
     target = cache_directory() / "staged" / hashlib.sha256(f"{source}\n{marker}".encode()).hexdigest()[:16]
     if target.is_dir():
         return target
@@ -309,7 +316,7 @@ def scratch(name: str) -> Iterator[Path]:
 def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = None) -> str:
     """Return the hex digest of a file's bytes, or of ``length`` of them from ``start``."""
     digest, left = hashlib.sha256(), length
-    with as_path(path).open("rb") as file:
+    with reading.opened(as_path(path)) as file:
         file.seek(start)
         while chunk := file.read(_CHUNK if left is None else min(left, _CHUNK)):
             digest.update(chunk)

@@ -106,3 +106,32 @@ def test_cut_anywhere_it_is_not_finished_and_the_next_start_finishes(
     assert exported == {"config.json"} if name.startswith("hugging_face") else "model.safetensors" in exported
     finish_run(workdir)
     check_finished(workdir)
+
+
+def test_a_damaged_export_is_written_anew(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finish_run(workdir)
+    model = workdir / "hugging_face"
+    whole = (model / "model.safetensors").read_bytes()
+    flipped = bytes([*whole[:-5], whole[-5] ^ 1, *whole[-4:]])
+
+    def damage(name: str, content: bytes | None) -> None:
+        (model / name).unlink() if content is None else (model / name).write_bytes(content)
+
+    capsys.readouterr()
+    for name, content, told in (
+        ("model.safetensors", flipped, "model.safetensors is damaged"),
+        ("model.safetensors", None, "'model.safetensors', which SHA256SUMS lists, is missing"),
+        ("SHA256SUMS", b"", "SHA256SUMS does not list config.json"),
+        ("SHA256SUMS", None, "SHA256SUMS is missing"),
+    ):
+        damage(name, content)
+        finish_run(workdir)
+        assert told in capsys.readouterr().err
+        assert (model / "model.safetensors").read_bytes() == whole
+        check_finished(workdir)
+    (workdir / "exported.json").write_bytes(b'{"step": \xb2}')
+    finish_run(workdir)
+    check_finished(workdir)
+    capsys.readouterr()
+    finish_run(workdir)
+    assert "exported to" not in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """A list of sha256 finds what has changed beside it."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -35,6 +36,19 @@ def test_what_changed_is_named(folder: Path) -> None:
 def test_a_spoilt_list_is_a_damage(folder: Path, spoilt: bytes) -> None:
     (folder / CHECKSUMS).write_bytes(spoilt)
     assert first_damage(folder) is not None
+
+
+def test_a_list_that_was_cut_and_what_is_no_file(folder: Path) -> None:
+    (folder / "a").unlink()
+    os.mkfifo(folder / "a")  # to read it would wait for ever
+    assert first_damage(folder) == "a is a pipe, a socket or a device"
+    (folder / CHECKSUMS).write_text("")
+    assert first_damage(folder, wanted=["a"]) == "SHA256SUMS does not list a"
+    (folder / CHECKSUMS).write_text("\n6a3c\n")
+    assert first_damage(folder) == "SHA256SUMS is damaged: '6a3c' is not a sha256, two spaces and a name"
+    (folder / CHECKSUMS).unlink()
+    (folder / CHECKSUMS).symlink_to("/dev/zero")
+    assert first_damage(folder) == "SHA256SUMS is a pipe, a socket or a device"
 
 
 def test_a_folder_without_a_list_is_told(tmp_path: Path) -> None:
