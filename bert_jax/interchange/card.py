@@ -20,14 +20,14 @@ TRIED = {
     "onnxruntime": "1.31.1",
 }
 _PURPOSES = {
-    "BertModel": "Gives vectors of texts and of their tokens.",
-    "BertForPreTraining": "A masked-LM and a next-sentence head stand on it.",
-    "BertForMaskedLM": "A masked-LM head stands on it.",
-    "BertForNextSentencePrediction": "Tells whether one text follows another.",
-    "BertForSequenceClassification": "Gives a text, or a pair of texts, {outputs}.",
-    "BertForTokenClassification": "Gives every token {outputs}; the first piece of a word counts.",
-    "BertForQuestionAnswering": "Finds the answer to a question in a passage.",
-    "BertForMultipleChoice": "Scores the choices that may follow a text.",
+    "Model": "Gives vectors of texts and of their tokens.",
+    "ForPreTraining": "A masked-LM and a next-sentence head stand on it.",
+    "ForMaskedLM": "A masked-LM head stands on it.",
+    "ForNextSentencePrediction": "Tells whether one text follows another.",
+    "ForSequenceClassification": "Gives a text, or a pair of texts, {outputs}.",
+    "ForTokenClassification": "Gives every token {outputs}; the first piece of a word counts.",
+    "ForQuestionAnswering": "Finds the answer to a question in a passage.",
+    "ForMultipleChoice": "Scores the choices that may follow a text.",
 }
 CARD = "README.md"
 _HEADLESS = "fine-tuning, feature extraction and study"
@@ -67,7 +67,8 @@ def model_card(
 
 # {run.get("name", "BERT")}
 
-A BERT encoder ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as `{head.architecture}`.
+A {head.family.title} encoder ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
+`{head.architecture}`.
 {_purpose(head)} {_loading(head, pooling)}
 
 Intended use: {_HEADLESS if _is_pretrained(head) else _TRAINED}. It has the biases and the gaps of the text it was
@@ -109,14 +110,14 @@ def _front(head: Head, pooling: Pooling | None, parent: Parent | None) -> str:
     if parent and parent.licence:
         told = "of the model it was made from: say whether it is that of yours too"
     lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
-    if pipeline := "sentence-similarity" if pooling else PIPELINES.get(head.architecture):
+    if pipeline := "sentence-similarity" if pooling else PIPELINES.get(head.ending):
         lines.append(f"pipeline_tag: {pipeline}")
     return "\n".join(
         [
             *lines,
             f"license: {licence}  # {told}",
             "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
-            f"tags: [bert, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
+            f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
         ]
     )
 
@@ -130,14 +131,16 @@ def _purpose(head: Head) -> str:
     more = f" and {len(head.labels) - 50} more" if len(head.labels) > 50 else ""
     one = "labels, any number of them," if head.problem_type == "multi_label_classification" else "one label"
     outputs = f"{one} of {len(head.labels)}: {labels}{more}" if labels else "a number"
-    return _PURPOSES[head.architecture].format(outputs=outputs)
+    return _PURPOSES[head.ending].format(outputs=outputs)
 
 
 def _loading(head: Head, pooling: Pooling | None) -> str:
     if pooling:
         return f"sentence-transformers reads it, with {pooling} pooling."
-    others = {"BertForPreTraining": "`BertForPreTraining`, `BertForMaskedLM` or `BertModel`"}
-    return f"It loads as {others.get(head.architecture, f'`{head.architecture}`')}."
+    name = head.family.name
+    if head.ending == "ForPreTraining":
+        return f"It loads as `{name}ForPreTraining`, `{name}ForMaskedLM` or `{name}Model`."
+    return f"It loads as `{head.architecture}`."
 
 
 def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: Parent | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interchange.architectures import Head, of_config
+from bert_jax.interchange.architectures import Head, config_fields, of_config, pretraining_class
 from bert_jax.interchange.card import CARD, weights_section
+from bert_jax.interchange.family import family_described, family_of
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.interchange.model_configs import hf_config, model_config
 from bert_jax.interchange.pooling import Pooling, write_pooling
-from bert_jax.interchange.probe import HuggingFaceNames, check_outputs
+from bert_jax.interchange.probe import check_outputs
 from bert_jax.interchange.tensors import MAX_SHARD_BYTES, WEIGHTS, present_names, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
@@ -64,26 +65,29 @@ def export_model(
 ) -> Report:
     """Write config.json, the tensors, the tokenizer's files, their sha256 and the model card, all or nothing.
 
-    Before the folder appears it is read again: its tensors must be those in memory, bit by bit, and a BERT in numpy
+    Before the folder appears it is read again: its tensors must be those in memory, bit by bit, and a numpy model
     must make of them, by their names, the outputs that our modules make.
 
     Args:
       params: unrolled tree of the model; parts that the class of ``head`` does not have are left out.
-      head: None: ``BertForPreTraining``.
+      head: None: the class of a pretrained model that has the parts of ``params``.
       pooling: of an encoder ("BertModel") for sentence-transformers.
       into: how ``output`` is written: where it must be new, or in place of an older one (``replaced_directory``).
 
     Raises:
       UserError: ``output`` is there already, the disk is full, a part is missing, or the numerical probe fails.
     """
-    head = head or Head()
-    if pooling and head.architecture != "BertModel":
-        raise UserError(f"pooling files go with an encoder alone, this is a {head.architecture}; add --as=BertModel")
+    head = head or Head(pretraining_class(family_of(config.encoder), params))
+    if pooling and head.ending != "Model":
+        raise UserError(
+            f"pooling files go with an encoder alone, this is a {head.architecture}; add --as={head.family.name}Model"
+        )
     config = dataclasses.replace(config, layers="unrolled")
-    tensors, report = written_tensors(params, config, head)
+    tensors, report = written_tensors(params, config, head, tokenizer.pad_id)
     with into(output) as folder:
         write_tensors(folder, tensors, output, max_shard_bytes)
-        write_json(folder / "config.json", hf_config(config, tokenizer, head))
+        described = config_fields(head) | head.family.to_config(config, tokenizer.pad_id)
+        write_json(folder / "config.json", described)
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             write_pooling(folder, config, pooling)
@@ -112,11 +116,11 @@ def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -
 
 
 def import_model(directory: str | os.PathLike[str]) -> Imported:
-    """Read a BERT with any of its heads.
+    """Read a model of any of the families with any of its heads.
 
     Raises:
-      UserError: no BERT, weights only as a pickle, a damaged file, one that is not as ``SHA256SUMS`` beside it says
-        (where that is there), tensors that do not fit the config.
+      UserError: no such model, weights only as a pickle, a damaged file, one that is not as ``SHA256SUMS`` beside it
+        says (where that is there), tensors that do not fit the config.
     """
     with files.downloaded(directory) as folder:
         return _import_local(folder, str(directory), "nothing was imported")
@@ -128,13 +132,14 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
             f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
     described = read_json(folder / "config.json")
-    config = model_config(described, where)
+    family = family_described(described, where)
+    config = family.from_config(described, where)
     tokenizer = read_tokenizer(folder, config, where)
     raw = read_tensors(folder, where)
-    tensors = present_names(raw, where)
-    head = of_config(described, tensors, where)
-    read = read_params(tensors, config, head, where)
-    probe = check_outputs(HuggingFaceNames(raw), read.params, config, head, advice)
+    tensors = present_names(family, raw, where)
+    head = of_config(family, described, tensors, where)
+    read = read_params(tensors, config, head, where, tokenizer.pad_id)
+    probe = check_outputs(functools.partial(family.outputs, raw), read.params, config, head, advice)
     title = f"read {where}: {head.architecture}, {_count(tensors)} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), probe)
     report = Report(title, read.moved, read.missing, read.unused, notes)

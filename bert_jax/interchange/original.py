@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import Head, of_config
+from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import Imported
 from bert_jax.interchange.json_files import read_json
-from bert_jax.interchange.model_configs import model_config
-from bert_jax.interchange.probe import OriginalNames, check_outputs
+from bert_jax.interchange.probe import check_outputs
+from bert_jax.interchange.straight import OriginalNames, straight_outputs
 from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, present_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
@@ -43,17 +45,19 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
     if lowercase is None:
         lowercase = lowercase_of(os.path.basename(os.path.abspath(where)), where)
     with files.downloaded(directory) as folder:
-        config = model_config(read_json(folder / CONFIG), where, CONFIG)
+        family = family_of("bert")
+        config = family.from_config(read_json(folder / CONFIG), where, CONFIG)
         tokenizer = read_tokenizer(folder, config, where, lowercase)
         prefix = _prefix(folder, where)
         stored = read_bundle(prefix)
         raw = {name: array for name, array in stored.items() if not name.endswith(names.OPTIMIZER)}
         check_finite(raw, where)
-        tensors = present_names(names.from_original(raw, config.num_layers), where)
+        tensors = present_names(family, names.from_original(raw, family.entries(config.num_layers)), where)
         head = _head(tensors, where)
         read = read_params(tensors, config, head, where)
-        probe = check_outputs(OriginalNames(raw), read.params, config, head, "nothing was imported")
-    back = {entry.theirs: entry.original for entry in names.entries(config.num_layers)}
+        straight = functools.partial(straight_outputs, OriginalNames(raw))
+        probe = check_outputs(straight, read.params, config, head, "nothing was imported")
+    back = {entry.theirs: entry.original for entry in family.entries(config.num_layers)}
     moved = tuple((entry._replace(theirs=entry.original), raw[entry.original].shape) for entry, _ in read.moved)
     count = sum(array.size for array in raw.values())
     case = "lower-case" if lowercase else "cased"
@@ -83,7 +87,7 @@ def lowercase_of(name: str, where: str) -> bool:
 
 
 def _head(tensors: Mapping[str, Any], where: str) -> Head:
-    head = of_config({"num_labels": 1}, tensors, where)
+    head = of_config(family_of("bert"), {"num_labels": 1}, tensors, where)
     return Head() if head.architecture in ("BertModel", "BertForMaskedLM") else head
 
 

@@ -11,7 +11,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError
-from bert_jax.interchange import names
+from bert_jax.interchange.family import Family
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.storage import write_errors
 
@@ -65,25 +65,26 @@ def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
 
 
-def present_names(tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """The tensors under their present names, without copies of a tied decoder.
+def present_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return the tensors under their present names, without copies of a tied decoder.
 
     Raises:
       UserError: the decoder is not tied, or two old names mean one tensor.
     """
     modern: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
-        if names.modern(name) in modern:
+        if family.modern(name) in modern:
             raise UserError(
-                f"{where} has {names.modern(name)} twice, once by an older name; copy the whole folder again"
+                f"{where} has {family.modern(name)} twice, once by an older name; copy the whole folder again"
             )
-        modern[names.modern(name)] = array
-    kept = {name: array for name, array in modern.items() if name not in names.REDUNDANT}
-    decoder, words = (modern.get(f"{n}.weight") for n in ("cls.predictions.decoder", "bert.embeddings.word_embeddings"))
+        modern[family.modern(name)] = array
+    kept = {name: array for name, array in modern.items() if name not in family.redundant}
+    tied = (family.decoder, f"{family.prefix}embeddings.word_embeddings")
+    decoder, words = (modern.get(f"{name}.weight") for name in tied)
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise UserError(f"{where} has an MLM decoder that is not its word embeddings; only tied ones can be read")
-    if "cls.predictions.decoder.bias" in modern:
-        kept.setdefault("cls.predictions.bias", modern["cls.predictions.decoder.bias"])
+    if f"{family.decoder}.bias" in modern:
+        kept.setdefault(family.decoder_bias, modern[f"{family.decoder}.bias"])
     return kept
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import encoder_file
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
@@ -32,7 +33,8 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     is_wordpiece = tokenizer.file_name == WordPiece.file_name
     # A class for any tokenizer.json leaves the types of a pair out, unless it is told.
-    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    types = ["token_type_ids"] if "token_type_ids" in encoder_file(config.encoder).Encoder.reads else []
+    names = {"model_input_names": ["input_ids", *types, "attention_mask"]}
     own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
     return {
         # Any other class than these would go by its own rules and not by tokenizer.json.

@@ -110,17 +110,21 @@ class Read:
     unused: tuple[str, ...]
 
 
-def read_params(tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str) -> Read:
-    """Our tree from tensors under their present names: the parts of ``head``, and pretrained ones that are whole.
+def read_params(
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str, pad_id: int = 0
+) -> Read:
+    """Return our tree from tensors under their present names: the parts of ``head``, and pretrained ones that are
+    whole.
 
     Raises:
       UserError: shapes that the config does not give, tensors of the encoder that are missing.
     """
     shapes = shapes_of(config, head)
-    wanted = _readable(tensors, config, head)
+    entries = list(head.family.entries(config.num_layers, head.architecture, pad_id))
+    wanted = _readable(tensors, entries, head)
     params: dict[str, Any] = {}
     moved, missing, problems, left = [], [], [], dict(tensors)
-    for entry in (e for e in names.entries(config.num_layers) if names.part(e) in wanted):
+    for entry in (e for e in entries if names.part(e) in wanted):
         array = left.pop(entry.theirs, None)
         if array is None:
             missing.append(entry.theirs)
@@ -132,47 +136,50 @@ def read_params(tensors: Mapping[str, np.ndarray], config: ModelConfig, head: He
         else:
             moved.append((entry, array.shape))
             put(params, entry.ours, names.to_ours(array, entry, shape))
-    essential = [name for name in missing if name.startswith(("bert.embeddings.", "bert.encoder."))]
+    essential = [e.theirs for e in entries if names.part(e) == "encoder" and e.theirs in missing]
     if essential:
         problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    broken = {names.part(e) for e in names.entries(1) if e.theirs in missing}  # half a head is none
+    broken = {names.part(e) for e in entries if e.theirs in missing}  # half a head is none
     unused = [*left, *(e.theirs for e, _ in moved if names.part(e) in broken)]
     params = {part: tree for part, tree in params.items() if part not in broken}
     kept = tuple((e, shape) for e, shape in moved if names.part(e) not in broken)
     return Read(params, kept, tuple(missing), tuple(sorted(unused)))
 
 
-def _readable(tensors: Collection[str], config: ModelConfig, head: Head) -> set[str]:
+def _readable(tensors: Collection[str], entries: Collection[names.Entry], head: Head) -> set[str]:
     def whole(part: str) -> bool:
-        return all(e.theirs in tensors for e in names.entries(config.num_layers) if names.part(e) == part)
+        own = [e.theirs in tensors for e in entries if names.part(e) == part]
+        return bool(own) and all(own)
 
     return {*head.parts, *(part for part in PRETRAINED_PARTS if whole(part))}
 
 
-def written_tensors(params: Any, config: ModelConfig, head: Head) -> tuple[dict[str, np.ndarray], Report]:
-    """Tensors by their names for the class of ``head``, and what went where.
+def written_tensors(
+    params: Any, config: ModelConfig, head: Head, pad_id: int = 0
+) -> tuple[dict[str, np.ndarray], Report]:
+    """Return tensors by their names for the class of ``head``, and what went where.
 
     Raises:
       UserError: a part that the class needs is not there; what is missing and what can be written instead. A model
-        that no class of BERT has.
+        that no class of transformers has.
     """
     if config.causal or "bilstm" in params:
         found = "a BiLSTM on its encoder" if "bilstm" in params else "causal attention"
-        raise UserError(f"a model with {found} cannot be exported: transformers has no class of BERT for it")
-    bare = head.architecture == "BertModel"
+        raise UserError(f"a model with {found} cannot be exported: transformers has no class for it")
+    bare, family = head.ending == "Model", head.family
     absent = [part for part in head.parts if part not in params and not (bare and part == "pooler")]
     if absent:
         raise UserError(
             f"the model has no {', '.join(absent)}, which {head.architecture} needs (it has: {', '.join(params)}); "
-            "choose another class with --as, such as --as=BertModel"
+            "choose another class with --as, such as --as={family.name}Model"
         )
     tensors, moved, missing = {}, [], []
-    for entry in names.entries(config.num_layers):
+    for entry in family.entries(config.num_layers, head.architecture, pad_id):
         if names.part(entry) not in head.parts:
             continue
-        name = entry.theirs.removeprefix("bert.") if bare else entry.theirs
+        name = entry.theirs.removeprefix(family.prefix) if bare else entry.theirs
         array = leaf(params, entry.ours)
         if array is None:
             missing.append(name)

@@ -22,7 +22,7 @@ from bert_jax.interchange.tensors import MAX_SHARD_BYTES
 from bert_jax.interchange.transfer import Report
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
-from bert_jax.models.model import config_of, fresh_params
+from bert_jax.models.model import config_of, fresh_params, recorded
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
@@ -110,13 +110,13 @@ def export_workdir(
     trained = load_trained(workdir, step)
     if trained.config.causal or "bilstm" in trained.params:
         found = "reads from left to right" if trained.config.causal else "has a BiLSTM"
-        raise UserError(f"the model of {workdir} {found}, and no class of BERT in transformers does; it stays here")
+        raise UserError(f"the model of {workdir} {found}, and no class of transformers does; it stays here")
     head = trained.head
     if architecture and architecture != head.architecture:
         head = Head(architecture)
         head.parts  # noqa: B018 - a class that is not known is named before anything is read
     task = trained.facts.get("task") or {}
-    if pooling is None and task.get("name") == "sentence_embeddings" and head.architecture == "BertModel":
+    if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
         pooling = task.get("pooling", "mean")
     baselines = read_object(files.as_path(workdir) / "baselines.json")
     card = model_card(
@@ -192,7 +192,7 @@ def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = N
     imported = read_model(directory, lowercase)
     tokenizer, head = imported.tokenizer, imported.head
     facts = {
-        "model": dataclasses.asdict(imported.config),
+        "model": recorded(imported.config),
         "lowercase": tokenizer.lowercase,
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": None,

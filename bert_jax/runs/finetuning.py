@@ -21,6 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.interchange.architectures import of_facts
+from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import continued_seed, find_initial, frozen_parts, start_from
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import recorded as recorded_model
@@ -203,7 +204,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             if distributed.is_first():
                 run = run_record.settle(workdir, run, facts, absent)
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
-            head = of_facts(facts) if room.Task.exported else None
+            head = of_facts(facts) if room.Task.exported and model.encoder in families() else None
             start = None
             if given and not saved:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
@@ -353,7 +354,8 @@ def finish(
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(request.workdir, predictor, splits, predictions, results)
     plain = predictor.task.exported and not settings.bilstm_layers
-    exports = settings.export and plain and not predictor.trained.config.causal
+    trained = predictor.trained.config
+    exports = settings.export and plain and not trained.causal and trained.encoder in families()
     model = export_newest(request.workdir, observer) if exports else None
     where = f"report {report_at_the_end(request.workdir, observer)}" + (f", model {model}" if model else "")
     observer.note(

@@ -24,6 +24,7 @@ from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
 from bert_jax.interchange.architectures import of_pretraining
+from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.models.config import ModelConfig
@@ -202,7 +203,7 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
                 "lowercase": tokenizer.lowercase,
                 "vocabulary_sha256": tokenizer.sha256,
                 "corpus_fingerprint": corpus.fingerprint,
-                "head": {"architecture": of_pretraining(model.causal, task.parts)},
+                "head": head_of(model, task),
                 "objective": {"name": settings.objective["name"], **dataclasses.asdict(settings.find_objective()[1])},
                 **parent,
             }
@@ -289,6 +290,13 @@ def checked(
     )
 
 
+def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
+    """Return what the facts say of a model's class in transformers; None if its encoder has none there."""
+    if model.encoder not in families():
+        return None
+    return {"architecture": of_pretraining(model, [part.name for part in task.parts])}
+
+
 def recorded(
     config: Mapping[str, Any], settings: Settings, request: Request
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
@@ -322,7 +330,9 @@ def finish(settings: Settings, model: ModelConfig, request: Request, observer: O
     with observer.shown("reporting"):
         fill_examples(settings, request.workdir, observer.note)
     exported = None
-    if settings.export and not model.causal:  # transformers has no class of BERT for the other
+    if settings.export and model.encoder not in families():
+        observer.note(f"not exported: transformers has no class that is known for the encoder {model.encoder!r}")
+    if settings.export and not model.causal and model.encoder in families():  # transformers has no class for others
         exported = export_newest(request.workdir, observer)
     report = report_at_the_end(request.workdir, observer)
     where = f"report {report}" + (f", model {exported}" if exported else "")

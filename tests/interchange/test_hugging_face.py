@@ -300,7 +300,7 @@ def only_pickle(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; only model_type 'bert'"),
+        (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; those of model_type"),
         (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
         (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
         (lambda f: edit_config(f, vocab_size="big"), "config.vocab_size is 'big'; expected int"),

@@ -11,9 +11,9 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.interchange import names
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.crc32c import crc32c
+from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.initial import load_initial
 from bert_jax.interchange.original import import_original
@@ -60,7 +60,7 @@ def test_every_tensor_has_its_place(released: Path) -> None:
 
 
 def test_the_map_names_every_variable_once() -> None:
-    originals = [entry.original for entry in names.entries(LAYERS)]
+    originals = [entry.original for entry in family_of("bert").entries(LAYERS)]
     assert len(set(originals)) == len(originals)
     assert set(originals) == {*values("pretraining"), *values("classification"), *values("span_qa")}
 
@@ -74,7 +74,9 @@ def test_into_a_workdir_and_to_hugging_face(released: Path, tmp_path: Path, caps
     assert "the vocabulary is read as lower-case" in out
     assert run(["export", f"--workdir={workdir}", f"--output={output}"]) == 0
     exported, imported = import_model(output), import_original(released)
-    for path, array in ((e.ours, leaf(imported.params, e.ours)) for e in names.entries(LAYERS) if "qa_" not in e.ours):
+    for path, array in (
+        (e.ours, leaf(imported.params, e.ours)) for e in family_of("bert").entries(LAYERS) if "qa_" not in e.ours
+    ):
         if array is not None:
             np.testing.assert_array_equal(leaf(exported.params, path), array)
     assert exported.tokenizer.lowercase

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.interchange import names
+from bert_jax.interchange.family import family_of
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.losses import cross_entropy
@@ -51,7 +52,7 @@ def ours(model, config: ModelConfig, dtype: str):
     """Their parameters as the tree of an encoder under ``LM_HEAD``."""
     shapes = jax.eval_shape(lambda: fresh_params(dataclasses.replace(config, dtype="float32")))
     parameters, params = dict(model.named_parameters()), {}
-    for entry in names.entries(config.num_layers):
+    for entry in family_of("bert").entries(config.num_layers):
         if entry.ours.startswith(("encoder/", "mlm_head/")):
             *folders, last = entry.ours.split("/")
             node = params
@@ -99,7 +100,7 @@ def test_outputs_and_gradients(dtype: str, tolerance: float, gradient_tolerance:
     assert abs(float(loss) - expected_loss.item()) <= tolerance
     assert abs(float(loss) - out.loss.item()) <= 2e-5
     parameters = dict(model.named_parameters())
-    for entry in names.entries(config.num_layers):
+    for entry in family_of("bert").entries(config.num_layers):
         if not entry.ours.startswith(("encoder/", "mlm_head/")):
             continue
         expected = parameters[entry.theirs].grad.numpy()

@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 from bert_jax.interchange import names
 from bert_jax.interchange.card import TRIED
+from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.transfer import leaf
 from tests.interchange.heads import HEADS, TOKENIZER
@@ -96,7 +97,7 @@ def test_logits_loss_and_gradients(tmp_path, kind, dtype):
     assert abs(float(loss) - expected_loss.item()) <= tolerance * max(1.0, abs(expected_loss.item()))
     overall = max(np.abs(p.grad.numpy()).max() for p in model.parameters())
     gradients = {}
-    for entry in (e for e in names.entries(config.num_layers) if names.part(e) in HEADS[kind].parts):
+    for entry in (e for e in family_of("bert").entries(config.num_layers) if names.part(e) in HEADS[kind].parts):
         name = entry.theirs.removeprefix("bert.") if kind == "encoder" else entry.theirs
         wanted = model.get_parameter(name).grad.numpy()
         found = names.to_theirs(np.asarray(leaf(grads, entry.ours)), entry)

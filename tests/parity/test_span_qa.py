@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.interchange import names
+from bert_jax.interchange.family import family_of
 from bert_jax.interchange.names import Entry
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
@@ -55,7 +56,7 @@ def leaf(tree, entry: Entry):
 
 
 def pairs(task: Task) -> list[Entry]:
-    encoder = [e for e in names.entries(task.setting.model.num_layers) if e.ours.startswith("encoder/")]
+    encoder = [e for e in family_of("bert").entries(task.setting.model.num_layers) if e.ours.startswith("encoder/")]
     return [*encoder, *HEAD]
 
 

@@ -1,0 +1,1 @@
+"""What transformers has of each encoder, one family a file (``interchange.family.Family``)."""

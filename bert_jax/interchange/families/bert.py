@@ -1,0 +1,90 @@
+"""BERT in transformers, and in the TensorFlow checkpoints of google-research/bert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_jax.interchange import family
+from bert_jax.interchange.names import Entry, dense, norm, outputs, table
+from bert_jax.interchange.straight import HuggingFaceNames, straight_outputs
+
+_OURS = "encoder/layer_{i}"
+
+
+def encoder_entries(prefix: str, skipped: int = 0) -> tuple[Entry, ...]:
+    """Return the names of an encoder under ``prefix``. ``skipped``: rows of their table of positions before ours."""
+    embeddings, layer = f"{prefix}embeddings", f"{prefix}encoder.layer.{{i}}"
+    ours = "encoder/embeddings"
+    return (
+        table(f"{ours}/word_embeddings", f"{embeddings}.word_embeddings"),
+        table(f"{ours}/position_embeddings", f"{embeddings}.position_embeddings", skipped),
+        table(f"{ours}/token_type_embeddings", f"{embeddings}.token_type_embeddings"),
+        *norm(f"{ours}/layer_norm", f"{embeddings}.LayerNorm"),
+        *dense(f"{_OURS}/attention/query", f"{layer}.attention.self.query"),
+        *dense(f"{_OURS}/attention/key", f"{layer}.attention.self.key"),
+        *dense(f"{_OURS}/attention/value", f"{layer}.attention.self.value"),
+        *dense(f"{_OURS}/attention/output", f"{layer}.attention.output.dense", inputs=2),
+        *norm(f"{_OURS}/attention_layer_norm", f"{layer}.attention.output.LayerNorm"),
+        *dense(f"{_OURS}/mlp/input", f"{layer}.intermediate.dense"),
+        *dense(f"{_OURS}/mlp/output", f"{layer}.output.dense"),
+        *norm(f"{_OURS}/mlp_layer_norm", f"{layer}.output.LayerNorm"),
+    )
+
+
+class Family(family.Family):
+    name, model_type, prefix, decoder = "Bert", "bert", "bert.", "cls.predictions.decoder"
+    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Model": ("encoder", "pooler"),
+        "ForPreTraining": ("encoder", "pooler", "mlm_head", "nsp_head"),
+        "ForMaskedLM": ("encoder", "mlm_head"),
+        "ForNextSentencePrediction": ("encoder", "pooler", "nsp_head"),
+        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
+        "ForTokenClassification": ("encoder", "classifier"),
+        "ForQuestionAnswering": ("encoder", "qa_outputs"),
+        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+    }
+    fields: ClassVar[Mapping[str, str]] = {
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "intermediate_size": "mlp_dim",
+        "max_position_embeddings": "max_length",
+        "type_vocab_size": "type_vocab_size",
+        "hidden_dropout_prob": "dropout_rate",
+        "attention_probs_dropout_prob": "attention_dropout_rate",
+        "layer_norm_eps": "layer_norm_eps",
+        "initializer_range": "initializer_range",
+    }
+    defaults: ClassVar[Mapping[str, float]] = {
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+    }
+
+    def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
+        del architecture, pad_id
+        return (
+            *encoder_entries(self.prefix),
+            *dense("pooler/dense", f"{self.prefix}pooler.dense"),
+            *dense("mlm_head/transform", "cls.predictions.transform.dense"),
+            *norm("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
+            Entry("mlm_head/output_bias", "cls.predictions.bias", 0, "cls/predictions/output_bias"),
+            *outputs("nsp_head", "cls.seq_relationship", "cls/seq_relationship/"),
+            *outputs("classifier", "classifier", ""),
+            *outputs("qa_outputs", "qa_outputs", "cls/squad/"),
+        )
+
+    def outputs(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        config: Any,
+        batch: Mapping[str, np.ndarray],
+        parts: frozenset[str],
+        architecture: str,
+    ) -> dict[str, np.ndarray]:
+        return straight_outputs(HuggingFaceNames(tensors, self.prefix), config, batch, parts, architecture)

@@ -1,0 +1,68 @@
+"""RoBERTa in transformers (Liu et al. 2019): positions are counted from the id of padding + 1, and there are no types.
+
+Their table of positions has as many rows before the first one used; an import leaves them out, an export writes zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_jax.interchange.families import bert
+from bert_jax.interchange.names import Entry, dense, norm, outputs
+from bert_jax.interchange.straight import HuggingFaceNames, straight_outputs
+
+_PAD_ID = 1  # of the released models
+
+
+class Family(bert.Family):
+    name, model_type, prefix, decoder = "Roberta", "roberta", "roberta.", "lm_head.decoder"
+    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Model": ("encoder", "pooler"),
+        "ForMaskedLM": ("encoder", "mlm_head"),
+        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
+        "ForTokenClassification": ("encoder", "classifier"),
+        "ForQuestionAnswering": ("encoder", "qa_outputs"),
+        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+    }
+
+    def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
+        """Return the names; a classifier of texts has the pooler inside."""
+        inside = architecture.endswith("ForSequenceClassification")
+        return (
+            *bert.encoder_entries(self.prefix, pad_id + 1),
+            *dense("pooler/dense", "classifier.dense" if inside else f"{self.prefix}pooler.dense"),
+            *dense("mlm_head/transform", "lm_head.dense"),
+            *norm("mlm_head/layer_norm", "lm_head.layer_norm"),
+            Entry("mlm_head/output_bias", "lm_head.bias"),
+            *outputs("classifier", "classifier.out_proj" if inside else "classifier"),
+            *outputs("qa_outputs", "qa_outputs"),
+        )
+
+    def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
+        theirs = super().to_config(config, pad_id)
+        return theirs | {"max_position_embeddings": config.max_length + pad_id + 1}
+
+    def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return values | {"max_length": values["max_length"] - int(theirs.get("pad_token_id", _PAD_ID)) - 1}
+
+    def outputs(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        config: Any,
+        batch: Mapping[str, np.ndarray],
+        parts: frozenset[str],
+        architecture: str,
+    ) -> dict[str, np.ndarray]:
+        renamed = {
+            "cls.predictions.transform.dense": "lm_head.dense",
+            "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
+            "cls.predictions": "lm_head",
+        }
+        if architecture.endswith("ForSequenceClassification"):
+            renamed |= {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
+        own = HuggingFaceNames(tensors, self.prefix, renamed, first_position=-config.max_length)
+        batch = {**batch, "token_type_ids": np.zeros_like(batch["input_ids"])}
+        return straight_outputs(own, config, batch, parts, architecture)

@@ -1,0 +1,159 @@
+"""BERT once more, in numpy, on the tensors of a file by the names of that file.
+
+It shares no code with the modules of ``models`` nor with the map of names, so what an import or an export got wrong
+(a transposed kernel, two tensors exchanged, a name of another layer) gives other outputs here. Written after Devlin et
+al. 2019 and google-research/bert, modeling.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from bert_jax.models.config import ModelConfig
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.fromiter(map(math.erf, x.ravel().tolist()), x.dtype, x.size).reshape(x.shape)
+
+
+class HuggingFaceNames:
+    """Tensors of a safetensors file: a Linear's weight lies [out, in]; the prefix and gamma/beta may be or not.
+
+    Args:
+      renamed: names of BERT's modules -> those of another family.
+      first_position: the row of the table of positions for the first one; negative ones count from the end.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        prefix: str = "bert.",
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        first_position: int = 0,
+    ):
+        self._tensors, self._prefix, self._renamed, self._first = tensors, prefix, renamed, first_position
+
+    def get(self, *candidates: str) -> np.ndarray:
+        """Return the first of the names that is there, with or without the prefix."""
+        found = (self._tensors.get(f"{prefix}{name}") for name in candidates for prefix in (self._prefix, ""))
+        return next(array for array in found if array is not None)
+
+    def table(self, name: str) -> np.ndarray:
+        """Return a table of embeddings."""
+        return self.get(f"embeddings.{name}.weight")
+
+    def positions(self, length: int) -> np.ndarray:
+        """Return the vectors of the first ``length`` positions."""
+        table = self.table("position_embeddings")
+        return table[self._first % len(table) :][:length]
+
+    def dense(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Return x W + b."""
+        name = self._renamed.get(name, name)
+        return x @ self.get(f"{name}.weight").T + self.get(f"{name}.bias")
+
+    def norm(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return scale and bias of a layer norm."""
+        name = self._renamed.get(name, name)
+        return self.get(f"{name}.weight", f"{name}.gamma"), self.get(f"{name}.bias", f"{name}.beta")
+
+    def mlm_bias(self) -> np.ndarray:
+        """Return the bias [V] of the decoder."""
+        name = self._renamed.get("cls.predictions", "cls.predictions")
+        return self.get(f"{name}.bias", f"{name}.decoder.bias")
+
+    def last(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Return x W + b of a last layer."""
+        return self.dense(name, x)
+
+
+class OriginalNames(HuggingFaceNames):
+    """Variables of a TensorFlow checkpoint: kernels lie [in, out], the weights of last layers [out, in]."""
+
+    _LAST = {"cls.seq_relationship": "cls/seq_relationship/", "classifier": "", "qa_outputs": "cls/squad/"}
+
+    def get(self, *candidates: str) -> np.ndarray:
+        return super().get(*(f"bert/{name}" for name in candidates), *candidates)
+
+    def table(self, name: str) -> np.ndarray:
+        return self.get(f"embeddings/{name}")
+
+    def dense(self, name: str, x: np.ndarray) -> np.ndarray:
+        name = name.replace("layer.", "layer_").replace(".", "/")
+        return x @ self.get(f"{name}/kernel") + self.get(f"{name}/bias")
+
+    def norm(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        name = name.replace("layer.", "layer_").replace(".", "/")
+        return self.get(f"{name}/gamma"), self.get(f"{name}/beta")
+
+    def mlm_bias(self) -> np.ndarray:
+        return self.get("cls/predictions/output_bias")
+
+    def last(self, name: str, x: np.ndarray) -> np.ndarray:
+        start = self._LAST[name]
+        return x @ self.get(f"{start}output_weights").T + self.get(f"{start}output_bias")
+
+
+def straight_outputs(
+    named: HuggingFaceNames,
+    config: ModelConfig,
+    batch: Mapping[str, np.ndarray],
+    parts: frozenset[str],
+    architecture: str,
+) -> dict[str, np.ndarray]:
+    """Return the outputs of the model that the tensors make; ``parts`` of it are there."""
+
+    def norm(name: str, x: np.ndarray) -> np.ndarray:
+        scale, bias = named.norm(name)
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps) * scale + bias
+
+    def activation(x: np.ndarray) -> np.ndarray:
+        if config.activation == "relu":
+            return np.maximum(x, 0)
+        if config.activation == "gelu":
+            return x * (1 + _erf(x / math.sqrt(2))) / 2
+        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+    def attention(name: str, x: np.ndarray) -> np.ndarray:
+        q, k, v = (  # [B, H, L, head_dim]
+            named.dense(f"{name}.self.{kind}", x).reshape(*x.shape[:2], config.num_heads, -1).swapaxes(1, 2)
+            for kind in ("query", "key", "value")
+        )
+        scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[-1]) + (batch["attention_mask"] - 1.0)[:, None, None] * 10_000
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = (weights / weights.sum(-1, keepdims=True)) @ v
+        return named.dense(f"{name}.output.dense", mixed.swapaxes(1, 2).reshape(x.shape))
+
+    words = named.table("word_embeddings")
+    ids = batch["input_ids"]
+    x = words[ids] + named.positions(ids.shape[1])
+    x = norm("embeddings.LayerNorm", x + named.table("token_type_embeddings")[batch["token_type_ids"]])
+    for i in range(config.num_layers):
+        layer = f"encoder.layer.{i}"
+        x = norm(f"{layer}.attention.output.LayerNorm", x + attention(f"{layer}.attention", x))
+        wide = activation(named.dense(f"{layer}.intermediate.dense", x))
+        x = norm(f"{layer}.output.LayerNorm", x + named.dense(f"{layer}.output.dense", wide))
+    outputs = {"sequence": x}
+    if "pooler" in parts:
+        outputs["pooled"] = np.tanh(named.dense("pooler.dense", x[:, 0]))
+    if "mlm_head" in parts:
+        hidden = activation(named.dense("cls.predictions.transform.dense", x))
+        hidden = norm("cls.predictions.transform.LayerNorm", hidden)
+        outputs["mlm_logits"] = hidden @ words.T + named.mlm_bias()
+    if "nsp_head" in parts and "pooler" in parts:
+        outputs["nsp_logits"] = named.last("cls.seq_relationship", outputs["pooled"])
+    if "classifier" in parts and (read := outputs.get(read_by_classifier(architecture))) is not None:
+        outputs["logits"] = named.last("classifier", read)
+    if "qa_outputs" in parts:
+        outputs["qa_logits"] = named.last("qa_outputs", x)
+    return outputs
+
+
+def read_by_classifier(architecture: str) -> str:
+    """Return which output a classifier reads: that of every token, or that of the text."""
+    return "sequence" if architecture.endswith("ForTokenClassification") else "pooled"

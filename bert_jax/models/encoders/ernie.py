@@ -1,0 +1,22 @@
+"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with relu, as PaddlePaddle's Chinese model has it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from bert_jax.models.encoders import bert
+from bert_jax.models.encoders.bert import SIZES as SIZES
+from bert_jax.models.encoders.bert import LmHead as LmHead
+from bert_jax.models.encoders.bert import Pooler as Pooler
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(bert.Config):
+    """Defaults are the base model."""
+
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "relu"
+
+
+class Encoder(bert.Encoder):
+    """Embeddings and ``num_layers`` layers."""

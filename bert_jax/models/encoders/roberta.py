@@ -1,0 +1,41 @@
+"""RoBERTa (Liu et al. 2019): BERT's computation without segments.
+
+One row of token types is there, as transformers has it, and added to every token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax.numpy as jnp
+
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoders import bert
+from bert_jax.models.encoders.bert import LmHead as LmHead
+from bert_jax.models.encoders.bert import Pooler as Pooler
+from bert_jax.models.encoding import Encoding
+from bert_jax.records import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(bert.Config):
+    """Defaults are roberta-base."""
+
+    type_vocab_size: int = 1
+    layer_norm_eps: float = 1e-5
+
+
+SIZES = {name: bert.SIZES[name] for name in ("base", "large", "tiny", "mini", "small", "medium")}
+
+
+class Encoder(bert.Encoder):
+    """Embeddings and ``num_layers`` layers."""
+
+    reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
+
+    def __call__(
+        self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
+    ) -> Encoding:
+        """Read ``input_ids``, ``attention_mask`` and ``reads``, each [B, L]. ``rng`` None means no dropout."""
+        return super().__call__({**batch, "token_type_ids": jnp.zeros_like(batch["input_ids"])}, rng, hidden_states)
