@@ -58,7 +58,8 @@ def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: He
         if not error <= TOLERANCE:
             raise UserError(f"the tensors make another model than ours ({name} differs by {error:.1e}); {advice}")
         worst = max(worst, float(error))
-    return f"probe: {', '.join(expected)} equal those of a numpy {head.family.title} on the file's tensors within {worst:.0e}"
+    numpy = f"those of a numpy {head.family.title} on the file's tensors"
+    return f"probe: {', '.join(expected)} equal {numpy} within {worst:.0e}"
 
 
 def _real(x: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:

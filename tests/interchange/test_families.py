@@ -1,0 +1,93 @@
+"""Every class of every family: written, read again, the same bits; and what its own files say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.architectures import Head, of_facts, of_pretraining
+from bert_jax.interchange.family import families, family_of
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.models.heads import Classifier
+from bert_jax.models.model import Model, Part, encoder_file, fresh_params, recorded
+from tests.interchange.heads import TAGS, TOKENIZER
+
+CLASSES = [(name, ending) for name, family in sorted(families().items()) for ending in family.classes]
+LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassification": TAGS}
+
+
+def config_of(encoder: str) -> Any:
+    return encoder_file(encoder).Config(TOKENIZER.size, 32, 2, 4, 64, 32)
+
+
+def head_of(encoder: str, ending: str) -> Head:
+    problem = "single_label_classification" if ending == "ForSequenceClassification" else None
+    return Head(f"{family_of(encoder).name}{ending}", LABELS.get(ending, ()), problem)  # type: ignore[arg-type]
+
+
+def params_of(config: Any, head: Head) -> Any:
+    """Every parameter from N(0, 0.2), gains around 1."""
+    last = {"classifier": head.num_outputs, "qa_outputs": 2}
+    parts = tuple(Part.of(name, Classifier, num_outputs=n, vectors="sequence") for name, n in last.items())
+    ids = np.ones((1, 4), np.int32)
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ids}
+    above = jax.eval_shape(lambda: nn.unbox(Model(config, parts).init(jax.random.key(0), batch))["params"])
+    shapes = {**above, **jax.eval_shape(lambda: fresh_params(config))}
+    rng = np.random.default_rng(0)
+
+    def draw(path: Any, leaf: Any) -> np.ndarray:
+        return (rng.normal(0.0, 0.2, leaf.shape) + (path[-1].key == "scale")).astype(leaf.dtype)
+
+    drawn = jax.tree_util.tree_map_with_path(draw, shapes)
+    return {name: tree for name, tree in drawn.items() if name in head.parts}
+
+
+@pytest.mark.parametrize(("encoder", "ending"), CLASSES, ids=lambda value: value)
+def test_there_and_back(tmp_path: Path, encoder: str, ending: str) -> None:
+    config, head = config_of(encoder), head_of(encoder, ending)
+    params = params_of(config, head)
+    export_model(params, config, TOKENIZER, tmp_path / "model", "card", head)
+    read = import_model(tmp_path / "model")
+    assert (read.head, read.config, read.missing, read.unused) == (head, config, (), ())
+    jax.tree.map(np.testing.assert_array_equal, read.params, params)
+    described = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert described["model_type"] == encoder
+    assert described["architectures"] == [head.architecture]
+
+
+def test_positions_of_roberta_are_counted_from_after_the_padding(tmp_path: Path) -> None:
+    """Rows of their table before the first position in use are not ours."""
+    config, head = config_of("roberta"), head_of("roberta", "ForMaskedLM")
+    params = params_of(config, head)
+    export_model(params, config, TOKENIZER, tmp_path / "model", "card", head)
+    described = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert described["max_position_embeddings"] == config.max_length + TOKENIZER.pad_id + 1
+    assert described["type_vocab_size"] == 1
+    assert described["layer_norm_eps"] == 1e-5
+
+
+def test_the_class_of_what_was_trained() -> None:
+    bert, roberta = config_of("bert"), config_of("roberta")
+    assert of_pretraining(bert, ("pooler", "mlm_head", "nsp_head")) == "BertForPreTraining"
+    assert of_pretraining(bert, ("mlm_head",)) == "BertForMaskedLM"
+    assert of_pretraining(bert, ("pooler", "mlm_head", "sop_head")) == "BertForMaskedLM"
+    assert of_pretraining(roberta, ("pooler", "mlm_head", "nsp_head")) == "RobertaForMaskedLM"
+    assert of_pretraining(dataclasses.replace(bert, attention="causal"), ("mlm_head",)) == "BertLMHeadModel"
+    task = {"model": recorded(roberta), "task": {"name": "tagging"}, "labels": ["O", "B-X"]}
+    assert of_facts(task) == Head("RobertaForTokenClassification", ("O", "B-X"))
+    assert (
+        of_facts({"model": {"vocab_size": 8}, "task": {"name": "span_qa"}}).architecture == "BertForQuestionAnswering"
+    )
+
+
+def test_an_encoder_that_transformers_does_not_have_is_told() -> None:
+    with pytest.raises(UserError, match="no class of transformers is known for the encoder 'own'.* bert, ernie, rob"):
+        family_of("own")
