@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -172,3 +172,18 @@ class Strategy(Protocol):
     def __call__(
         self, candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: object
     ) -> Selected: ...
+
+
+@runtime_checkable
+class RandomCounts(Protocol):
+    """Options of a strategy that draws how many positions it selects, about ``rate`` of them; ``counts`` are bounds.
+
+    Attributes:
+      rate: that of ``MaskingConfig``, which sets it.
+    """
+
+    rate: float
+
+    def most(self, lengths: Ints) -> Ints:
+        """Return counts [n] that sequences of ``lengths`` tokens exceed so seldom that a row needs no more space."""
+        ...

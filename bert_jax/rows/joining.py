@@ -64,7 +64,7 @@ def join(
 
     Args:
       sizes: [n] sequences of each row, at least one; their sum is the number of sequences.
-      shape: (L, P, K). The sequences of a row must fit.
+      shape: (L, P, K). The sequences of a row must fit; targets after the P-th of a row are left out.
       pad: the id of padding; other features are 0 there.
 
     Returns:
@@ -92,13 +92,14 @@ def join(
     }
     target_row = row[flat.target_of]
     slot = np.arange(len(target_row)) - np.searchsorted(target_row, target_row)
+    held = slot < predictions  # all, but for a row in 10,000 where counts are random
     for name, field in fields.items():
         if field.axis == "position":
             features[name] = spread(flat.positions[name], field.dtype, pad if name == "input_ids" else 0)
         elif field.axis == "target":
             features[name] = np.zeros((count, predictions), field.dtype)
             shift = offset[flat.target_of] if field.is_place else 0
-            features[name][target_row, slot] = flat.targets[name] + shift
+            features[name][target_row[held], slot[held]] = (flat.targets[name] + shift)[held]
         else:
             features[name] = np.zeros((count, max_sequences), field.dtype)
             features[name][row, place] = flat.sequences[name] + (offset if field.is_place else 0)

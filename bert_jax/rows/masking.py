@@ -13,14 +13,14 @@ from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random, units
-from bert_jax.rows.features import Bools, Field, Ids, Ints, Rows, Strategy, TokenFacts
+from bert_jax.rows.features import Bools, Field, Ids, Ints, RandomCounts, Rows, Strategy, TokenFacts
 
 FIELDS = {
     "masked_positions": Field("target", is_place=True),
     "masked_labels": Field("target"),
     "masked_weights": Field("target", "float32"),
 }
-# With ``boundaries``: the positions beside the span of a target, and its place in the span, from 0.
+# With ``boundaries``: the positions beside the run of targets that a target is in, and its place in the run, from 0.
 BOUNDARY_FIELDS = {
     "span_left": Field("target", is_place=True),
     "span_right": Field("target", is_place=True),
@@ -36,7 +36,7 @@ class MaskingConfig:
       strategy: a file of ``rows/strategies``, and ``options`` of its ``Config``.
       unit: what a strategy takes or leaves whole: "piece", "word", or the name of a column of the corpus.
       count: "rounded" takes round(rate * n) of n tokens; "stochastic" int(rate * n + u) with a uniform u, whose mean is
-        rate * n for every n (Liu et al. 2019, as fairseq has it).
+        rate * n for every n (Liu et al. 2019, as fairseq has it). Strategies with ``RandomCounts`` draw their own.
       fates: "token" draws for each selected token whether it becomes [MASK], random or stays; "span" once for a span.
       random_pieces: "vocabulary" draws any piece, "not_special" any but special ones, "unigram" one of the text.
       copies: None draws new masks in every epoch; a number repeats the masks of so many epochs (static masks).
@@ -65,13 +65,21 @@ class MaskingConfig:
             )
         least = "at least 1, or None, is needed"
         check_fields(self, where, least, "max_predictions", "copies", sound=lambda n: n is None or n >= 1)
-        assert self.selection  # found now: threads that make rows find it made
+        _, options = self.selection  # found now: threads that make rows find it made
+        if isinstance(options, RandomCounts) and self.count != "rounded":
+            raise UserError(f"{where}.count is set, and the strategy {self.strategy!r} draws its counts; leave it out")
 
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
         """The strategy's function and its options. Raises ``UserError`` for a name or an option that is none."""
+        where = "config.objective.masking"
         file = catalogue.find("rows.strategies", self.strategy, having="select")
-        return file.select, configuration.build(file.Config, self.options, "config.objective.masking.options")
+        options = dict(self.options)
+        if "rate" in {field.name for field in dataclasses.fields(file.Config)}:
+            if "rate" in options:
+                raise UserError(f"{where}.options.rate is set; set {where}.rate instead")
+            options["rate"] = self.rate
+        return file.select, configuration.build(file.Config, options, f"{where}.options")
 
     def predictions(self, max_length: int) -> int:
         """Return P, the number of predictions that a row of one sequence has space for: static for a length."""
@@ -79,6 +87,9 @@ class MaskingConfig:
 
     def most(self, lengths: Ints) -> Ints:
         """Return the largest count [n] that sequences of ``lengths`` can have, space aside."""
+        options = self.selection[1]
+        if isinstance(options, RandomCounts):
+            return options.most(lengths)
         if self.count == "stochastic":
             return np.maximum(1, np.floor(self.rate * lengths).astype(np.int64) + 1)
         return np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
@@ -87,10 +98,13 @@ class MaskingConfig:
         """Return how many positions are masked, int64 [n], of ``lengths`` tokens of which ``candidates`` may be.
 
         Args:
-          keys: [n] that "stochastic" draws with; None: the largest count.
+          keys: [n] that "stochastic" draws with; None: what packing reckons with, the largest count, or of
+            ``RandomCounts``, which even out in a row, the mean.
         """
         counts = self.most(lengths)
-        if self.count == "stochastic" and keys is not None:
+        if isinstance(self.selection[1], RandomCounts):
+            counts = np.full_like(counts, room) if keys is not None else np.ceil(self.rate * lengths).astype(np.int64)
+        elif self.count == "stochastic" and keys is not None:
             counts = np.maximum(1, np.floor(self.rate * lengths + random.uniform(keys)).astype(np.int64))
         return np.minimum(counts, np.minimum(room, candidates))
 
@@ -113,7 +127,7 @@ def mask_rows(
       keys: [n].
       room: P; None: that of a row of one sequence.
       column: [n, L] values of the corpus's column ``config.unit``.
-      boundaries: adds ``BOUNDARY_FIELDS``; a target whose span touches a special token has no boundaries: 0, 0, 0.
+      boundaries: adds ``BOUNDARY_FIELDS``; a target whose run touches a special token has no boundaries: 0, 0, 0.
       sample: tokens of the text that "unigram" draws from.
 
     Returns:
@@ -140,9 +154,8 @@ def mask_rows(
     values = {"masked_positions": position, "masked_labels": labels, "masked_weights": 1}
     fields = FIELDS
     if boundaries:
-        assert selected.first is not None
         fields = FIELDS | BOUNDARY_FIELDS
-        values |= _boundaries(row, position, selected.first[row, position], rows.is_text)
+        values |= _boundaries(row, position, rows.is_text)
     features = {name: np.zeros((len(ids), room), field.dtype) for name, field in fields.items()}
     for name, array in features.items():
         array[row, slot] = values[name]
@@ -159,13 +172,15 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
     return sample[random.integers(bits, len(sample))].astype(np.int64)
 
 
-def _boundaries(row: Ints, position: Ints, first: Ints, is_text: Bools) -> dict[str, Ints]:
-    """Return the ``BOUNDARY_FIELDS`` of chosen positions, which ascend row by row."""
-    begins = np.flatnonzero(position == first)
-    span = np.searchsorted(begins, np.arange(len(position)), side="right") - 1
-    last = np.append(begins[1:], len(position)) - 1
-    left, right = first - 1, position[last][span] + 1
-    width = is_text.shape[1]
+def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
+    """Return the ``BOUNDARY_FIELDS`` of chosen positions, which ascend row by row.
+
+    Of runs, whatever the strategy selected them by: what stands beside a run is not chosen, so the model sees it.
+    """
+    is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)
+    begins, run = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+    first, last = position[begins][run], position[np.append(begins[1:], len(position)) - 1][run]
+    left, right, width = first - 1, last + 1, is_text.shape[1]
     inside = (left >= 0) & (right < width)
     inside &= is_text[row, np.maximum(left, 0)] & is_text[row, np.minimum(right, width - 1)]
     values = {"span_left": left, "span_right": right, "span_offsets": position - first}

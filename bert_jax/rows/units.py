@@ -43,3 +43,10 @@ def sizes(first: npt.NDArray[np.int64], starts: Bools) -> npt.NDArray[np.int64]:
     rows, length = first.shape
     flat = np.bincount((first + np.arange(rows)[:, None] * length).ravel(), minlength=rows * length)
     return np.where(starts, flat.reshape(rows, length), 0)
+
+
+def runs(chosen: Bools) -> npt.NDArray[np.int64]:
+    """Return for each chosen position [n, L] the first of the chosen ones that it touches; anything elsewhere."""
+    before = np.zeros_like(chosen)
+    before[:, 1:] = chosen[:, :-1]
+    return np.maximum.accumulate(np.where(chosen & ~before, np.arange(chosen.shape[1]), 0), axis=1)

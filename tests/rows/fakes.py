@@ -28,10 +28,10 @@ class FakeSplit:
     def sentence_lengths(self) -> np.ndarray:
         return np.diff(self.sentence_offsets)
 
-    def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def read(self, starts: np.ndarray, lengths: np.ndarray, column: str = "tokens") -> np.ndarray:
         ends = np.cumsum(lengths)
         shift = np.repeat(starts - (ends - lengths), lengths)
-        return self.tokens[np.arange(ends[-1] if len(ends) else 0) + shift]
+        return getattr(self, column)[np.arange(ends[-1] if len(ends) else 0) + shift]
 
 
 def fake_split(

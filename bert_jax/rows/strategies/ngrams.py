@@ -1,0 +1,76 @@
+"""N-grams of units, in random order, as long as they fit (Lan et al. 2020, "ALBERT", section 4.1).
+
+google-research/albert, create_pretraining_data.py: every unit in random order begins an n-gram of the drawn length;
+one that would exceed the count gets shorter, or is left out where even its first unit is too long; one that reaches a
+unit which is selected already is left out. An n-gram ends where the text does, before a special token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.configuration import check_fields
+from bert_jax.rows import random
+from bert_jax.rows.features import Bools, Ints, Selected
+from bert_jax.rows.strategies.token import ranks
+from bert_jax.rows.units import first_positions, sizes
+
+_LENGTHS = 1 << 32  # no position
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Lengths n from 1 to ``longest`` have shares proportional to 1 / n: .545, .273 and .182 of 3."""
+
+    longest: int = 3
+
+    def __post_init__(self) -> None:
+        where = "config.objective.masking.options"
+        check_fields(self, where, "1 to 100 is allowed", "longest", sound=lambda n: 1 <= n <= 100)
+
+    def lengths(self, bits: random.Bits) -> Ints:
+        """Return a length, in units, for each of 64 random bits."""
+        shares = np.cumsum(1 / np.arange(1, self.longest + 1))
+        return 1 + np.searchsorted(shares[:-1] / shares[-1], random.uniform(bits), side="right")
+
+
+def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
+    """Return at most ``counts`` positions."""
+    rows, length = candidates.shape
+    unit, row = first_positions(candidates, starts), np.arange(rows)
+    places = int(starts.sum(axis=1).max(initial=0))
+    here = np.argsort(ranks(starts, keys), axis=1).T[:places]  # [U, n] the units in random order
+    reached = _reached(sizes(unit, starts), options.longest)[row, here]  # [U, n, longest + 1]
+    sized = reached[..., 1:] - here[..., None]  # positions of the first 1, 2, ... units of each n-gram
+    drawn = options.lengths(random.fold(random.fold(keys, _LENGTHS), here)) * starts[row, here]
+    reached += row[:, None] * (length + 1)
+    taken = np.zeros(rows * (length + 1), np.bool_)  # of units, at their first positions
+    begins = np.zeros_like(candidates)  # of n-grams
+    left, numbers = counts.astype(np.int64), np.arange(options.longest)
+    for place in range(places):
+        if not left.any():
+            break
+        number = np.minimum(drawn[place], (sized[place] <= left[:, None]).sum(axis=1))
+        inside = numbers < number[:, None]
+        units = reached[place, :, :-1]
+        inside &= ~(taken[units] & inside).any(axis=1)[:, None]
+        taken[units[inside]] = True
+        begins[row, here[place]] |= inside[:, 0]
+        left -= (sized[place] * inside).max(axis=1)
+    chosen = candidates & taken.reshape(rows, length + 1)[row[:, None], unit]
+    return Selected(chosen, np.maximum.accumulate(np.where(begins, np.arange(length), 0), axis=1))
+
+
+def _reached(size: Ints, number: int) -> Ints:
+    """Return where a unit and the next ``number`` begin, int64 [n, L, number + 1], from its ``sizes``.
+
+    Where the text ends they stay at the position after it.
+    """
+    rows, length = size.shape
+    after = np.append(np.arange(length) + size, np.full((rows, 1), length), axis=1)  # of a place without unit: itself
+    found = [np.broadcast_to(np.arange(length), (rows, length))]
+    for _ in range(number):
+        found.append(np.take_along_axis(after, found[-1], axis=1))
+    return np.stack(found, axis=2)
