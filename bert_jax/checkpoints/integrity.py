@@ -19,7 +19,7 @@ from etils import epath
 
 from bert_jax.checkpoints import index
 from bert_jax.checkpoints.leaves import listed
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, damages
 
 STATE = "state"
@@ -29,6 +29,17 @@ THREADS = 8  # to compute digests with
 
 class DamagedStepError(ValueError):
     """A step differs from what was saved. The message names the file, and the arrays if it can."""
+
+    def of(self, step: int) -> str:
+        """Return what is wrong with ``step``."""
+        return f"step {step} is damaged: {self}"
+
+
+class ForeignStepError(DamagedStepError):
+    """A step is whole, but was put where it does not belong. The message says whose it is."""
+
+    def of(self, step: int) -> str:
+        return f"checkpoints/{step} {self}"
 
 
 def write_lists(folder: str | os.PathLike[str]) -> None:
@@ -85,7 +96,7 @@ def damaged_arrays(step: epath.Path, name: str) -> list[str]:
     if files.is_remote(step) or not name.startswith(f"{STATE}/"):
         return []
     try:
-        wanted = files.listed((step / ARRAYS).read_text())
+        wanted = files.listed(reading.read_text(step / ARRAYS))
         with ThreadPoolExecutor(THREADS) as pool:
             found = index.digests(Path(step) / STATE, pool)
     except (OSError, ValueError):  # the step is of an older version, or its index is damaged
@@ -113,7 +124,7 @@ def _cut_short(step: Path) -> Iterator[str]:
     """Yield each file of a step without a list that is missing or shorter than it has to be."""
     for name in ("facts/metadata", f"{STATE}/_METADATA"):
         try:
-            json.loads((step / name).read_bytes())
+            json.loads(reading.read_bytes(step / name))
         except FileNotFoundError:
             yield f"{name} is missing"
         except ValueError:

@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax.checkpoints.integrity import is_listed
 from bert_jax.checkpoints.remote_steps import whole_steps
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 SET_ASIDE = re.compile(r"damaged-step-(\d+)")
 
@@ -46,7 +46,7 @@ def _saved(root: epath.Path, folder: epath.Path, step: int, set_aside: bool = Fa
     name = str(folder).removeprefix(f"{root}/")
     size = sum(files.size(folder / file) for file in files.below(folder))
     try:
-        time = json.loads((folder / "_CHECKPOINT_METADATA").read_text())["commit_timestamp_nsecs"] / 1e9
+        time = json.loads(reading.read_bytes(folder / "_CHECKPOINT_METADATA"))["commit_timestamp_nsecs"] / 1e9
     except (OSError, ValueError, KeyError, TypeError):
         time = None
     return SavedStep(name, folder, step, size, time, is_listed(folder), set_aside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -13,13 +14,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax.checkpoints.integrity import STATE, DamagedStepError, check_step
+from bert_jax.checkpoints.integrity import STATE, DamagedStepError, ForeignStepError, check_step
 from bert_jax.checkpoints.leaves import Fresh, none_fresh, read_tree
 from bert_jax.checkpoints.remote_steps import readable, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.program import warn
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
@@ -52,12 +53,15 @@ def is_verified(workdir: str, step: int) -> bool:
         return False
 
 
-def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh) -> Any | None:
+def restore(
+    workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh, run_id: str | None = None
+) -> Any | None:
     """Return the newest step that is whole, placed as ``shapes`` says; None if nothing was saved yet.
 
-    Leaves that a step of an earlier version lacks are made by ``fresh``; without it they are an error. Damaged steps
-    are set aside once an older one is restored. If there is no older one, nothing is touched: where a step has no list
-    of sha256, the fault may lie elsewhere. With several processes each verifies a part of the files.
+    A step of another run than ``run_id`` (None: any run will do), or of another number than its folder, counts as
+    damaged. Leaves that a step of an earlier version lacks are made by ``fresh``; without it they are an error.
+    Damaged steps are set aside once an older one is restored. If there is no older one, nothing is touched: where a
+    step has no list of sha256, the fault may lie elsewhere. With several processes each verifies a part of the files.
 
     Raises:
       PassingError: the store does not answer.
@@ -67,9 +71,10 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
     for step in _agreed_steps(workdir):
         state, verified = None, False
         try:
-            state, verified = _read(workdir, step, lambda path: _state(path, shapes, fresh), together=True)
+            read = functools.partial(_own_state, step=step, shapes=shapes, fresh=fresh, run_id=run_id)
+            state, verified = _read(workdir, step, read, together=True)
         except DamagedStepError as error:
-            damaged[step] = f"step {step} is damaged: {error}"
+            damaged[step] = error.of(step)
         except Exception as error:
             if (explained := _unread(error, f"{folder}: step {step}", shapes)) is None:
                 raise
@@ -191,6 +196,23 @@ def read_step(workdir: str, step: int, shapes: Any, fresh: Fresh = none_fresh) -
     return _read(workdir, step, lambda path: _state(path, shapes, fresh))[0]
 
 
+def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh, run_id: str | None) -> Any:
+    """Return the state in ``folder``. Raises ``ForeignStepError`` if it is not that of ``step`` of the run."""
+    found = _facts(folder).get("run")
+    saved_by = found.get("run_id") if isinstance(found, dict) else None
+    if run_id and saved_by and saved_by != run_id:  # old steps do not say it
+        raise ForeignStepError(f"is of another run ({saved_by}; this one is {run_id})")
+    state = _state(folder, shapes, fresh)
+    if int(state.step) != step:
+        raise ForeignStepError(f"holds step {int(state.step)}")
+    return state
+
+
+def _facts(folder: epath.Path) -> dict[str, Any]:
+    """Return the facts saved with a step."""
+    return json.loads(reading.read_bytes(files.as_path(folder) / "facts" / "metadata"))  # type: ignore[no-any-return]
+
+
 def _state(step: epath.Path, shapes: Any, fresh: Fresh) -> Any:
     return read_tree(step / STATE, shapes, fresh, _alone())
 
@@ -256,4 +278,4 @@ def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
             partial_restore=True,
         ),
     )
-    return restored["params"], json.loads((step / "facts" / "metadata").read_text())
+    return restored["params"], _facts(step)

@@ -126,6 +126,7 @@ def described(
             " another --workdir"
         )
     if not bound:
+        _check_start(workdir, run, identity)
         run = {}
     elif not run.get("identity"):
         raise UserError(
@@ -159,6 +160,17 @@ def described(
         "git_commit": git_commit(),
     }
     return run
+
+
+def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` if a run that has saved nothing yet was begun with ``--init``, and now would be without."""
+    begun = run.get("identity", {})
+    if begun.get("init") is None or identity.get("init") is not None or kind_of(begun) != kind_of(identity):
+        return
+    raise UserError(
+        f"{workdir} holds a run that was begun with --init={begun['init']} and has saved no step yet; give --init "
+        "again, or another --workdir to begin without"
+    )
 
 
 FREE_FACTS = ("run.model.remat",)  # recorded, but free to change

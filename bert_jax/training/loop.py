@@ -166,7 +166,7 @@ def _train(
         return fresh_leaves(*how, experiment.seed, mesh, names)
 
     with observer.during("restoring"):
-        state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh)
+        state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh, facts["run"].get("run_id"))
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
             frozen = initialise_frozen(task, experiment.seed, mesh)
         else:

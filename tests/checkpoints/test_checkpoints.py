@@ -134,6 +134,26 @@ def test_a_damaged_step_gives_way_to_the_one_before(workdir: str) -> None:
     assert_same(restore(workdir, notes), state_at(10))
 
 
+def test_a_step_that_was_put_there_is_set_aside(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    for workdir, run_id in ((run, "ours"), (other, "theirs")):
+        checkpoints = Checkpoints(str(workdir), CheckpointConfig())
+        for step in (5, 10):
+            checkpoints.save(state_at(step), {**FACTS, "run": {"run_id": run_id}})
+        checkpoints.wait()
+        checkpoints.close()
+    shutil.rmtree(run / "checkpoints" / "10")
+    shutil.copytree(other / "checkpoints" / "10", run / "checkpoints" / "10")
+    shutil.copytree(run / "checkpoints" / "5", run / "checkpoints" / "20")
+    notes: list[str] = []
+    assert_same(restoring.restore(str(run), abstract(state_at(0)), notes.append, run_id="ours"), state_at(5))
+    aside = [run / f"damaged-step-{step}" for step in (20, 10)]
+    assert notes == [
+        f"checkpoints/20 holds step 5; set aside as {aside[0]}",
+        f"checkpoints/10 is of another run (theirs; this one is ours); set aside as {aside[1]}",
+    ]
+
+
 def test_nothing_is_touched_if_no_step_can_be_read(workdir: str) -> None:
     save(workdir, 5, 10)
     damage(workdir, 5)

@@ -119,3 +119,16 @@ def test_a_typed_key_that_contradicts_it_is_an_error(
     assert f"contradicts --init={parent}, whose model has" in error
     assert "hidden_size 32" in error
     assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_saved_nothing_is_not_begun_again_without_it(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretraining, "train_and_evaluate", killed)
+    for flags, code in (([f"--init={parent}"], 130), ([], 2), ([f"--init={parent}@4"], 130)):
+        assert pretrain(tmp_path, again(parent), *flags) == code
+    told = f"was begun with --init={parent} and has saved no step yet; give --init again, or another --workdir"
+    assert told in capsys.readouterr().err
