@@ -1,6 +1,7 @@
 """Where plans are kept: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine.
 
-What lies there decides rows, so each plan has a list of sha256, and who opens a plan checks it (a second a gigabyte).
+What lies there decides rows, so each plan has a list of sha256 and says what it is a plan of, and who opens a plan
+checks both (a second a gigabyte).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from bert_jax.errors import UserError
 from bert_jax.program import warn
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.checksums import first_damage, write_checksums
 
 Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
@@ -33,6 +34,7 @@ Make = Callable[[int], Blocks]  # epoch -> its plan, piece by piece
 _KEPT_ON_DISK = 3  # epochs made last; epoch 0 is always kept, since its length is rows_per_epoch
 _KEPT_OPEN = 4
 LOCK = "lock"
+OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
 _STARTED = time.time()
 _OLD_SECONDS = 24 * 3600.0  # no plan takes so long
 
@@ -55,7 +57,7 @@ class PlanCache:
           parts: the dtype of every part.
           make: what makes a plan that is not there.
         """
-        self._folder = _writable_folder(directory, key)
+        self._key, self._folder = key, _writable_folder(directory, key)
         _sweep(self._folder.parent)
         self._parts, self._make = {name: np.dtype(dtype) for name, dtype in parts.items()}, make
         self._open: dict[int, Plan] = {}
@@ -82,10 +84,14 @@ class PlanCache:
     def _path(self, epoch: int) -> Path:
         return self._folder / f"epoch-{epoch:05d}"
 
+    def _of(self, epoch: int) -> bytes:
+        return f"{self._key} {epoch}\n".encode()
+
     def _read(self, epoch: int) -> Plan | None:
         path = self._path(epoch)
         try:
-            if first_damage(path, wanted=[_file(name) for name in self._parts]) is None:
+            whole = first_damage(path, wanted=[*map(_file, self._parts), OF]) is None
+            if whole and reading.holds(path / OF, self._of(epoch)):
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
         except (OSError, ValueError) as error:  # absent, or one from before there were lists
             if write_errors.number_of(error) in write_errors.FEW:
@@ -97,14 +103,17 @@ class PlanCache:
             with files.one_at_a_time(self._folder / LOCK):
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
                     if self._path(epoch).exists():
-                        warn(f"the cached plan {self._path(epoch)} is damaged or of an older version; it is made anew")
-                    _write(self._path(epoch), self._parts, self._make(epoch))
+                        found = "is damaged, of another run or of an older version"
+                        warn(f"the cached plan {self._path(epoch)} {found}; it is made anew")
+                    _write(self._path(epoch), self._of(epoch), self._parts, self._make(epoch))
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
         except OSError as error:
-            advice = write_errors.REMEDIES.get(error.errno or 0, "mend that")
+            strange = isinstance(error, reading.NotPlainError)
+            advice = "remove it" if strange else write_errors.REMEDIES.get(error.errno or 0, "mend that")
+            place = error.filename if strange else self._path(epoch)
             raise UserError(
-                f"cannot write the chunk plan {self._path(epoch)}: {error.strerror or error}; {advice}, or set "
+                f"cannot write the chunk plan {place}: {error.strerror or error}; {advice}, or set "
                 "BERT_JAX_CACHE to a folder that can be written"
             ) from error
         if plan is None:
@@ -142,7 +151,7 @@ def _sweep(plans: Path) -> None:
                 if _is_left(entry):
                     shutil.rmtree(entry)
             if os.listdir(folder) == [LOCK]:
-                with open(folder / LOCK) as lock:
+                with reading.opened(folder / LOCK) as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     (folder / LOCK).unlink()
                 folder.rmdir()
@@ -159,7 +168,7 @@ def _is_left(temporary: Path) -> bool:
     return earlier if int(process) == os.getpid() else not files.runs(int(process))
 
 
-def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
+def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
     """Write blocks one after another, each to its part; the headers, of fixed size, get the counts at the end."""
     temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
     try:
@@ -177,7 +186,8 @@ def _write(path: Path, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
             for name, dtype in parts.items():
                 open_files[name].seek(0)
                 open_files[name].write(_header(dtype, counts[name]))
-        write_checksums(temporary, map(_file, parts))
+        (temporary / OF).write_bytes(of)
+        write_checksums(temporary, [*map(_file, parts), OF])
         try:
             os.replace(temporary, path)
         except OSError as error:

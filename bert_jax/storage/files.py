@@ -378,7 +378,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            file = open(path, "w")  # noqa: SIM115 - closed below
+            file = reading.lock_file(path)
         except FileNotFoundError:  # somebody tidied the folder away
             continue
         with contextlib.suppress(OSError):

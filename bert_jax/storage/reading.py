@@ -39,6 +39,20 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
         raise
 
 
+def lock_file(path: str | os.PathLike[str]) -> IO[str]:
+    """Open a local file to lock it and to write who holds it; it is made if it is not there. Raises as ``opened``."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise NotPlainError(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotPlainError(path)
+    return os.fdopen(descriptor, "r+")
+
+
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file; raises as ``opened``."""
     if isinstance(path, RemotePath):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.rows import plan_cache
 from bert_jax.rows.plan_cache import Blocks, PlanCache
 from bert_jax.storage import files
@@ -51,7 +53,7 @@ def test_a_killed_build_leaves_no_files(tmp_path: Path, key: str) -> None:
     assert killed.returncode == -9
     assert len(names(tmp_path)) == 2  # half a plan and its lock
     assert PlanCache(tmp_path, key, {"a": int}, make).load(0)["a"].tolist() == [0, 1, 2]
-    assert names(tmp_path) == {f"plans/{key}/epoch-00000/{name}" for name in ("a.npy", "SHA256SUMS")}
+    assert names(tmp_path) == {f"plans/{key}/epoch-00000/{name}" for name in ("a.npy", "PLAN_OF", "SHA256SUMS")}
 
 
 def test_what_others_write_stays(tmp_path: Path) -> None:
@@ -81,4 +83,22 @@ def test_a_plan_that_cannot_be_opened_for_too_many_files_is_not_damaged(
     with pytest.raises(OSError, match="Too many open files"):
         PlanCache(tmp_path, "ab", {"a": int}, make).load(0)
     assert capsys.readouterr().err == ""
-    assert len(names(tmp_path)) == 2
+    assert len(names(tmp_path)) == 3
+
+
+def test_a_plan_of_something_else_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def other(epoch: int) -> Blocks:
+        yield "a", np.arange(3) + 10 * (epoch + 1)
+
+    plans = tmp_path / "plans"
+    PlanCache(tmp_path, "ab", {"a": int}, make).load(0)
+    PlanCache(tmp_path, "cd", {"a": int}, other).load(0)
+    PlanCache(tmp_path, "ab", {"a": int}, make).load(1)
+    for source in ("cd/epoch-00000", "ab/epoch-00001"):
+        shutil.rmtree(plans / "ab" / "epoch-00000")
+        shutil.copytree(plans / source, plans / "ab" / "epoch-00000")
+        assert PlanCache(tmp_path, "ab", {"a": int}, make).load(0)["a"].tolist() == [0, 1, 2]
+        assert "epoch-00000 is damaged, of another run or of an older version; it is made" in capsys.readouterr().err
+    os.mkfifo(plans / "ab" / plan_cache.LOCK)  # to open it would wait for ever
+    with pytest.raises(UserError, match="ab/lock: is a pipe, a socket or a device; remove it"):
+        PlanCache(tmp_path, "ab", {"a": int}, make).load(2)
