@@ -266,23 +266,25 @@ def pair_sequences(
     max_length: int,
     note: Callable[[str], None] | None = None,
 ) -> dict[str, list[np.ndarray]]:
-    """``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, section 4.1).
+    """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
 
-    While too long, the longer of the two (the second on a tie) loses its last token; ``note`` is told how many were
-    cut.
+    Between the two stand as many ``[SEP]`` as the tokenizer's ``pair_separators`` says. While too long, the longer of
+    the two (the second on a tie) loses its last token; ``note`` is given a line that says how many were cut.
     """
     first = tokenizer.encode_batch(texts)
     second = tokenizer.encode_batch([pair or "" for pair in pairs])
     ids, types, cut = [], [], [0, 0]  # cut: sequences, tokens
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    between = np.repeat(sep, tokenizer.pair_separators)
     for a, b, pair in zip(first, second, pairs, strict=True):
-        room = max_length - (2 if pair is None else 3)
+        room = max_length - (2 if pair is None else 2 + len(between))
         kept_a, kept_b = truncated(len(a), len(b) if pair is not None else 0, room)
         if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
             cut = [cut[0] + 1, cut[1] + lost]
-        parts = [cls, a[:kept_a], sep] + ([b[:kept_b], sep] if pair is not None else [])
+        parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
         ids.append(np.concatenate(parts))
-        types.append(np.repeat(np.array([0, 1], np.int32), [kept_a + 2, len(ids[-1]) - kept_a - 2]))
+        first = len(ids[-1]) if pair is None else kept_a + 1 + len(between)
+        types.append(np.repeat(np.array([0, 1], np.int32), [first, len(ids[-1]) - first]))
     if cut[0] and note is not None:
         note(
             f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"

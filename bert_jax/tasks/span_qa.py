@@ -119,6 +119,7 @@ class Task(ExampleTask):
         config, tokenizer = self.config, self.setting.tokenizer
         questions = tokenizer.encode_batch([example["question"] for example in examples])
         before, after = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+        between = np.repeat(after, tokenizer.pair_separators)
         ids: list[np.ndarray] = []
         columns: list[np.ndarray] = []  # a question each: [W, 10]
         for number, (example, one) in enumerate(zip(examples, gold, strict=True)):
@@ -126,10 +127,10 @@ class Task(ExampleTask):
                 continue
             question = questions[number][: config.max_query_length]
             passage = self.passages[example["context"]]
-            prefix = len(question) + 2
+            prefix = 1 + len(question) + len(between)
             windows = cut(len(passage.ids), self.setting.max_length - prefix - 1, config.doc_stride)
             for start, size in zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True):
-                ids.append(np.concatenate([before, question, after, passage.ids[start : start + size], after]))
+                ids.append(np.concatenate([before, question, between, passage.ids[start : start + size], after]))
             known = example.get("answers") is not None and not one.unusable
             targets = _targets(one.tokens, windows, prefix)
             every = np.broadcast_arrays(number, known, *targets, prefix, *windows)

@@ -1,0 +1,113 @@
+"""Every class of every family against ``transformers``' own: outputs of imports, and exports read there.
+
+Run by ``make test-parity``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
+transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
+
+from bert_jax.interchange.family import families
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.probe import module_outputs
+from tests.interchange.heads import TOKENIZER
+from tests.interchange.test_families import config_of, head_of, params_of
+
+pytestmark = pytest.mark.parity
+CLASSES = [(name, ending) for name, family in sorted(families().items()) for ending in family.classes if name != "bert"]
+LENGTH = 12
+
+
+def batch_of() -> dict[str, np.ndarray]:
+    """Two rows without ids that mean padding, the second one shorter."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(LENGTH)[None] < np.array([[LENGTH], [LENGTH - 4]])
+    ids = np.where(mask, rng.integers(5, TOKENIZER.size, (2, LENGTH)), TOKENIZER.pad_id)
+    types = mask & (np.arange(LENGTH)[None] > 5)
+    return {
+        name: x.astype(np.int32)
+        for name, x in zip(("input_ids", "token_type_ids", "attention_mask"), (ids, types, mask), strict=True)
+    }
+
+
+def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any:
+    model, info = getattr(transformers, architecture).from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
+    if model.config.type_vocab_size == 1:
+        del inputs["token_type_ids"]
+    if architecture.endswith("MultipleChoice"):
+        inputs = {name: x[:, None] for name, x in inputs.items()}
+    with torch.no_grad():
+        return model.eval()(**inputs)
+
+
+@pytest.mark.parametrize(("encoder", "ending"), CLASSES, ids=lambda value: value)
+def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, ending: str) -> None:
+    config, head = config_of(encoder), head_of(encoder, ending)
+    params, batch = params_of(config, head), batch_of()
+    export_model(params, config, TOKENIZER, tmp_path / "model", "card", head)
+    out = theirs(tmp_path / "model", head.architecture, batch)
+    ours = module_outputs(params, config, batch, head)
+    real = batch["attention_mask"] > 0
+    pairs = {
+        "Model": [("last_hidden_state", "sequence")],
+        "ForMaskedLM": [("logits", "mlm_logits")],
+        "ForPreTraining": [
+            ("prediction_logits", "mlm_logits"),
+            ("seq_relationship_logits", "nsp_logits"),
+            ("sop_logits", "sop_logits"),
+        ],
+        "ForNextSentencePrediction": [("logits", "nsp_logits")],
+        "ForQuestionAnswering": [("start_logits", "start_logits"), ("end_logits", "end_logits")],
+    }.get(ending, [("logits", "logits")])
+    compared = 0
+    ours |= {
+        name: ours["qa_logits"][..., i] for i, name in enumerate(("start_logits", "end_logits")) if "qa_logits" in ours
+    }
+    for name, own in pairs:
+        if name not in out or own not in ours:
+            continue
+        expected, found = out[name].numpy(), np.asarray(ours[own])
+        compared += 1
+        if expected.shape[:2] == real.shape:
+            expected, found = expected[real], found[real]
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=2e-5, rtol=0)
+    assert compared
+
+
+@pytest.mark.parametrize("encoder", sorted({encoder for encoder, _ in CLASSES}))
+def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
+    """With random weights of theirs, saved by themselves."""
+    family, config = families()[encoder], config_of(encoder)
+    described = family.to_config(config, TOKENIZER.pad_id)
+    described.pop("torch_dtype")
+    their_config = getattr(transformers, f"{family.name}Config")(**described, attn_implementation="eager")
+    model = getattr(transformers, f"{family.name}ForMaskedLM")(their_config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "LayerNorm.weight" in name or "layer_norm.weight" in name else 0.0, 0.2)
+    model.save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path / TOKENIZER.file_name)
+    imported, batch = import_model(tmp_path), batch_of()
+    assert imported.config == config
+    assert imported.unused == ()
+    inputs = {
+        name: torch.tensor(x).long()
+        for name, x in batch.items()
+        if described["type_vocab_size"] > 1 or name != "token_type_ids"
+    }
+    with torch.no_grad():
+        expected = model(**inputs).logits.numpy()
+    found = np.asarray(module_outputs(imported.params, config, batch, imported.head)["mlm_logits"])
+    real = batch["attention_mask"] > 0
+    np.testing.assert_allclose(found[real], expected[real], atol=2e-5, rtol=0)
