@@ -283,8 +283,8 @@ def pair_sequences(
             cut = [cut[0] + 1, cut[1] + lost]
         parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
         ids.append(np.concatenate(parts))
-        first = len(ids[-1]) if pair is None else kept_a + 1 + len(between)
-        types.append(np.repeat(np.array([0, 1], np.int32), [first, len(ids[-1]) - first]))
+        of_first = len(ids[-1]) if pair is None else kept_a + 1 + len(between)
+        types.append(np.repeat(np.array([0, 1], np.int32), [of_first, len(ids[-1]) - of_first]))
     if cut[0] and note is not None:
         note(
             f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"

@@ -23,6 +23,18 @@ from tests.interchange.test_families import config_of, head_of, params_of
 pytestmark = pytest.mark.parity
 CLASSES = [(name, ending) for name, family in sorted(families().items()) for ending in family.classes if name != "bert"]
 LENGTH = 12
+# What is compared: their output -> ours.
+OUTPUTS = {
+    "Model": {"last_hidden_state": "sequence"},
+    "ForMaskedLM": {"logits": "mlm_logits"},
+    "ForPreTraining": {
+        "prediction_logits": "mlm_logits",
+        "seq_relationship_logits": "nsp_logits",
+        "sop_logits": "sop_logits",
+    },
+    "ForNextSentencePrediction": {"logits": "nsp_logits"},
+    "ForQuestionAnswering": {"start_logits": "start_logits", "end_logits": "end_logits"},
+}
 
 
 def batch_of() -> dict[str, np.ndarray]:
@@ -31,10 +43,8 @@ def batch_of() -> dict[str, np.ndarray]:
     mask = np.arange(LENGTH)[None] < np.array([[LENGTH], [LENGTH - 4]])
     ids = np.where(mask, rng.integers(5, TOKENIZER.size, (2, LENGTH)), TOKENIZER.pad_id)
     types = mask & (np.arange(LENGTH)[None] > 5)
-    return {
-        name: x.astype(np.int32)
-        for name, x in zip(("input_ids", "token_type_ids", "attention_mask"), (ids, types, mask), strict=True)
-    }
+    arrays = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
 def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any:
@@ -59,22 +69,11 @@ def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, en
     out = theirs(tmp_path / "model", head.architecture, batch)
     ours = module_outputs(params, config, batch, head)
     real = batch["attention_mask"] > 0
-    pairs = {
-        "Model": [("last_hidden_state", "sequence")],
-        "ForMaskedLM": [("logits", "mlm_logits")],
-        "ForPreTraining": [
-            ("prediction_logits", "mlm_logits"),
-            ("seq_relationship_logits", "nsp_logits"),
-            ("sop_logits", "sop_logits"),
-        ],
-        "ForNextSentencePrediction": [("logits", "nsp_logits")],
-        "ForQuestionAnswering": [("start_logits", "start_logits"), ("end_logits", "end_logits")],
-    }.get(ending, [("logits", "logits")])
+    pairs = OUTPUTS.get(ending, {"logits": "logits"})
     compared = 0
-    ours |= {
-        name: ours["qa_logits"][..., i] for i, name in enumerate(("start_logits", "end_logits")) if "qa_logits" in ours
-    }
-    for name, own in pairs:
+    if "qa_logits" in ours:
+        ours |= {"start_logits": ours["qa_logits"][..., 0], "end_logits": ours["qa_logits"][..., 1]}
+    for name, own in pairs.items():
         if name not in out or own not in ours:
             continue
         expected, found = out[name].numpy(), np.asarray(ours[own])
@@ -101,11 +100,9 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
     imported, batch = import_model(tmp_path), batch_of()
     assert imported.config == config
     assert imported.unused == ()
-    inputs = {
-        name: torch.tensor(x).long()
-        for name, x in batch.items()
-        if described["type_vocab_size"] > 1 or name != "token_type_ids"
-    }
+    inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
+    if described["type_vocab_size"] == 1:
+        del inputs["token_type_ids"]
     with torch.no_grad():
         expected = model(**inputs).logits.numpy()
     found = np.asarray(module_outputs(imported.params, config, batch, imported.head)["mlm_logits"])
