@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
@@ -61,7 +61,9 @@ def read(folder: AnyPath) -> dict[str, Any]:
       UserError: there is none, or one of another format.
     """
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = reading.read_bytes(folder / MANIFEST)
+    except reading.NotPlainError as error:
+        raise DamagedError(f"{folder / MANIFEST} {error.strerror}") from error
     except OSError as error:
         if names := parts(folder):
             raise UserError(

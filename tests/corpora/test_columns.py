@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.corpora import columns
+from bert_jax.corpora import columns, store
 from bert_jax.corpora.annotators import lexicon, segmenter
 from bert_jax.corpora.columns import Column, unit_values
 from bert_jax.corpora.manifest import MANIFEST, DamagedError
@@ -177,7 +177,8 @@ def column_shard(folder: Path, column: str, number: int = 0) -> Path:
     return sorted((folder / "columns" / column).glob("*train*"))[number]
 
 
-def test_damage_is_found_as_in_shards_of_tokens(folder, capsys):
+def test_damage_is_found_as_in_shards_of_tokens(folder, capsys, monkeypatch):
+    monkeypatch.setattr(store, "DIGESTED_BYTES", 0)  # as if it were large
     shard = column_shard(folder, "places")
     data = bytearray(shard.read_bytes())
     data[600] ^= 1
@@ -196,7 +197,8 @@ def test_damage_is_found_as_in_shards_of_tokens(folder, capsys):
         Corpus(folder)
 
 
-def test_the_shard_of_another_column_is_told(folder):
+def test_the_shard_of_another_column_is_told(folder, monkeypatch):
+    monkeypatch.setattr(store, "DIGESTED_BYTES", 0)
     shard = column_shard(folder, "letters")
     assert shard.stat().st_size == column_shard(folder, "places").stat().st_size  # they are padded
     os.replace(shard, column_shard(folder, "places"))

@@ -1,6 +1,7 @@
 """Nothing of a damaged store is believed: what is found when it is opened, as it is read, and by ``--verify``."""
 
 import json
+import os
 import pickle
 import shutil
 import uuid
@@ -15,9 +16,11 @@ from bert_jax.corpora.manifest import MANIFEST, SEAL, DamagedError, sealed
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.verify import verify
 from bert_jax.errors import UserError
+from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows import chunks, random
 from bert_jax.storage import files
-from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
+from bert_jax.text.wordpiece import WordPiece
+from tests.corpora.test_store import LETTERS, TOKENIZER, BuildConfig, build, random_source
 from tests.rows.fakes import fake_split
 
 SHARD = "corpus-train.array_record-00001-of-00004"
@@ -87,6 +90,33 @@ def test_a_manifest_from_before_the_seal_is_read_and_its_fingerprint_checked(fol
         Corpus(folder)
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every store is one whose shards are not digested when it is opened."""
+    monkeypatch.setattr(store, "DIGESTED_BYTES", 0)
+
+
+def test_a_shard_of_another_store_is_found_when_a_small_one_is_opened(folder: Path, tmp_path: Path) -> None:
+    letters = [*LETTERS[1::-1], *LETTERS[2:]]  # two pieces exchanged: blocks of the same lengths
+    other = WordPiece((*SPECIAL_TOKENS, *letters))
+    build(random_source(), other, tmp_path / "other", BuildConfig(0.2, 16, 400, num_workers=1))
+    sizes = {(place / SHARD).stat().st_size for place in (folder, tmp_path / "other")}
+    assert len(sizes) == 1
+    shutil.copy(tmp_path / "other" / SHARD, folder / SHARD)
+    with pytest.raises(DamagedError, match=f"{SHARD} is damaged: its sha256 is not that of the manifest"):
+        Corpus(folder)
+
+
+def test_what_is_no_file_is_not_read(folder: Path) -> None:
+    for name in (SHARD, MANIFEST):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)  # to read it would wait for ever
+        with pytest.raises(DamagedError, match=f"{name} is"):
+            Corpus(folder)
+    assert [finding for _, finding in verify(folder)] == [f"{folder / MANIFEST} is a pipe, a socket or a device"]
+
+
+@pytest.mark.usefixtures("large")
 def test_a_shard_is_checked_as_it_is_read_wherever_that_is(folder: Path) -> None:
     flip(folder / SHARD, 600)
     split = Corpus(folder, cache_bytes=100).split("train")
@@ -96,6 +126,7 @@ def test_a_shard_is_checked_as_it_is_read_wherever_that_is(folder: Path) -> None
     assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)  # as it comes out of a worker process
 
 
+@pytest.mark.usefixtures("large")
 def test_another_shard_is_told_at_its_first_block_though_it_is_whole_and_as_long(folder: Path) -> None:
     first, second = (folder / f"corpus-train.array_record-0000{i}-of-00004" for i in (0, 1))
     blocks = json.loads((folder / MANIFEST).read_text())["splits"]["train"]["shards"]
@@ -109,7 +140,7 @@ def test_another_shard_is_told_at_its_first_block_though_it_is_whole_and_as_long
     assert blocks[0]["num_tokens"] != blocks[1]["num_tokens"]
 
 
-def test_boundaries_are_read_through_once_in_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_through_once_in_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def sha256(path: Path) -> str:
@@ -121,7 +152,7 @@ def test_boundaries_are_read_through_once_in_a_process(folder: Path, monkeypatch
     for _ in range(3):
         corpus = Corpus(folder)
         pickle.loads(pickle.dumps(corpus.split("train")))
-    assert len(read) == len(set(read)) == 6
+    assert len(read) == len(set(read)) == len(corpus.manifest["files"])
     flip(folder / "train.sentence_offsets.npy")
     with pytest.raises(DamagedError):
         Corpus(folder)
