@@ -96,13 +96,13 @@ class PretrainingObjective(abc.ABC):
     """A ``bert_jax.task.Task`` of parts and terms. A subclass, in a file of its own, says which.
 
     Class attributes of an objective:
-      parts: of the model, above the encoder.
+      parts: of the model, above the encoder; where the config decides, ``__init__`` sets them before the base's does.
       arrangement: the default of ``config.objective.arrangement``.
       reads: "both sides" of a token, or only "what came before", which needs a causal model.
       derived: what ``inputs`` adds to a batch.
     """
 
-    parts: ClassVar[tuple[Part, ...]]
+    parts: tuple[Part, ...]
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
     derived: ClassVar[tuple[str, ...]] = ()

@@ -178,8 +178,8 @@ def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
     Of runs, whatever the strategy selected them by: what stands beside a run is not chosen, so the model sees it.
     """
     is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)
-    begins, run = np.flatnonzero(is_first), np.cumsum(is_first) - 1
-    first, last = position[begins][run], position[np.append(begins[1:], len(position)) - 1][run]
+    run, edges = np.cumsum(is_first) - 1, np.flatnonzero(np.append(is_first, True))
+    first, last = position[edges[:-1]][run], position[edges[1:] - 1][run]
     left, right, width = first - 1, last + 1, is_text.shape[1]
     inside = (left >= 0) & (right < width)
     inside &= is_text[row, np.maximum(left, 0)] & is_text[row, np.minimum(right, width - 1)]

@@ -373,6 +373,16 @@ def test_a_sequence_says_the_same_packed_and_alone(name: str, fates: Any, option
     assert found["packed"][2] < 0.7 * found["none"][2]  # several sequences a row
 
 
+def test_rows_without_any_target_are_rows(tmp_path: Path) -> None:
+    masking = MaskingConfig(strategy="bernoulli", rate=1e-9)
+    for packing in ("none", "packed"):
+        config = RowsConfig(64, masking=masking, packing=packing, arrangement="sentences", boundaries=True)  # type: ignore[arg-type]
+        source = SequenceRows(config, fake_split(20), FACTS, seed=0, directory=tmp_path)
+        rows = source.rows(np.zeros(4, int), np.arange(4))
+        assert not rows["masked_weights"].any()
+        assert rows["attention_mask"].any(axis=1).all()
+
+
 def test_packed_rows_of_random_counts_lose_next_to_nothing(tmp_path: Path) -> None:
     split = fake_split(1500, sentences=(1, 6), mean=9)
     masking = MaskingConfig(strategy="bernoulli")
