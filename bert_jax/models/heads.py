@@ -11,11 +11,12 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, named
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, named, normal
 from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
 Pooling = Literal["mean", "cls"]
+POSITION_SIZE = 200  # of the vector of a place in a span
 
 
 class Head(nn.Module):
@@ -69,20 +70,51 @@ class LmHead(Head):
     Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``, ``output_bias``.
     """
 
+    logits: str = "mlm_logits"
     reads: ClassVar[tuple[str, ...]] = ("masked_positions",)
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return mlm_logits [B, P, V] float32 at ``masked_positions`` [B, P]."""
+        """Return ``logits`` [B, P, V] float32 of ``vectors``."""
         config, embed = self.config, (("embed", self.config.hidden_size),)
-        x = gather(outputs["sequence"], batch["masked_positions"])
+        x = self.vectors(outputs, batch)
         x = ACTIVATIONS[config.activation](Dense(config, embed, ((None, config.embedding_size),), name="transform")(x))
         x = LayerNorm(config, name="layer_norm")(x)
         table = outputs["word_embeddings"].astype(config.compute_dtype)
         logits = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=config.param_dtype)
         zeros = named(nn.initializers.zeros, "vocab")
         logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
-        return {"mlm_logits": constrain(logits, "batch", None, "vocab")}
+        return {self.logits: constrain(logits, "batch", None, "vocab")}
+
+    def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
+        """Return those that the tokens are predicted from, [B, P, D]: at ``masked_positions`` [B, P]."""
+        return gather(outputs["sequence"], batch["masked_positions"])
+
+
+class BoundaryHead(LmHead):
+    """Predicts a token from the two vectors beside its span and from its place in the span, not from its own vector.
+
+    Joshi et al. 2020, section 3.2: a dense layer with activation and layer norm under those of ``LmHead``.
+    Parameters: ``position_embeddings`` [positions, 200], ``input/{kernel, bias}``, ``input_layer_norm/{scale, bias}``.
+
+    Attributes:
+      positions: of a span that have a vector; later ones have that of the last.
+    """
+
+    logits: str = "boundary_logits"
+    positions: int = 20
+    reads: ClassVar[tuple[str, ...]] = ("span_left", "span_right", "span_offsets")
+
+    def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
+        """Return vectors [B, P, D] from those at ``span_left`` and ``span_right`` and from ``span_offsets`` [B, P]."""
+        config, size = self.config, self.config.hidden_size
+        shape = (self.positions, POSITION_SIZE)
+        table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
+        place = jnp.take(table, jnp.minimum(batch["span_offsets"], self.positions - 1), axis=0)
+        sides = [gather(outputs["sequence"], batch[name]) for name in ("span_left", "span_right")]
+        x = jnp.concatenate([*sides, place.astype(config.compute_dtype)], axis=-1)
+        x = Dense(config, ((None, 2 * size + POSITION_SIZE),), (("embed", size),), name="input")(x)
+        return LayerNorm(config, name="input_layer_norm")(ACTIVATIONS[config.activation](x))
 
 
 class Classifier(Head):

@@ -8,22 +8,15 @@ a span is a run of predicted tokens.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from bert_jax.configuration import check_fields
-from bert_jax.models.dropout import RowRng
-from bert_jax.models.heads import Head, Outputs
+from bert_jax.models.heads import POSITION_SIZE, BoundaryHead
 from bert_jax.models.model import LM_HEAD, Part
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, named, normal
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Setting, Term
 from bert_jax.records import Batch, BatchSpec
-
-_POSITION_SIZE = 200  # of the vectors of places in a span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,37 +35,6 @@ class Config(base.Config):
         where = "config.objective"
         check_fields(self, where, "at least 0 is needed", "boundary_weight", sound=lambda value: value >= 0)
         check_fields(self, where, "1 to 1000 is allowed", "boundary_positions", sound=lambda n: 1 <= n <= 1000)
-
-
-class BoundaryHead(Head):
-    """Two dense layers, each with activation and layer norm; the word embeddings decode, with a bias of their own.
-
-    Parameters: ``position_embeddings`` [positions, 200], ``input`` and ``output`` {kernel, bias}, ``input_layer_norm``
-    and ``output_layer_norm`` {scale, bias}, ``output_bias`` [V].
-    """
-
-    positions: int = 20
-    reads: ClassVar[tuple[str, ...]] = ("span_left", "span_right", "span_offsets")
-
-    @nn.compact
-    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return boundary_logits [B, P, V] float32 from the vectors at ``span_left`` and ``span_right`` [B, P]."""
-        config, size = self.config, self.config.hidden_size
-        shape = (self.positions, _POSITION_SIZE)
-        table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
-        place = jnp.take(table, jnp.minimum(batch["span_offsets"], self.positions - 1), axis=0)
-        sides = [gather(outputs["sequence"], batch[name]) for name in ("span_left", "span_right")]
-        x = jnp.concatenate([*sides, place.astype(config.compute_dtype)], axis=-1)
-        activation, embed = ACTIVATIONS[config.activation], (("embed", size),)
-        x = activation(Dense(config, ((None, 2 * size + _POSITION_SIZE),), embed, name="input")(x))
-        x = LayerNorm(config, name="input_layer_norm")(x)
-        x = activation(Dense(config, embed, ((None, config.embedding_size),), name="output")(x))
-        x = LayerNorm(config, name="output_layer_norm")(x)
-        words = outputs["word_embeddings"].astype(config.compute_dtype)
-        logits = jnp.einsum("...d,vd->...v", x, words, preferred_element_type=config.param_dtype)
-        zeros = named(nn.initializers.zeros, "vocab")
-        logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
-        return {"boundary_logits": constrain(logits, "batch", None, "vocab")}
 
 
 class Objective(base.PretrainingObjective):
@@ -101,5 +63,5 @@ class Objective(base.PretrainingObjective):
     def flops(self, spec: BatchSpec) -> float:
         model = self.setting.model
         size, decoded = model.hidden_size, model.embedding_size * (model.hidden_size + model.vocab_size)
-        head = (2 * size + _POSITION_SIZE) * size + decoded
+        head = (2 * size + POSITION_SIZE) * size + decoded
         return super().flops(spec) + 6.0 * spec["masked_positions"].shape[0] * head

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
+from bert_jax.models.heads import BoundaryHead
 from bert_jax.objectives import span_boundary
-from bert_jax.objectives.span_boundary import BoundaryHead
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.training.mesh import unbox
 from tests.objectives.texts import LENGTH, Text, make_text, objective, rows_of
@@ -50,7 +50,7 @@ def drawn(init: Any) -> Any:
 def drawn_head(positions: int = 20) -> tuple[BoundaryHead, Any, dict[str, Any], dict[str, Any]]:
     """A small head with parameters from N(0, 0.5), outputs of an encoder and a batch of 3 targets."""
     rng = np.random.default_rng(0)
-    head = BoundaryHead(bert.Config(50, 8, 1, 2, 16, 32), positions)
+    head = BoundaryHead(bert.Config(50, 8, 1, 2, 16, 32), positions=positions)
     outputs = {"sequence": rng.normal(size=(2, 32, 8)).astype("f"), "word_embeddings": rng.normal(size=(50, 8))}
     places = {"span_left": [[2, 2, 9], [0, 7, 7]], "span_right": [[5, 5, 12], [3, 30, 30]]}
     batch = {name: np.array(value) for name, value in {**places, "span_offsets": [[0, 1, 1], [0, 5, 21]]}.items()}
@@ -62,17 +62,18 @@ def test_the_head_is_the_published_formula() -> None:
     found = head.apply(params, outputs, batch, None)["boundary_logits"]
     own, erf = params["params"], np.vectorize(math.erf)
 
-    def layer(name: str, x: np.ndarray) -> np.ndarray:
-        x = x @ own[name]["kernel"] + own[name]["bias"]
+    def layer(dense: str, norm: str, x: np.ndarray) -> np.ndarray:
+        x = x @ own[dense]["kernel"] + own[dense]["bias"]
         x = 0.5 * x * (1 + erf(x / math.sqrt(2)))
         x = (x - x.mean()) / np.sqrt(x.var() + 1e-12)
-        return x * own[f"{name}_layer_norm"]["scale"] + own[f"{name}_layer_norm"]["bias"]
+        return x * own[norm]["scale"] + own[norm]["bias"]
 
     for row in range(2):
         for target in range(3):
             left, right, offset = (int(batch[name][row, target]) for name in BoundaryHead.reads)
             sequence, place = outputs["sequence"][row], own["position_embeddings"][min(offset, 19)]
-            x = layer("output", layer("input", np.concatenate([sequence[left], sequence[right], place])))
+            x = layer("input", "input_layer_norm", np.concatenate([sequence[left], sequence[right], place]))
+            x = layer("transform", "layer_norm", x)
             expected = x @ outputs["word_embeddings"].T + own["output_bias"]
             np.testing.assert_allclose(found[row, target], expected, rtol=2e-5, atol=2e-5)
 
