@@ -57,7 +57,6 @@ def test_the_recipes_that_readme_names_are_there():
     assert {f"finetune/{name}" for name in wanted} <= set(recipes.names())
 
 
-SIZES = ("base", "large")
 ARGUMENTS = {
     "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
     "swag": ("swag", "hellaswag", "dream", "csqa"),
@@ -80,6 +79,35 @@ def test_finetune_recipes_are_sound(name):
     configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
     make_reader(config.data)
     check_roles(config.data.columns, task.Task.roles)
+
+
+PRETRAIN = [name for name in recipes.names() if name.startswith("pretrain/")]
+
+
+@pytest.mark.parametrize("name", [*PRETRAIN, "spanbert:base", "wwm:base", "ablation:ltr_no_nsp"])
+def test_pretrain_recipes_are_sound(name):
+    """All that can be found wrong before a text is read: parts, phases, batches, masking, columns."""
+    import jax
+
+    from bert_jax import configuration
+    from bert_jax.runs import pretraining
+
+    settings = configuration.build(pretraining.Settings, recipes.load(name).to_dict(), "config")
+    assert callable(pretraining.checked(settings, settings.experiment(), devices=jax.devices()))
+
+
+def test_the_stages_of_ernie_come_in_order_and_mask_their_units():
+    from bert_jax import configuration
+    from bert_jax.runs import pretraining
+
+    settings = configuration.build(pretraining.Settings, recipes.load("ernie1").to_dict(), "config")
+    phases = settings.experiment().phases.phases
+    assert [phase.changes.get("masking", {}).get("unit", "piece") for phase in phases] == [
+        "piece",
+        "phrases",
+        "entities",
+    ]
+    assert sum(phase.num_steps for phase in phases) == 1_000_000
 
 
 def test_a_finetune_recipe_lists_its_arguments():
@@ -244,7 +272,10 @@ def test_the_page_of_recipes_names_every_key() -> None:
     assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()
 
 
-@pytest.mark.parametrize("name", ["quickstart", *(pytest.param(f"bert_{s}", marks=pytest.mark.heavy) for s in SIZES)])
+LARGE = ("bert_base", "bert_large", "spanbert:base", "ernie1")
+
+
+@pytest.mark.parametrize("name", ["quickstart", *(pytest.param(name, marks=pytest.mark.heavy) for name in LARGE)])
 def test_the_step_of_every_phase_compiles_and_fits(name):
     """As ``bert-jax plan`` compiles it, for eight devices, without text. It may stand guard over a recipe of yours."""
     from bert_jax.runs import recipe_plan

@@ -1,0 +1,43 @@
+"""ERNIE 1.0 (Sun et al. 2019, arXiv 1904.09223): tokens are masked, then phrases, then named entities.
+
+    bert-jax pretrain --config=ernie1 --workdir=runs/ernie1 --config.corpus.options.paths="('zh/*.txt.gz',)" \\
+        --config.corpus.columns.phrases.path=phrases.txt --config.corpus.columns.entities.path=entities.txt
+
+A phrase or an entity is what a line of these files says (THUOCL's lists will do); the columns are made while the corpus
+is built. A token outside of them is a unit by itself. Every unit is masked by a draw of its own.
+
+Of PaddlePaddle/ERNIE, ERNIE/script/pretrain.sh and batching.py: 1,000,000 steps of 8 x 8,192 tokens at length 512,
+rate 0.15, Adam with weight decay 0.01, peak 1e-4 after 5,000 steps; relu, 513 positions, a vocabulary of 18,000. How
+the steps are dealt to the three stages is not published: here a third each. Left out: the dialogue task, which has no
+public code, and the coin by which a file of the later stages is masked by tokens after all. On XNLI (test) the
+published model reached 78.4, where BERT has 77.2.
+"""
+
+import os
+import runpy
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
+    config = base["get_config"]("base")
+    config.vocab = ConfigDict({"path": "", "size": 18_000, "lowercase": True})
+    config.corpus.options = ConfigDict({"paths": (), "language": "zh"})
+    lexicon = {"annotator": "lexicon", "path": ""}
+    config.corpus.columns = ConfigDict({"phrases": {**lexicon}, "entities": {**lexicon}})
+    config.model = ConfigDict({"encoder": "ernie", "size": "base", "max_length": 513, "dtype": "bfloat16"})
+    config.objective.masking = ConfigDict({"strategy": "bernoulli"})
+    stage = {"batch_size": 128, "max_length": 512}
+    config.phases = ConfigDict(
+        {
+            "stage1_basic": {"num_steps": 333_334, **stage},
+            "stage2_phrase": {"num_steps": 333_333, **stage, "masking": {"unit": "phrases"}},
+            "stage3_entity": {"num_steps": 333_333, **stage, "masking": {"unit": "entities"}},
+        }
+    )
+    config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
+    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 5_000})
+    config.training.eval_phase = "stage1_basic"  # single tokens throughout, so that the curve means one thing
+    config.examples = ("中国的首都是北[MASK]。",)
+    return config

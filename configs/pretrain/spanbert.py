@@ -1,0 +1,45 @@
+"""SpanBERT (Joshi et al. 2020): spans of whole words are masked, and predicted from their two sides too; no pairs.
+
+    bert-jax pretrain --config=spanbert --workdir=runs/spanbert \\
+        --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
+
+The values are those of the command in facebookresearch/SpanBERT, pretraining/README.md, for its large cased model:
+2,400,000 steps of 32 x 4,096 tokens at length 512, Adam with epsilon 1e-8 and weight decay 0.01, peak 1e-4 after 10,000
+steps, then linear to 0; spans of at most 10 words with p = 0.2, 15 places of a span in the span-boundary objective.
+``spanbert:base`` is the base model. In the paper the large one reached F1 94.6 on SQuAD 1.1 and 88.7 on SQuAD 2.0.
+
+Two things differ. Short ends of documents share rows here (``packing``), each with its own attention; there they are
+padded. The number of predictions is BERT's, 15 % of a row with its special tokens, rounded; there, of the text alone,
+rounded up: 77 of 512 and 19 of 128 in both.
+"""
+
+import os
+import runpy
+
+from ml_collections import ConfigDict
+
+
+def get_config(size: str = "large") -> ConfigDict:
+    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
+    config = base["get_config"](size)
+    config.vocab = ConfigDict({"path": "", "size": 28_996, "lowercase": False})
+    config.objective = ConfigDict(
+        {
+            "name": "span_boundary",
+            "boundary_positions": 15,
+            "arrangement": "sentences",
+            "arrangement_options": {"blocks": "document"},
+            "packing": "packed",
+            "masking": {
+                "strategy": "spans",
+                "options": {"p": 0.2, "longest": 10},
+                "unit": "word",
+                "fates": "span",
+                "random_pieces": "unigram",
+            },
+        }
+    )
+    config.phases = ConfigDict({"phase1": {"num_steps": 2_400_000, "batch_size": 256, "max_length": 512}})
+    config.optimizer = ConfigDict({"kind": "adamw", "eps": 1e-8, "bias_correction": "standard"})
+    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
+    return config
