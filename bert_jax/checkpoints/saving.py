@@ -65,9 +65,10 @@ class Checkpoints:
     write together, which Orbax can do on ``gs://`` only.
     """
 
-    def __init__(self, workdir: str, config: CheckpointConfig):
+    def __init__(self, workdir: str, config: CheckpointConfig, told: str | None = None):
+        """``told``: the name in messages of what is written once, as a whole; None: the steps of a run."""
         _drop_late_writes()
-        self._steps, self._config = steps_folder(workdir), config
+        self._steps, self._config, self._told = steps_folder(workdir), config, told
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
             self._store = RemoteSteps(self._steps, config.kept)
@@ -149,6 +150,9 @@ class Checkpoints:
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"
                 ) from error
+            if self._told is not None:
+                advice = write_errors.write_advice(error)
+                raise UserError(f"cannot write {self._told} ({write_errors.reason(error)}); {advice}") from error
             advice = write_errors.REMEDIES.get(write_errors.number_of(error) or 0, "mend that")
             raise UserError(
                 f"cannot save into {self._steps} ({write_errors.reason(error)}); steps saved before are whole: "
@@ -182,9 +186,9 @@ def _meet(*, key: str, timeout_ms: int) -> None:
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
-def save_params(workdir: str, params: Any, facts: Mapping[str, Any]) -> None:
-    """Save parameters alone as a checkpoint of step 0, for ``read_params``."""
-    checkpoints = Checkpoints(workdir, CheckpointConfig())
+def save_params(workdir: str, params: Any, facts: Mapping[str, Any], told: str | None = None) -> None:
+    """Save parameters alone as a checkpoint of step 0, for ``read_params``. ``told``: see ``Checkpoints``."""
+    checkpoints = Checkpoints(workdir, CheckpointConfig(), told or workdir)
     checkpoints.save_tree(0, {"params": params}, facts)
     checkpoints.wait()
     checkpoints.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields, of_config, pretraining_class
@@ -22,7 +23,7 @@ from bert_jax.interchange.tensors import MAX_SHARD_BYTES, WEIGHTS, present_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
 from bert_jax.models.config import ModelConfig
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.tokenizer import Tokenizer
@@ -102,7 +103,9 @@ def export_model(
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -> str:
     advice = "nothing was written"
-    written = _import_local(folder, str(folder), f"{advice}; has training diverged? Its loss says so")
+    written = _import_local(
+        folder, str(folder), f"{advice}; train again with a lower learning rate if the loss diverged"
+    )
     kept = {name: tree for name, tree in params.items() if name in head.parts}
     for path, found in jax.tree_util.tree_leaves_with_path(written.params):
         name = "/".join(str(key.key) for key in path)
@@ -127,7 +130,7 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
 
 
 def _import_local(folder: Path, where: str, advice: str) -> Imported:
-    if (folder / CHECKSUMS).exists() and (damage := first_damage(folder)):
+    if (folder / CHECKSUMS).exists() and (damage := listed_damage(folder)):
         raise UserError(
             f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
@@ -146,6 +149,15 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
     return Imported(read.params, config, tokenizer, head, report, licence_of(folder))
 
 
+def listed_damage(folder: Path | epath.Path) -> str | None:
+    """What is wrong with a folder by its list of sha256, which must name the config and all weights; None if nothing is.
+
+    Raises ``OSError`` if the folder or its list is missing.
+    """
+    weights = [path.name for path in folder.iterdir() if path.name.endswith(".safetensors")]
+    return first_damage(folder, wanted=["config.json", *(weights or [WEIGHTS])])
+
+
 def _count(tensors: dict[str, np.ndarray]) -> str:
     return f"{sum(array.size for array in tensors.values()):,}"
 
@@ -153,7 +165,7 @@ def _count(tensors: dict[str, np.ndarray]) -> str:
 def licence_of(folder: str | os.PathLike[str]) -> str | None:
     """What the front matter of a folder's model card says, if anything."""
     try:
-        lines = (files.as_path(folder) / CARD).read_text(encoding="utf-8").splitlines()
+        lines = reading.read_text(files.as_path(folder) / CARD).splitlines()
     except (OSError, ValueError):
         return None
     if not lines or lines[0].strip() != "---":

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.storage import reading
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises ``UserError`` for one that is missing, spoilt, or no object."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(reading.read_bytes(path))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} has no {path.name}; is it a model's folder?") from error
     except (ValueError, RecursionError) as error:

@@ -49,11 +49,14 @@ def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: He
     """
     config = dataclasses.replace(config, dtype="float32", layers="unrolled", remat="none")
     batch = probe_batch(config)
-    expected = straight(config, batch, frozenset(params), head.architecture)
+    with np.errstate(all="ignore"):  # numbers that are too large are told below
+        expected = straight(config, batch, frozenset(params), head.architecture)
     found = module_outputs(params, config, batch, head)
     worst = 0.0
     for name, value in expected.items():
         theirs, ours = _real(value, batch), _real(np.asarray(found[name]), batch)
+        if not np.isfinite(theirs).all():
+            raise UserError(f"the model's outputs are not finite numbers ({name}): its weights are too large; {advice}")
         error = np.abs(theirs - ours.reshape(theirs.shape)).max() / max(np.abs(theirs).max(), 1.0)
         if not error <= TOLERANCE:
             raise UserError(f"the tensors make another model than ours ({name} differs by {error:.1e}); {advice}")

@@ -27,7 +27,7 @@ from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
 from bert_jax.reporting.run_record import write_run
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import Directory
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -165,8 +165,8 @@ def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_object(path: Any) -> dict[str, Any]:
     """A JSON object; empty for a file that is missing or spoilt."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(reading.read_bytes(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -182,13 +182,16 @@ def read_model(directory: str, lowercase: bool | None = None) -> Imported:
 
 
 def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = None) -> Report:
-    """Make a workdir with one checkpoint, step 0, of a model of others. Parts that it lacks stay missing.
+    """Make a workdir with one checkpoint, step 0, of a model of others, all or nothing. Parts that it lacks stay
+    missing.
 
     Raises:
-      UserError: the directory holds no BERT, or the workdir is not empty.
+      UserError: the directory holds no BERT, the workdir is not empty, or the disk is full.
     """
-    if files.as_path(workdir).exists() and any(files.as_path(workdir).iterdir()):
-        raise UserError(f"{workdir} is not empty; give a new --workdir")
+    place = files.as_path(workdir)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UserError(f"{workdir} is {'not empty' if place.is_dir() else 'a file'}; give a new --workdir")
+    files.check_writable(workdir, folder=True)
     imported = read_model(directory, lowercase)
     tokenizer, head = imported.tokenizer, imported.head
     facts = {
@@ -201,10 +204,10 @@ def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = N
         "labels": list(head.labels),
         "parent": {"source": os.fspath(directory), "licence": imported.licence},
     }
-    tokenizer.save(files.as_path(workdir) / tokenizer.file_name)
-    write_run(
-        workdir, {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
-    )
-    save_params(workdir, imported.params, facts)
+    run = {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
+    with files.whole_directory(workdir) as folder:
+        tokenizer.save(folder / tokenizer.file_name)
+        save_params(str(folder), imported.params, facts, told=workdir)
+        write_run(str(folder), run)
     title = imported.report.title.replace("read ", "imported ", 1)
     return dataclasses.replace(imported.report, title=f"{title}, into {workdir}")

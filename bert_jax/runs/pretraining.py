@@ -25,6 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
 from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
+from bert_jax.interchange.hugging_face import listed_damage
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.models.config import ModelConfig
@@ -41,7 +42,7 @@ from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files, reading
-from bert_jax.storage.checksums import CHECKSUMS, first_damage
+from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.storage.replacing import replaced_directory
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
@@ -379,8 +380,7 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
 def export_damage(model: epath.Path) -> str | None:
     """What is wrong with an exported folder by its list of sha256; None if nothing is."""
     try:
-        weights = [path.name for path in model.iterdir() if path.name.endswith(".safetensors")]
-        return first_damage(model, wanted=["config.json", *(weights or ["model.safetensors"])])
+        return listed_damage(model)
     except FileNotFoundError:
         return f"{CHECKSUMS} is missing" if model.exists() else "it is missing"
     except NotADirectoryError:

@@ -17,11 +17,14 @@ import tokenizers
 import yaml
 from safetensors.numpy import load_file, save_file
 
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError
 from bert_jax.interchange import hugging_face, tensors
+from bert_jax.interchange import workdir as workdirs
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.interchange.tokenizer_files import is_padded
+from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.storage import files
@@ -91,6 +94,55 @@ def test_a_changed_file_is_refused_where_the_list_is_there(exported: Path, tmp_p
     (folder / name).unlink()
     with pytest.raises(UserError, match=f"'{name}', which SHA256SUMS lists, is missing"):
         import_model(folder)
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_list_without_the_weights_is_refused(exported: Path, tmp_path: Path, lines: int) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "model"))
+    listed = [line for line in (folder / CHECKSUMS).read_text().splitlines() if "config.json" in line]
+    (folder / CHECKSUMS).write_text("".join(f"{line}\n" for line in listed[: lines * 9]))
+    with pytest.raises(UserError, match="SHA256SUMS does not list (config.json|model.safetensors); copy the whole"):
+        import_model(folder)
+
+
+def test_weights_that_are_too_large_are_told_and_not_written(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    params = jax.tree.map(lambda leaf: np.full_like(leaf, 3e38), PARAMS)
+    with pytest.raises(
+        UserError, match=r"outputs are not finite numbers \(\w+\): its weights are too large; nothing was"
+    ):
+        export_model(params, CONFIG, TOKENIZER, tmp_path / "out", "card")
+    assert [str(warning.message) for warning in recwarn if issubclass(warning.category, RuntimeWarning)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_is_there_whole_or_not_at_all(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(folder: str, run: Any) -> None:
+        assert saved_steps(folder) == [0]
+        assert not workdir.exists()
+        raise KeyboardInterrupt
+
+    workdir = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(workdirs, "write_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            import_into_workdir(str(exported), str(workdir))
+    assert list(tmp_path.iterdir()) == []
+    import_into_workdir(str(exported), str(workdir))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert {path.name for path in workdir.iterdir()} >= {"run.json", "vocab.txt", "checkpoints"}
+    with pytest.raises(UserError, match="is not empty; give a new --workdir"):
+        import_into_workdir(str(exported), str(workdir))
+
+
+@pytest.mark.usefixtures("small_files")
+def test_an_import_that_cannot_be_written(exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match="cannot write .*/run .*too large.*; raise the limit on the size .* or choose an"
+    ):
+        import_into_workdir(str(exported), str(tmp_path / "run"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_files_of_a_directory(exported: Path) -> None:
