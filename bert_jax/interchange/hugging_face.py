@@ -150,7 +150,7 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
 
 
 def listed_damage(folder: Path | epath.Path) -> str | None:
-    """What is wrong with a folder by its list of sha256, which must name the config and all weights; None if nothing is.
+    """What is wrong with a folder by its list of sha256, which must name config and weights; None if nothing is.
 
     Raises ``OSError`` if the folder or its list is missing.
     """
