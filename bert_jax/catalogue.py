@@ -32,8 +32,8 @@ def find(package: str, name: str, having: str | None = None) -> ModuleType:
     """
     known = parts(package, having)
     if not isinstance(name, str) or name not in known:
-        kind = f"{having.lower()} in" if having else "part of"
-        raise UserError(f"unknown {kind} bert_jax.{package} {name!r}; {nearest(str(name), known)}")
+        kind = having.lower() if having else "part"
+        raise UserError(f"there is no {kind} {name!r} in bert_jax.{package}; {nearest(str(name), known)}")
     return importlib.import_module(f"bert_jax.{package}.{name}")
 
 

@@ -85,8 +85,14 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if hint is int and isinstance(value, int) and abs(value) >= 2**WHOLE_BITS:
             raise UserError(f"{where} has {len(str(abs(value)))} digits; a whole number below 2^{WHOLE_BITS} is needed")
         return value
-    expected = f"a tuple, such as ({value!r},)" if origin is tuple else getattr(hint, "__name__", hint)
+    expected = _tuple_of(arguments[0], value) if origin is tuple else getattr(hint, "__name__", hint)
     raise UserError(f"{where} is {value!r}; expected {expected}")
+
+
+def _tuple_of(kind: Any, value: Any) -> str:
+    """Return a phrase that asks for a tuple of ``kind``, with an example: of ``value`` if it could be an entry."""
+    example = f"such as ({value!r},) or " if isinstance(kind, type) and isinstance(value, kind) else "such as "
+    return f"a tuple, {example}()"
 
 
 def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> None:

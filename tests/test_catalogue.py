@@ -14,7 +14,7 @@ def test_a_part_is_its_file():
 
 def test_only_files_with_the_named_class_are_parts_of_a_kind():
     assert set(catalogue.parts("corpora", having="Source")) == SOURCES  # not build's Protocol
-    with pytest.raises(UserError, match="unknown source in bert_jax.corpora 'store'"):
+    with pytest.raises(UserError, match="there is no source 'store' in bert_jax.corpora"):
         catalogue.find("corpora", "store", having="Source")
 
 

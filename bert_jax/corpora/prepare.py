@@ -25,6 +25,7 @@ from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.languages import check_language
 from bert_jax.text.learn import COVERAGE, learn_from_counts
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
@@ -79,6 +80,8 @@ class CorpusConfig:
     temperature: float = 1.0  # of a mixture without weights: above 1 small parts get more than their size
 
     def __post_init__(self) -> None:
+        if not (self.path or self.parts):
+            self.build_config()
         columns.check(self.columns)
         for name, part in self.parts.items():
             if not isinstance(part, Mapping):
@@ -92,6 +95,16 @@ class CorpusConfig:
         check_weights({name: part.weight for name, part in parts.items()}, self.temperature)
         if parts and any(value != () for value in self.options.values()):
             raise UserError("config.corpus has options beside its parts; each part has options of its own")
+
+    def build_config(self) -> BuildConfig:
+        """Return how the store of this corpus is made. Raises ``UserError`` for a value that makes no sense."""
+        return BuildConfig(
+            heldout_fraction=self.heldout_fraction,
+            part_bytes=self.part_bytes,
+            duplicates=self.duplicates,
+            num_workers=self.num_workers,
+            beam_options=self.beam_options,
+        )
 
     def part_configs(self) -> dict[str, PartConfig]:
         """Return the parts of a mixture, typed, by name; empty for one corpus."""
@@ -135,7 +148,10 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     known = {field.name for field in dataclasses.fields(made)}
     # A recipe's empty ``paths`` are no option of a source that has none.
     options = {name: value for name, value in corpus.options.items() if name in known or value != ()}
-    return build(made, options, f"{where}.options")
+    source = build(made, options, f"{where}.options")
+    if "language" in known:
+        check_language(source.language, f"{where}.options.language")
+    return source
 
 
 def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:
@@ -212,13 +228,7 @@ def prepare_corpus(
         PrivateSource(source) if config.get("private") else source,
         tokenizer,
         output,
-        BuildConfig(
-            heldout_fraction=corpus.heldout_fraction,
-            part_bytes=corpus.part_bytes,
-            duplicates=corpus.duplicates,
-            num_workers=corpus.num_workers,
-            beam_options=corpus.beam_options,
-        ),
+        corpus.build_config(),
         progress,
         {
             "license": corpus.license,

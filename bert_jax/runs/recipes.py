@@ -14,7 +14,7 @@ import json
 import math
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,15 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
+# The fields of pretraining.Settings and of finetuning.Settings, which are not imported to read a recipe.
+PRETRAINING = (
+    "objective", "model", "phases", "seed", "vocab", "corpus", "optimizer", "schedule", "mesh", "training",
+    "checkpoints", "loader", "probe", "examples", "private", "export",
+)  # fmt: skip
+FINETUNING = (
+    "task", "data", "model", "train", "seed", "vocab", "weights", "frozen", "bilstm_layers", "optimizer", "selection",
+    "mesh", "loader", "micro_batches", "loggers", "export",
+)  # fmt: skip
 KEYS = re.compile(r"[^.\[\]]+")
 
 
@@ -44,6 +53,11 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
         _set(config, KEYS.findall(match["key"]), match["value"], "config")
     return config.lock()
+
+
+def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys that a recipe of this kind may have, whether or not it names them."""
+    return FINETUNING if "task" in recipe else PRETRAINING
 
 
 def typed(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -125,7 +139,7 @@ def _as_config(value: Any, path: str) -> ConfigDict:
 def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
     """``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place, so that references follow.
 
-    A recipe names every group, so a new one is a slip. A new key within a group is for its component to judge.
+    A new group is a slip, unless runs of that kind have it. A new key within a group is for its component to judge.
     """
     if not keys:
         return parse_value(text, node, where)
@@ -137,8 +151,8 @@ def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
         return type(node)([*node[:i], _set(node[i], rest, text, f"{where}[{i}]"), *node[i + 1 :]])
     if not isinstance(node, ConfigDict | dict):
         raise UserError(f"{where} is a value ({node!r}), it has no key {key!r}")
-    if key not in node and where == "config":
-        raise UserError(f"unknown key {where}.{key}; {nearest(key, node)}")
+    if where == "config" and key not in node and key not in (known := groups(node)):
+        raise UserError(f"unknown key {where}.{key}; {nearest(key, {*node, *known})}")
     old = node.get(key, ConfigDict() if rest else None)
     new = _set(old, rest, text, f"{where}.{key}")
     if isinstance(node, dict):

@@ -15,8 +15,9 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     """Return the sentences of ``text`` in order, without empty ones, each run of white space made one space.
 
     A line break is white space like any other: hard-wrapped prose is joined before it is split. Callers that know
-    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; an unknown one gets the general rules. Text
-    that goes on for ``WINDOW`` characters without an end of a sentence is cut, at white space if there is some.
+    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; one without rules of its own gets those of a
+    related language, or the general ones. Text that goes on for ``WINDOW`` characters without an end of a sentence is
+    cut, at white space if there is some.
     """
     if len(text) <= WINDOW:
         return _split(text, language)

@@ -47,8 +47,7 @@ def test_every_recipe_loads_by_both_names_and_names_every_group(name):
     config = recipes.load(name)
     assert recipes.load(name.rpartition("/")[2]) == config
     json.dumps(config.to_dict())  # it travels with every checkpoint
-    # Overrides may add keys within a group, but no group, so a recipe has to name them all.
-    assert set(config) == {field.name for field in dataclasses.fields(settings(name))}
+    assert set(config) == {field.name for field in dataclasses.fields(settings(name))} == set(recipes.groups(config))
 
 
 def test_the_recipes_that_readme_names_are_there():
@@ -192,6 +191,16 @@ def test_overrides(recipe, override, path, value):
         found = found[key]
     assert found == value
     assert type(found) is type(value)
+
+
+def test_a_group_that_a_recipe_leaves_out_may_be_given(tmp_path):
+    (tmp_path / "r.json").write_text('{"objective": {"name": "mlm"}}')
+    given = ["--config.export=false", "--config.probe.task=regression", "--config.private=True"]
+    config = recipes.load(str(tmp_path / "r.json"), given)
+    assert (config.export, config.probe.task, config.private) == (False, "regression", True)
+    (tmp_path / "r.json").write_text('{"task": {"name": "regression"}}')
+    with pytest.raises(UserError, match="unknown key config.private"):
+        recipes.load(str(tmp_path / "r.json"), ["--config.private=True"])
 
 
 def test_the_last_override_wins(recipe):
