@@ -70,8 +70,10 @@ def make_train_step(
             grads, loss, metrics, carry = one((batch, rng))
         else:
             parts = split_rows((batch, rng), micro_batches)
-            first, rest = (jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, slice(1, None)))
-            summed, _ = jax.lax.scan(lambda sums, part: (add(sums, one(part)), None), one(first), rest)
+            # From zeros, and not from the first part: the model is compiled once.
+            shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], parts))
+            zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+            summed, _ = jax.lax.scan(lambda sums, part: (add(sums, one(part)), None), zeros, parts)
             grads, loss, metrics, carry = summed
 
         norm = optax.global_norm(grads)

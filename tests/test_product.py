@@ -1,0 +1,131 @@
+"""Parts combine: every encoder, arrangement, strategy and packing that fit each other train; the others are refused."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import catalogue
+from bert_jax.errors import UserError
+from bert_jax.models.model import encoder_file
+from bert_jax.objectives.base import Setting
+from bert_jax.rows.masking import MaskingConfig
+from bert_jax.task import Variables
+from bert_jax.training.mesh import unbox
+from tests.objectives.texts import Text, make_text
+
+LENGTH, ROWS = 32, 4
+PACKINGS = ("none", "packed", "bucketed")
+ENCODERS = sorted(catalogue.parts("models.encoders", having="Encoder"))
+ARRANGEMENTS = sorted(catalogue.parts("rows.arrangements", having="Arrangement"))
+STRATEGIES = sorted(catalogue.parts("rows.strategies", having="select"))
+OBJECTIVES = sorted(catalogue.parts("objectives", having="Objective"))
+QUICK = [name for name in ("albert", "bert", "roberta") if name in ENCODERS]  # of the encoders; all in the heavy group
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
+    return make_text(tmp_path_factory.mktemp("product"))
+
+
+def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
+    corpus, tokenizer = text
+    objective, fields = catalogue.find("objectives", name), dict[str, Any](dropout_rate=0.0, attention_dropout_rate=0.0)
+    if objective.Objective.reads == "what came before":
+        fields["attention"] = "causal"
+    model = encoder_file(encoder).Config(tokenizer.size, 16, 1, 2, 32, LENGTH, **fields)
+    setting = Setting(model, {"phase1": LENGTH}, corpus=corpus, tokenizer=tokenizer)
+    return objective.Objective(objective.Config(**config), setting)
+
+
+def batch_of(task: Any) -> dict[str, np.ndarray]:
+    source = task.source("train", "phase1", 0)
+    indices = np.arange(ROWS) % (source.buckets[0] if source.buckets else source).rows_per_epoch
+    return source.rows(np.zeros_like(indices), indices)  # type: ignore[no-any-return]
+
+
+class Steps:
+    """Two steps of gradient descent by a task, compiled once for all tasks whose batches look alike."""
+
+    def __init__(self, task: Any):
+        variables = jax.jit(lambda: unbox(task.init(jax.random.key(0))))()
+        self.params = variables.params
+
+        @jax.jit
+        def step(params: Any, batch: Any) -> Any:
+            def loss(params: Any) -> jax.Array:
+                terms = task.loss(Variables(params, {}), batch, None, ()).terms
+                return sum((term.value / jnp.maximum(term.count, 1) for term in terms.values()), jnp.zeros(()))
+
+            value, gradient = jax.value_and_grad(loss)(params)
+            return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+
+        self.step = step
+
+    def __call__(self, batch: Any) -> None:
+        first, params = self.step(self.params, batch)
+        second, _ = self.step(params, batch)
+        assert np.isfinite(first)
+        assert second < first, "what a step learns on a batch, it knows on the same batch"
+
+
+def train_on_every_product(text: Text, encoder: str, packings: tuple[str, ...], arrangements: list[str]) -> None:
+    compiled: dict[Any, Steps] = {}
+    for packing, arrangement, strategy in itertools.product(packings, arrangements, STRATEGIES):
+        masking = MaskingConfig(strategy=strategy, unit="word")
+        task = make(text, "mlm", encoder, packing=packing, arrangement=arrangement, masking=masking)
+        batch = batch_of(task)
+        shapes = tuple((name, batch[name].shape) for name in sorted(batch))
+        if shapes not in compiled:
+            compiled[shapes] = Steps(task)
+        compiled[shapes](batch)
+        assert batch["masked_weights"].sum() > 0
+
+
+@pytest.mark.parametrize("encoder", QUICK)
+def test_masked_language_modelling_on_products(text: Text, encoder: str) -> None:
+    arrangements = ARRANGEMENTS if encoder == "bert" else ["sentences"]
+    train_on_every_product(text, encoder, ("packed",), arrangements)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_masked_language_modelling_on_every_product(text: Text, encoder: str) -> None:
+    train_on_every_product(text, encoder, PACKINGS, ARRANGEMENTS)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_takes_an_arrangement_or_says_which(text: Text, objective: str) -> None:
+    refused = []
+    for arrangement in ARRANGEMENTS:
+        try:
+            make(text, objective, "bert", packing="packed", arrangement=arrangement)
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) < len(ARRANGEMENTS)
+    for line in refused:
+        assert "\n" not in line
+        assert f"objective {objective!r} needs " in line
+        assert "config.objective.arrangement may be " in line
+
+
+@pytest.mark.parametrize("objective", ["mlm_sop"])
+def test_an_objective_of_several_terms_learns(text: Text, objective: str) -> None:
+    task = make(text, objective, "bert", packing="packed")
+    Steps(task)(batch_of(task))
+
+
+def test_what_does_not_fit_is_told_in_one_line(text: Text) -> None:
+    with pytest.raises(
+        UserError, match="^unknown encoder in bert_jax.models.encoders 'robert'; did you mean 'roberta'"
+    ):
+        make(text, "mlm", "robert")
+    with pytest.raises(UserError, match="^unknown arrangement in .* 'sentense'; did you mean 'sentences'"):
+        make(text, "mlm", "bert", arrangement="sentense")
+    with pytest.raises(UserError, match="^the corpus .* has no column 'words'"):
+        make(text, "mlm", "bert", masking=MaskingConfig(strategy="whole_unit", unit="words"))
