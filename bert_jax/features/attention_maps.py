@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_of
+from bert_jax.models.transformer import kept_probabilities
 
 
 def attention_maps(
@@ -57,5 +58,5 @@ def _probabilities(
 ) -> jax.Array:
     """Return the probabilities as [N, B, H, L, L] float32."""
     _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])
-    found = [kept["intermediates"][f"layer_{i % config.num_layers}"]["attention"]["probabilities"][0] for i in layers]
-    return jnp.stack(found).astype(jnp.float32)
+    found = kept_probabilities(config, kept["intermediates"])
+    return jnp.stack([found[i] for i in layers]).astype(jnp.float32)

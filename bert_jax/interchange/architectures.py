@@ -140,10 +140,10 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     if problem_type not in (None, "single_label_classification", "regression", "multi_label_classification"):
         raise UserError(f"{where}/config.json has problem_type {problem_type!r}, which transformers does not know")
     is_number = problem_type == "regression" and len(labels) == 1
-    dropout = theirs.get("classifier_dropout") if "classifier" in family.architectures[architecture] else None
+    dropout = theirs.get(family.classifier_dropout) if "classifier" in family.architectures[architecture] else None
     if dropout is not None and not (isinstance(dropout, int | float) and 0 <= dropout < 1):
         raise UserError(
-            f"{where}/config.json has classifier_dropout {dropout!r}; a number from 0 to below 1 is allowed"
+            f"{where}/config.json has {family.classifier_dropout} {dropout!r}; a number from 0 to below 1 is allowed"
         )
     return Head(architecture, () if is_number else labels, problem_type, dropout)
 
@@ -192,6 +192,6 @@ def config_fields(head: Head) -> dict[str, Any]:
         fields["label2id"] = {name: i for i, name in enumerate(labels)}
     if head.problem_type:
         fields["problem_type"] = head.problem_type
-    if "classifier" in head.parts:
-        fields["classifier_dropout"] = head.classifier_dropout
+    if "classifier" in head.parts and head.classifier_dropout is not None:
+        fields[head.family.classifier_dropout] = head.classifier_dropout
     return fields

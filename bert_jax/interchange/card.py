@@ -21,7 +21,7 @@ TRIED = {
 }
 _PURPOSES = {
     "Model": "Gives vectors of texts and of their tokens.",
-    "ForPreTraining": "A masked-LM and a next-sentence head stand on it.",
+    "ForPreTraining": "The heads of its pretraining stand on it.",
     "ForMaskedLM": "A masked-LM head stands on it.",
     "ForNextSentencePrediction": "Tells whether one text follows another.",
     "ForSequenceClassification": "Gives a text, or a pair of texts, {outputs}.",
@@ -67,7 +67,7 @@ def model_card(
 
 # {run.get("name", "BERT")}
 
-A {head.family.title} encoder ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
+An encoder of the {head.family.title} family ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
 `{head.architecture}`.
 {_purpose(head)} {_loading(head, pooling)}
 

@@ -25,31 +25,30 @@ class Family(abc.ABC):
 
     Class attributes of a family:
       name: what its classes begin with, such as "Bert".
+      title: its name in a sentence.
       model_type: of ``config.json``.
       prefix: of the encoder's tensors under a head.
       classes: the end of a class's name -> the parts of our tree that it has.
       fields: ``config.json``'s name of each number of the encoder's ``Config``.
       defaults: of the numbers that older files leave out.
       decoder: the name of the tied decoder, of which a file may hold a copy.
+      classifier_dropout: ``config.json``'s name of it.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
     model_type: ClassVar[str]
     prefix: ClassVar[str]
     classes: ClassVar[Mapping[str, tuple[str, ...]]]
     fields: ClassVar[Mapping[str, str]]
     defaults: ClassVar[Mapping[str, float]]
     decoder: ClassVar[str]
+    classifier_dropout: ClassVar[str] = "classifier_dropout"
 
     @property
     def encoder(self) -> str:
         """The name of the encoder, which is that of the family's file."""
         return type(self).__module__.rpartition(".")[2]
-
-    @property
-    def title(self) -> str:
-        """The family's name in a sentence."""
-        return self.name.upper() if self.name == "Bert" else self.name
 
     @property
     def architectures(self) -> dict[str, tuple[str, ...]]:
@@ -113,13 +112,13 @@ class Family(abc.ABC):
             raise UserError(f"{where} has hidden_act {activation!r}; known: {', '.join(activations)}")
         missing = [name for name in self.fields if name not in theirs and name not in self.defaults]
         if missing:
-            raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not a {self.title}'s")
+            raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not of the {self.title} family")
         values = {ours: theirs.get(name, self.defaults.get(name)) for name, ours in self.fields.items()}
         values |= {"activation": activations[activation]}
         try:
             return configuration.build(encoder_file(self.encoder).Config, self.adapted(values, theirs), "config")  # type: ignore[no-any-return]
         except UserError as error:
-            raise UserError(f"{where}/{file} does not describe a {self.title}: {error}") from error
+            raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
 
     def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of our config where they differ from the values in theirs."""

@@ -15,7 +15,7 @@ from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.straight import read_by_classifier
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Classifier
-from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model, Part
+from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part
 
 TOLERANCE = 1e-4  # relative to the largest output: two orders of float32 sums through 24 layers
 Straight = Callable[[ModelConfig, Mapping[str, np.ndarray], frozenset[str], str], dict[str, np.ndarray]]
@@ -28,8 +28,7 @@ def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndar
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     vectors = read_by_classifier(head.architecture)
     parts = [one for one in (POOLER, LM_HEAD) if one.name in params]
-    if "pooler" in params and "nsp_head" in params:
-        parts.append(NSP_HEAD)
+    parts += [one for one in (NSP_HEAD, SOP_HEAD) if "pooler" in params and one.name in params]
     if "classifier" in params and (vectors == "sequence" or "pooler" in params):
         parts.append(Part.of("classifier", Classifier, num_outputs=head.num_outputs, vectors=vectors))
     if "qa_outputs" in params:

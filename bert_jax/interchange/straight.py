@@ -20,6 +20,31 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.fromiter(map(math.erf, x.ravel().tolist()), x.dtype, x.size).reshape(x.shape)
 
 
+def normalised(x: np.ndarray, scale: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+    """Return the layer norm of x [..., D]."""
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * scale + bias
+
+
+def activated(x: np.ndarray, activation: str) -> np.ndarray:
+    """Return an activation function of x."""
+    if activation == "relu":
+        return np.maximum(x, 0)
+    if activation == "gelu":
+        return x * (1 + _erf(x / math.sqrt(2))) / 2
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def mixed_values(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, num_heads: int, attention_mask: np.ndarray
+) -> np.ndarray:
+    """Return what attention gives, before the projection back: three arrays [B, L, D] -> [B, L, D]."""
+    q, k, v = (x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2) for x in (query, key, value))  # [B, H, L, d]
+    scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[-1]) + (attention_mask - 1.0)[:, None, None] * 10_000
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return ((weights / weights.sum(-1, keepdims=True)) @ v).swapaxes(1, 2).reshape(query.shape)
+
+
 class HuggingFaceNames:
     """Tensors of a safetensors file: a Linear's weight lies [out, in]; the prefix and gamma/beta may be or not.
 
@@ -108,26 +133,15 @@ def straight_outputs(
     """Return the outputs of the model that the tensors make; ``parts`` of it are there."""
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
-        scale, bias = named.norm(name)
-        x = x - x.mean(-1, keepdims=True)
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps) * scale + bias
+        return normalised(x, *named.norm(name), config.layer_norm_eps)
 
     def activation(x: np.ndarray) -> np.ndarray:
-        if config.activation == "relu":
-            return np.maximum(x, 0)
-        if config.activation == "gelu":
-            return x * (1 + _erf(x / math.sqrt(2))) / 2
-        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        return activated(x, config.activation)
 
     def attention(name: str, x: np.ndarray) -> np.ndarray:
-        q, k, v = (  # [B, H, L, head_dim]
-            named.dense(f"{name}.self.{kind}", x).reshape(*x.shape[:2], config.num_heads, -1).swapaxes(1, 2)
-            for kind in ("query", "key", "value")
-        )
-        scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[-1]) + (batch["attention_mask"] - 1.0)[:, None, None] * 10_000
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        mixed = (weights / weights.sum(-1, keepdims=True)) @ v
-        return named.dense(f"{name}.output.dense", mixed.swapaxes(1, 2).reshape(x.shape))
+        q, k, v = (named.dense(f"{name}.self.{kind}", x) for kind in ("query", "key", "value"))
+        mixed = mixed_values(q, k, v, config.num_heads, batch["attention_mask"])
+        return named.dense(f"{name}.output.dense", mixed)
 
     words = named.table("word_embeddings")
     ids = batch["input_ids"]

@@ -99,7 +99,7 @@ def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
         return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}
 
     tree = jax.tree.map(lambda x: x.shape, dict(_pretraining_shapes(config)))
-    return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2)}  # type: ignore[no-any-return]
+    return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2), "sop_head": last(2)}  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True)

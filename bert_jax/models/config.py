@@ -47,10 +47,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         where = "config.model"
         check_choices(self, where)
+        names = {field.name for field in dataclasses.fields(self)}
         wrong = [
             unsound(self, where, f"1 to {most:,} are allowed", name, sound=range(1, most + 1).__contains__)
             for name, most in MOST.items()
-            if hasattr(self, name)
+            if name in names
         ]
         if any(wrong):
             raise UserError("; ".join(filter(None, wrong)))
@@ -94,11 +95,21 @@ class ModelConfig:
         return self.hidden_size
 
     @property
+    def embedding_projection(self) -> int:
+        """Entries of the kernel that takes an embedding to the width of the layers; 0: there is none."""
+        return 0
+
+    @property
+    def shares_layers(self) -> bool:
+        """Whether all layers have the parameters of one."""
+        return False
+
+    @property
     def num_parameters(self) -> int:
         """Entries of the embeddings and of the layers' kernels: all but biases, layer norms and heads."""
         d = self.hidden_size
-        embeddings = self.vocab_size * self.embedding_size + self.max_length * d
-        return embeddings + self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)
+        embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
+        return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
 
     @property
     def compute_dtype(self) -> Any:
@@ -113,6 +124,7 @@ class ModelConfig:
 MOST = {
     "vocab_size": 2**26,
     "hidden_size": 2**20,
+    "embedding_size": 2**20,
     "num_layers": 2**12,
     "num_heads": 2**12,
     "mlp_dim": 2**22,

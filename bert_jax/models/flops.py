@@ -12,15 +12,15 @@ def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_p
     Counts a multiply-add as two, the backward pass as twice the forward pass, and matrix products only (Kaplan et al.
     2020, section 2.1): what the model needs, so padding counts and recomputation does not.
     """
-    d = config.hidden_size
-    mlm_head = d * d + config.vocab_size * d
+    d, e = config.hidden_size, config.embedding_size
+    mlm_head = d * e + config.vocab_size * e
     pooler = num_pooled * (d * d + 2 * d)
     return encoder_train_flops(config, length) + 6.0 * (num_masked * mlm_head + pooler)
 
 
 def encoder_train_flops(config: ModelConfig, length: int) -> float:
-    """Forward and backward of one sequence of ``length`` positions through the layers alone."""
+    """Forward and backward of one sequence of ``length`` positions through the layers, and up to their width."""
     d, mlp = config.hidden_size, config.mlp_dim
     weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
     attention = 2 * config.num_layers * d * length  # scores and their product with the values, per position
-    return 6.0 * length * (weights + attention)
+    return 6.0 * length * (config.embedding_projection + weights + attention)

@@ -40,9 +40,9 @@ class Part(NamedTuple):
 
 
 POOLER, LM_HEAD = Part.of("pooler", "Pooler"), Part.of("mlm_head", "LmHead")
-NSP_HEAD = Part.of(
-    "nsp_head", Classifier, num_outputs=2, logits="nsp_logits"
-)  # 0: the true next segment, 1: a random one
+# 0: the true next segment, 1: a random one; and 0: the order of the text, 1: another.
+NSP_HEAD = Part.of("nsp_head", Classifier, num_outputs=2, logits="nsp_logits")
+SOP_HEAD = Part.of("sop_head", Classifier, num_outputs=2, logits="sop_logits")
 
 
 class Model(nn.Module):

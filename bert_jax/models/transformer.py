@@ -64,19 +64,27 @@ def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
 
 
 def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer) -> None:
-    """Give ``module``, in its ``setup``, ``num_layers`` layers: parameters ``layer_<i>``, or ``layers`` if scanned."""
-    made = rematerialised(config, layer)
-    if config.layers == "unrolled":
-        module.layer = [made(config) for _ in range(config.num_layers)]
-    else:
-        module.layers = nn.scan(
+    """Give ``module``, in its ``setup``, ``num_layers`` layers.
+
+    Parameters: ``layer_<i>``, or ``layers`` if scanned; of layers that are shared ``layer``, either way.
+    """
+    made, shared = rematerialised(config, layer), config.shares_layers
+    if config.layers == "scanned":
+        made = nn.scan(
             made,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
+            variable_axes={} if shared else {"params": 0},
+            variable_broadcast="params" if shared else False,
+            split_rngs={"params": not shared},
             in_axes=(nn.broadcast, nn.broadcast, 0),
             length=config.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
-        )(config)
+        )
+    if shared:
+        module.layer = made(config)
+    elif config.layers == "scanned":
+        module.layers = made(config)
+    else:
+        module.layer = [made(config) for _ in range(config.num_layers)]
 
 
 def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) -> tuple[jax.Array, Any]:
@@ -88,9 +96,18 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
     config: ModelConfig = module.config
     if config.layers == "unrolled":
         kept = [x]
-        for index, layer in enumerate(module.layer):
+        for index in range(config.num_layers):
+            layer = module.layer if config.shares_layers else module.layer[index]
             x, output = layer(x, visible, rng, index)
             kept.append(output)
         return x, lambda: jnp.stack(kept)
-    last, outputs = module.layers(x, visible, rng, jnp.arange(config.num_layers, dtype=jnp.uint32))
+    scanned = module.layer if config.shares_layers else module.layers
+    last, outputs = scanned(x, visible, rng, jnp.arange(config.num_layers, dtype=jnp.uint32))
     return last, lambda: jnp.concatenate([x[None], outputs])
+
+
+def kept_probabilities(config: ModelConfig, kept: Any) -> list[jax.Array]:
+    """Return what ``SelfAttention`` of each layer, unrolled, left in ``intermediates`` of an encoder: [B, H, L, L]."""
+    if config.shares_layers:
+        return list(kept["layer"]["attention"]["probabilities"])
+    return [kept[f"layer_{i}"]["attention"]["probabilities"][0] for i in range(config.num_layers)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax.configuration import check_fields
-from bert_jax.models.heads import Classifier
-from bert_jax.models.model import LM_HEAD, POOLER, Part
+from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Term
 
@@ -25,7 +24,7 @@ class Config(base.Config):
 class Objective(base.PretrainingObjective):
     """The loss is the mean over masked positions plus the mean over pairs, each over the whole global batch."""
 
-    parts = (POOLER, LM_HEAD, Part.of("sop_head", Classifier, num_outputs=2, logits="sop_logits"))
+    parts = (POOLER, LM_HEAD, SOP_HEAD)
     arrangement = "sentence_order"
 
     def terms(self, config: Config) -> dict[str, Term]:

@@ -46,7 +46,7 @@ PAIR = np.dtype(
         ("b_start", np.int64),
         ("a_length", np.int32),  # tokens, after truncation
         ("b_length", np.int32),
-        ("is_random", np.bool_),  # B comes from another document
+        ("is_random", np.bool_),  # B does not follow A: it comes from another document, or stands before A
     ]
 )
 Pairs = np.ndarray  # of dtype PAIR
@@ -93,6 +93,7 @@ def make(
     short_row_probability: float,
     short_targets: Ints | None = None,
     random_share: float = 0.5,
+    swapped_share: float = 0.0,
 ) -> Iterator[Pairs]:
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
@@ -100,6 +101,7 @@ def make(
       key: of (corpus fingerprint, seed, phase, epoch).
       short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
       random_share: of the chunks of several sentences whose second segment is a random one.
+      swapped_share: of the other ones, whose second part comes first.
     """
     check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
@@ -110,7 +112,7 @@ def make(
         chunks = cut_chunks(split, key, documents, room, short_row_probability, short_targets, random_share)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
             part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
-            yield make_pairs(split, key, part, room if short_targets is None else part.target)
+            yield make_pairs(split, key, part, room if short_targets is None else part.target, swapped_share)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -168,22 +170,21 @@ def cut_chunks(
     return Chunks(*(column[order] for column in columns))
 
 
-def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Ints) -> Pairs:
+def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Ints, swapped_share: float = 0.0) -> Pairs:
     """``room``: tokens that a pair is cut to, for all or each [n]."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
     b_start[which], b_stop[which] = _random_second(split, key, chunks[which])
-    a_start, b_start_token = offsets[chunks.start], offsets[b_start]
+    a, b = (offsets[chunks.start], offsets[chunks.middle]), (offsets[b_start], offsets[b_stop])
+    swapped = random.uniform(random.fold(random.fold(key, 6), chunks.start)) < swapped_share
+    swapped &= ~chunks.is_random
+    if swapped.any():  # before truncation, which spares A of two that are equal: the label must not be seen by that
+        a, b = np.where(swapped, (b, a), (a, b))
     pairs = np.empty(len(chunks.start), PAIR)
-    pairs["is_random"] = chunks.is_random
-    truncate(
-        pairs,
-        (a_start, offsets[chunks.middle] - a_start),
-        (b_start_token, offsets[b_stop] - b_start_token),
-        room,
-        random.fold(random.fold(key, 4), chunks.start),
-    )
+    pairs["is_random"] = chunks.is_random | swapped
+    keys = random.fold(random.fold(key, 4), chunks.start)
+    truncate(pairs, (a[0], a[1] - a[0]), (b[0], b[1] - b[0]), room, keys)
     return pairs
 
 

@@ -79,11 +79,7 @@ def _is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """Scale by
-    w
-     /
-    update
-     per parameter (You et al. 2020, algorithm 2); per layer if they are stacked on axis 0.
+    """Scale by |w| / |update| per parameter (You et al. 2020, algorithm 2); per layer if they are stacked on axis 0.
 
     The ratio is 1 for weights that are not decayed, as in the published optimizer: one that starts at zero would stay
     near it.

@@ -35,7 +35,7 @@ def head_of(encoder: str, ending: str) -> Head:
 
 def params_of(config: Any, head: Head) -> Any:
     """Every parameter from N(0, 0.2), gains around 1."""
-    last = {"classifier": head.num_outputs, "qa_outputs": 2}
+    last = {"classifier": head.num_outputs, "qa_outputs": 2, "sop_head": 2}
     parts = tuple(Part.of(name, Classifier, num_outputs=n, vectors="sequence") for name, n in last.items())
     ids = np.ones((1, 4), np.int32)
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ids}

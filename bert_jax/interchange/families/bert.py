@@ -35,7 +35,7 @@ def encoder_entries(prefix: str, skipped: int = 0) -> tuple[Entry, ...]:
 
 
 class Family(family.Family):
-    name, model_type, prefix, decoder = "Bert", "bert", "bert.", "cls.predictions.decoder"
+    name, title, model_type, prefix, decoder = "Bert", "BERT", "bert", "bert.", "cls.predictions.decoder"
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder", "pooler"),
         "ForPreTraining": ("encoder", "pooler", "mlm_head", "nsp_head"),

@@ -6,4 +6,4 @@ from bert_jax.interchange.families import bert
 
 
 class Family(bert.Family):
-    name, model_type, prefix = "Ernie", "ernie", "ernie."
+    name, title, model_type, prefix = "Ernie", "ERNIE", "ernie", "ernie."

@@ -18,7 +18,7 @@ _PAD_ID = 1  # of the released models
 
 
 class Family(bert.Family):
-    name, model_type, prefix, decoder = "Roberta", "roberta", "roberta.", "lm_head.decoder"
+    name, title, model_type, prefix, decoder = "Roberta", "RoBERTa", "roberta", "roberta.", "lm_head.decoder"
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder", "pooler"),
         "ForMaskedLM": ("encoder", "mlm_head"),

@@ -46,7 +46,7 @@ class Config(ModelConfig):
 
     @property
     def num_parameters(self) -> int:
-        return super().num_parameters + self.type_vocab_size * self.hidden_size
+        return super().num_parameters + self.type_vocab_size * self.embedding_size
 
 
 class Embeddings(nn.Module):
@@ -62,18 +62,18 @@ class Embeddings(nn.Module):
             "token_type_embeddings": (config.type_vocab_size, None),
         }
         for name, (rows, axis) in tables.items():
-            shape = (rows, config.hidden_size)
+            shape = (rows, config.embedding_size)
             setattr(self, name, self.param(name, named(initializer, axis, "embed"), shape, config.param_dtype))
         self.layer_norm = LayerNorm(config)
 
     def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:
-        """Ids [B, L] -> [B, L, D]. Without ``position_ids`` every row counts from 0."""
+        """Ids [B, L] -> [B, L, E]. Without ``position_ids`` every row counts from 0."""
         input_ids, position_ids = batch["input_ids"], batch.get("position_ids")
         length = input_ids.shape[1]
         if length > self.config.max_length:
             raise UserError(f"rows of {length} positions exceed the model's {self.config.max_length}; shorten them")
         dtype = self.config.compute_dtype
-        words = jnp.take(self.word_embeddings, input_ids, axis=0).astype(dtype)  # [B, L, D]
+        words = jnp.take(self.word_embeddings, input_ids, axis=0).astype(dtype)  # [B, L, E]
         if position_ids is None:
             positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
         else:

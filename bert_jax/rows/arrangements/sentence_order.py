@@ -12,11 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.rows import chunks, random
+from bert_jax.rows import chunks
 from bert_jax.rows.arrangements import sentence_pairs
 from bert_jax.rows.features import Field, Limits, Records, Sentences
-
-_SIDES = (("a_start", "b_start"), ("a_length", "b_length"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +30,7 @@ class Arrangement(sentence_pairs.Arrangement):
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         short = self.short_row_probability
         targets = None if limits is None else sentence_pairs.short_targets(split, key, limits, short)
-        coin = random.fold(key, 6)
-        for pairs in chunks.make(split, key, max_length, short, targets, random_share=0.0):
-            heads = random.uniform(random.fold(coin, pairs["a_start"])) < 0.5
-            swapped = heads & ~pairs["is_random"]
-            for first, second in _SIDES:
-                pairs[first][swapped], pairs[second][swapped] = pairs[second][swapped], pairs[first][swapped]
-            pairs["is_random"] |= swapped
-            yield pairs
+        yield from chunks.make(split, key, max_length, short, targets, random_share=0.0, swapped_share=0.5)
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
         return {

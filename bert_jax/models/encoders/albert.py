@@ -1,0 +1,96 @@
+"""ALBERT (Lan et al. 2020): narrow embeddings, widened once, and one layer that is applied ``num_layers`` times.
+
+Parameters (E wide are the embeddings, H all else; the same if layers are scanned)::
+
+    embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
+    embedding_projection/{kernel, bias}
+    layer/attention/{query, key, value, output}/{kernel, bias}
+    layer/mlp/{input, output}/{kernel, bias}
+    layer/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax
+from flax import linen as nn
+
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoders import bert
+from bert_jax.models.encoders.bert import LmHead as LmHead
+from bert_jax.models.encoders.bert import Pooler as Pooler
+from bert_jax.models.encoding import Encoding
+from bert_jax.models.masks import Visible
+from bert_jax.models.primitives import Dense, constrain
+from bert_jax.models.transformer import add_layers, run_layers
+from bert_jax.records import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(bert.Config):
+    """Defaults are albert-base-v2, which has no dropout (google-research/albert, README, "Version 2")."""
+
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu_tanh"
+    embedding_size: int = 128  # E (section 3.1, "Factorized embedding parameterization")
+
+    @property
+    def embedding_projection(self) -> int:
+        return self.embedding_size * self.hidden_size
+
+    @property
+    def shares_layers(self) -> bool:
+        return True
+
+
+class Encoder(nn.Module):
+    """Embeddings, their projection, and one layer ``num_layers`` times, with dropout of its own each time."""
+
+    config: Config
+    reads: ClassVar[frozenset[str]] = bert.Encoder.reads
+
+    def setup(self) -> None:
+        config = self.config
+        self.embeddings = bert.Embeddings(config)
+        narrow, wide = ((None, config.embedding_size),), (("embed", config.hidden_size),)
+        self.embedding_projection = Dense(config, narrow, wide)
+        add_layers(self, config)
+
+    def __call__(
+        self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
+    ) -> Encoding:
+        """Read ``input_ids``, ``attention_mask`` and ``reads``, each [B, L]. ``rng`` None means no dropout.
+
+        The lowest of all hidden states is that of the projection.
+        """
+        visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
+        x: jax.Array = self.embedding_projection(self.embeddings(batch, rng))
+        x, stacked = run_layers(self, constrain(x, "batch", "length", "embed"), visible, rng)
+        hidden = stacked() if hidden_states == "all" else None
+        return Encoding(x, self.embeddings.word_embeddings, hidden)
+
+
+def _size(num_layers: int, hidden_size: int, num_heads: int, embedding_size: int = 128) -> dict[str, int]:
+    return {
+        "num_layers": num_layers,
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "mlp_dim": 4 * hidden_size,
+        "embedding_size": embedding_size,
+    }
+
+
+# Table 1; the heads are those of the released models.
+SIZES: dict[str, dict[str, int]] = {
+    "base": _size(12, 768, 12),
+    "large": _size(24, 1024, 16),
+    "xlarge": _size(24, 2048, 16),
+    "xxlarge": _size(12, 4096, 64),
+    "tiny": _size(2, 128, 2, 64),
+    "mini": _size(4, 256, 4, 64),
+    "small": _size(4, 512, 8),
+    "medium": _size(8, 512, 8),
+}

@@ -1,0 +1,168 @@
+"""ALBERT: one layer's parameters, whatever the number of layers and the way they are computed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bert_jax.configuration import build
+from bert_jax.errors import UserError
+from bert_jax.features.attention_maps import attention_maps
+from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoders import albert, bert
+from bert_jax.models.flops import encoder_train_flops
+from bert_jax.models.model import POOLER, Model
+from tests.models.helpers import TINY, as_jax, loss, pretraining, random_batch, random_params, random_targets, tiny
+from tests.models.test_bert import assert_close
+
+COUNTS = {"base": 11_683_584, "large": 17_683_968, "xlarge": 58_724_864, "xxlarge": 222_595_584}
+RNG = RowRng.create(0, 3, jnp.arange(4))
+
+
+def small(**fields: Any) -> albert.Config:
+    return albert.Config(**(TINY | {"embedding_size": 8} | fields))
+
+
+def count(config: albert.Config) -> int:
+    """Parameters of encoder and pooler."""
+    shapes = jax.eval_shape(Model(config, (POOLER,)).init, jax.random.key(0), random_batch())
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@functools.cache
+def value_and_gradient(config: albert.Config) -> tuple[Any, Any]:
+    """Of the same parameters for every config, with dropout if it has any."""
+    batch, targets = as_jax(random_batch()), as_jax(random_targets())
+    model, params = pretraining(config), as_jax(random_params(small()))
+    return jax.jit(jax.value_and_grad(lambda p: loss(model, p, batch, targets, RNG)))(params)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("size", COUNTS)
+def test_parameter_counts_are_the_published_ones(size: str) -> None:
+    fields = albert.SIZES[size]
+    assert count(albert.Config(30_000, **fields, layers="scanned")) == COUNTS[size]
+    assert count(albert.Config(30_000, **{**fields, "num_layers": 3})) == COUNTS[size]
+
+
+def test_sizes_and_fields() -> None:
+    for fields in albert.SIZES.values():
+        build(albert.Config, {"vocab_size": 10, **fields}, "config.model")
+    config = small()
+    made = nn.unbox(jax.eval_shape(lambda: Model(config).init(jax.random.key(0), random_batch())))["params"]["encoder"]
+    kernels = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(made) if path[-1].key == "kernel"]
+    tables = [leaf for name, leaf in made["embeddings"].items() if name != "layer_norm"]
+    assert config.num_parameters == sum(leaf.size for leaf in kernels + tables)
+    with pytest.raises(UserError, match=r"^config.model.embedding_size is 0; 1 to 1,048,576 are allowed$"):
+        small(embedding_size=0)
+
+
+def test_sharing_saves_no_flops() -> None:
+    projection = 6 * 16 * 8 * 32  # of 16 positions, forward and backward
+    assert encoder_train_flops(small(), 16) == encoder_train_flops(tiny(), 16) + projection
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layers": "scanned"},
+        pytest.param({"remat": "full"}, marks=pytest.mark.heavy),
+        pytest.param({"remat": "dots"}, marks=pytest.mark.heavy),
+        pytest.param({"layers": "scanned", "remat": "dots"}, marks=pytest.mark.heavy),
+        pytest.param({"layers": "scanned", "remat": "full"}, marks=pytest.mark.heavy),
+    ],
+    ids=lambda fields: " ".join(fields.values()),
+)
+def test_computed_otherwise_it_is_the_same_model(fields: dict[str, Any]) -> None:
+    """With dropout, whose bits differ from layer to layer."""
+    rates = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
+    value, gradient = value_and_gradient(small(**rates))
+    other, other_gradient = value_and_gradient(small(**rates, **fields))
+    assert other == pytest.approx(float(value), rel=1e-6)
+    assert_close(other_gradient, gradient, 1e-5)
+
+
+def test_the_shared_gradient_is_the_sum_of_those_of_tied_layers() -> None:
+    """Beside a BERT whose layers are copies of ALBERT's, as wide as its embeddings."""
+    fields = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "activation": "gelu_tanh"}
+    ours, theirs = pretraining(small(embedding_size=32, **fields)), pretraining(tiny(**fields))
+    params = as_jax(random_params(small(embedding_size=32)))
+    params["encoder"]["embedding_projection"] = {"kernel": jnp.eye(32), "bias": jnp.zeros(32)}
+    encoder = {name: tree for name, tree in params["encoder"].items() if name == "embeddings"}
+    tied = params | {"encoder": encoder | {f"layer_{i}": params["encoder"]["layer"] for i in range(2)}}
+    batch, targets = as_jax(random_batch()), as_jax(random_targets())
+
+    @jax.jit
+    def both(params: Any, tied: Any) -> Any:
+        return tuple(
+            jax.value_and_grad(lambda p, m=model: loss(m, p, batch, targets, RNG))(tree)
+            for model, tree in ((ours, params), (theirs, tied))
+        )
+
+    (value, gradient), (expected, apart) = both(params, tied)
+    assert float(value) == pytest.approx(float(expected), rel=1e-6)
+    layers = [apart["encoder"].pop(f"layer_{i}") for i in range(2)]
+    assert_close(gradient["encoder"].pop("layer"), jax.tree.map(lambda *parts: sum(parts), *layers), 1e-5)
+    del gradient["encoder"]["embedding_projection"]
+    assert_close(gradient, apart, 1e-5)
+
+
+def test_a_packed_sequence_is_read_as_if_alone() -> None:
+    rng, params = np.random.default_rng(0), as_jax(random_params(small()))["encoder"]
+    types = np.array([[0, 0, 1, 1, 0, 0, 0, 1, 1, 0]], np.int32)
+    ids = rng.integers(5, 64, (1, 10)).astype(np.int32)
+    own = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]], np.int32)
+    places = np.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]], np.int32)
+
+    def apart(x: Any) -> Any:  # each in a row of its own, padded
+        return jnp.stack([jnp.pad(x[0, :4], (0, 1)), x[0, 4:9]])
+
+    @jax.jit
+    def read(ids: Any) -> Any:
+        row = {"input_ids": ids, "token_type_ids": types, "attention_mask": np.minimum(own, 1)}
+        alone = {name: apart(x) for name, x in row.items()}
+        row |= {"sequence_ids": own, "position_ids": places}
+        encoder = albert.Encoder(small())
+        return tuple(encoder.apply({"params": params}, batch).sequence for batch in (row, alone))  # type: ignore[union-attr]
+
+    packed, alone = read(ids)
+    np.testing.assert_allclose(packed[0, :4], alone[0, :4], atol=1e-5)
+    np.testing.assert_allclose(packed[0, 4:9], alone[1], atol=1e-5)
+    other, _ = read(np.where(own == 1, 70 - ids, ids))
+    np.testing.assert_array_equal(other[:, 4:9], packed[:, 4:9])  # not a bit of the first one
+    assert float(jnp.abs(other[:, :4] - packed[:, :4]).max()) > 1e-2
+
+
+def test_hidden_states_and_attention_of_every_layer() -> None:
+    params, batch = as_jax(random_params(small())), as_jax(random_batch())
+
+    @jax.jit
+    def read(encoder: Any) -> Any:
+        models = albert.Encoder(small()), albert.Encoder(small(num_layers=1))
+        return tuple(model.apply({"params": encoder}, batch, hidden_states="all") for model in models)
+
+    two, one = read(params["encoder"])
+    assert two.hidden.shape == (3, 4, 16, 32)
+    np.testing.assert_array_equal(two.hidden[-1], two.sequence)
+    np.testing.assert_allclose(two.hidden[:2], one.hidden, atol=1e-6)
+    trained = TrainedModel(params, small(), None, {}, 0)  # type: ignore[arg-type]
+    ids, types = [np.array([2, 7, 9, 3])], [np.zeros(4, np.int32)]
+    (maps,) = attention_maps(trained, ids, types)
+    assert maps.shape == (2, 4, 4, 4)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-5)
+    assert np.abs(np.diff(maps, axis=0)).max(axis=(1, 2, 3)).min() > 1e-2  # each layer its own
+    (top,) = attention_maps(trained, ids, types, layers=(-1,))
+    np.testing.assert_array_equal(top[0], maps[1])
+
+
+def test_it_is_bert_with_fields_of_its_own() -> None:
+    config = albert.Config(10)
+    assert (config.activation, config.dropout_rate, config.attention_dropout_rate) == ("gelu_tanh", 0.0, 0.0)
+    assert albert.Encoder.reads == bert.Encoder.reads
+    assert (config.encoder, config.embedding_size, bert.Config(10).embedding_size) == ("albert", 128, 768)
