@@ -122,10 +122,10 @@ def test_an_objective_of_several_terms_learns(text: Text, objective: str) -> Non
 
 def test_what_does_not_fit_is_told_in_one_line(text: Text) -> None:
     with pytest.raises(
-        UserError, match="^unknown encoder in bert_jax.models.encoders 'robert'; did you mean 'roberta'"
+        UserError, match="^there is no encoder 'robert' in bert_jax.models.encoders; did you mean 'roberta'"
     ):
         make(text, "mlm", "robert")
-    with pytest.raises(UserError, match="^unknown arrangement in .* 'sentense'; did you mean 'sentences'"):
+    with pytest.raises(UserError, match="^there is no arrangement 'sentense' in .*; did you mean 'sentences'"):
         make(text, "mlm", "bert", arrangement="sentense")
     with pytest.raises(UserError, match="^the corpus .* has no column 'words'"):
         make(text, "mlm", "bert", masking=MaskingConfig(strategy="whole_unit", unit="words"))
