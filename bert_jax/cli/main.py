@@ -24,7 +24,7 @@ from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.runs import recipes
-from bert_jax.storage import write_errors
+from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a shell expands it only at the start of a word, and not in quotes
@@ -86,6 +86,10 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
         advice = "name another path, or change its permissions"
+        if isinstance(error, reading.NotPlainError):
+            advice = "put a plain file in its place"
+        if isinstance(error, IsADirectoryError):
+            advice = "name a file, or remove the folder that is in its place"
         if error.errno in write_errors.DISK_TROUBLE:
             advice = write_errors.write_advice(error)
         where = "" if error.filename is None else f"{error.filename}: "

@@ -15,7 +15,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.program import duration
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 CELL, RESULTS = "cell.json", "finished.json"  # the run of a folder, written first; its results, written last
 Metrics = dict[str, float]
@@ -120,11 +120,7 @@ def _make_room(place: epath.Path, identity: str, note: Note) -> None:
 
 
 def _read(path: epath.Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return reading.read_object(path) or {}
 
 
 def _check_metrics(name: str, metrics: Metrics) -> None:

@@ -18,6 +18,7 @@ from bert_jax.features.inputs import Item
 from bert_jax.features.layers import LAYERS
 from bert_jax.features.writing import INDEX, STRINGS
 from bert_jax.storage import files
+from bert_jax.storage.reading import read_bytes
 
 IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 
@@ -34,7 +35,7 @@ def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
     if folder.is_dir():
         if not (folder / INDEX).exists():
             raise UserError(f"{path} has no {INDEX}; name what `bert-jax features` wrote")
-        for part in json.loads((folder / INDEX).read_text(encoding="utf-8"))["parts"]:
+        for part in json.loads(read_bytes(folder / INDEX))["parts"]:
             yield from _safetensors(folder / part["file"])
     elif not folder.exists():
         raise UserError(f"{path} is not there; name what `bert-jax features` wrote")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,7 +117,7 @@ def export_workdir(
     task = trained.facts.get("task") or {}
     if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
         pooling = task.get("pooling", "mean")
-    baselines = read_object(files.as_path(workdir) / "baselines.json")
+    baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
     card = model_card(
         trained.facts,
         newest_metrics(workdir, trained.step),
@@ -158,17 +157,8 @@ def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the manifest of the corpus that a run was trained on says of its splits; empty if it is gone."""
     config = facts.get("run", {}).get("config") or {}
     path = (config.get("corpus") or {}).get("path") or files.as_path(workdir) / "corpus"
-    manifest = read_object(files.as_path(path) / MANIFEST)
+    manifest = reading.read_object(files.as_path(path) / MANIFEST) or {}
     return manifest.get("splits", {}) if manifest.get("fingerprint") == facts.get("corpus_fingerprint") else {}
-
-
-def read_object(path: Any) -> dict[str, Any]:
-    """A JSON object; empty for a file that is missing or spoilt."""
-    try:
-        content = json.loads(reading.read_bytes(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_model(directory: str, lowercase: bool | None = None) -> Imported:

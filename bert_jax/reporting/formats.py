@@ -8,8 +8,11 @@ from bert_jax.program import MISSING
 
 
 def is_number(value: object) -> bool:
-    """Return whether ``value`` is a finite number, and not a bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether ``value`` is a finite number, and not a bool. A whole number of more than 63 bits is none: no run
+    writes it, and it fits into no float."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def count(value: float | None) -> str:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from bert_jax.errors import PassingError
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 PERIOD_SECONDS = 30.0  # stores bill and throttle writes of one object
 
@@ -34,7 +34,7 @@ class Mirror:
             here.unlink(missing_ok=True)
             return
         data = there.read_bytes()
-        if not (here.exists() and here.read_bytes().startswith(data)):
+        if not (here.exists() and reading.read_bytes(here).startswith(data)):
             here.write_bytes(data)
 
     def push_soon(self) -> None:

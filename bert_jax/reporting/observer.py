@@ -10,15 +10,15 @@ from typing import Any
 
 from bert_jax import catalogue
 from bert_jax.cluster import distributed, signals
-from bert_jax.errors import Interrupted, Preempted, RepeatingError
+from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import decimal
 from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import Progress
 from bert_jax.reporting.run_log import FILE, RunLog, read_records
 from bert_jax.reporting.run_record import write_run
-from bert_jax.reporting.status import Ended, Running, StatusFile, load
-from bert_jax.storage import files
+from bert_jax.reporting.status import Ended, Running, StatusFile
+from bert_jax.storage import files, reading
 
 
 class Observer:
@@ -133,7 +133,7 @@ class RunObserver(Observer):
         super().begin(step, resumed, work, warmup_steps)
         self.status.lost(self.log.cut_back(step if resumed else -1))
         self.status.cut_back(step if resumed else -1)
-        baselines = load(files.as_path(self._workdir) / "baselines.json") or {}
+        baselines = reading.read_object(files.as_path(self._workdir) / "baselines.json") or {}
         self._alarms = Alarms(self.log.records(), baselines, warmup_steps, self._num_steps)
         if resumed:
             self.note(f"resumed at step {step:,}")
@@ -189,8 +189,9 @@ class RunObserver(Observer):
         self.progress.finish()
         self.log.close()
         kind = type(error).__name__
+        told = str(error) if isinstance(error, UserError) else f"{kind}: {error}"  # of a bug the kind says more
         # In a private run only the kind: the message may name files of the corpus.
-        text = (kind if self._private else f"{kind}: {error}".splitlines()[0]) if error else None
+        text = (kind if self._private else told.splitlines()[0]) if error else None
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
 
 

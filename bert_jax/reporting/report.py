@@ -32,7 +32,7 @@ from bert_jax.reporting.measures import (
 from bert_jax.reporting.page import folded, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 FILE = "report.html"
 DETAILS = "details.json"  # a fine-tuned run's errors and attention
@@ -92,8 +92,8 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
 def _read(path: Any, absent: Any) -> Any:
     """Return the content of a JSON file if it has the type of ``absent``; else ``absent``."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(reading.read_bytes(path))
+    except (OSError, ValueError, RecursionError):
         return absent
     return content if isinstance(content, type(absent)) else absent
 

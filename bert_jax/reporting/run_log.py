@@ -13,9 +13,10 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.program import warn as warn_on_stderr
+from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.reporting.mirror import Mirror
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import files, reading, write_errors
 
 FILE = "metrics.jsonl"
 MIRRORED = (FILE, "events")
@@ -69,7 +70,7 @@ class RunLog:
 
     def cut_back(self, step: int) -> float:
         """Keep only records up to ``step``, here and in the loggers; return the seconds of work that this loses."""
-        lines = self._path.read_bytes().splitlines(keepends=True)
+        lines = reading.read_bytes(self._path).splitlines(keepends=True)
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
         before, after = (_last_time(part) for part in (lines, kept))
         self._file.close()
@@ -114,8 +115,8 @@ class RunLog:
             self._mirror.close()
 
     def _open(self) -> None:
+        content = reading.read_bytes(self._path) if self._path.exists() else b""
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
-        content = self._path.read_bytes()
         self._size = content.rfind(b"\n") + 1
         self._file.truncate(self._size)
 
@@ -144,17 +145,20 @@ class RunLog:
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """Return the records of a ``metrics.jsonl``, without a torn line."""
-    records = map(_parse, files.as_path(path).read_bytes().splitlines())
+    records = map(_parse, reading.read_bytes(files.as_path(path)).splitlines())
     return [record for record in records if record]
 
 
 def _parse(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
+    record = reading.parsed_object(line)
+    if record is None or not isinstance(record.get("split"), str) or not all(map(_is_value, record.values())):
         return None
-    whole = isinstance(record, dict) and isinstance(record.get("step"), int) and "split" in record and "time" in record
-    return record if whole else None
+    return record if isinstance(record.get("step"), int) and is_number(record.get("time")) else None
+
+
+def _is_value(value: object) -> bool:
+    """Return whether ``RunLog`` can have written ``value``; an older version may have written NaN."""
+    return value is None or isinstance(value, (str, bool, float)) or is_number(value)
 
 
 def _last_time(lines: Iterable[bytes]) -> float:

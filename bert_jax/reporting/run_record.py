@@ -23,7 +23,7 @@ from bert_jax.cluster.exit_codes import BAD_INPUT
 from bert_jax.cluster.heartbeat_client import leave_at_once
 from bert_jax.configuration import differences, merged, old_defaults, unknown_keys, unnamed_kept
 from bert_jax.errors import UserError
-from bert_jax.storage import files, lease
+from bert_jax.storage import files, lease, reading
 
 _PACKAGES = (
     "jax",
@@ -43,6 +43,8 @@ KINDS: dict[str, type] = {
     "facts": dict,
     "restarts": list,
     "extended": list,
+    "skipped_steps": list,
+    "rolled_back": list,
 }  # types of entries in run.json
 
 
@@ -51,17 +53,28 @@ def read_run(workdir: str) -> dict[str, Any]:
     path = files.as_path(workdir) / "run.json"
     if not path.exists():
         return {}
-    files.check_plain(path)
     try:
-        run = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        run = None
-    if not isinstance(run, dict) or not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
+        run = reading.parsed_object(reading.read_bytes(path))
+    except reading.NotPlainError as error:
+        raise UserError(f"{path} {error.strerror}; put a plain file in its place") from error
+    if run is None or not _is_sound(run):
         raise UserError(
             f"{path} is damaged: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' "
             "in checkpoints/STEP/facts/metadata), or use another --workdir"
         )
     return run
+
+
+def _is_sound(run: Mapping[str, Any]) -> bool:
+    """Return whether the entries of ``run.json`` that are read have the types that they are written with."""
+    if not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
+        return False
+    rolled_back, identity = run.get("rolled_back", []), run.get("identity", {})
+    if not all(isinstance(entry, dict) for entry in [*rolled_back, *run.get("restarts", [])]):
+        return False
+    steps = [*run.get("skipped_steps", []), *(number for back in rolled_back for number in back.values())]
+    named = not identity or isinstance(run.get("run_id"), str)
+    return named and isinstance(identity.get("init"), str | None) and all(type(step) is int for step in steps)
 
 
 Kind = Literal["pretraining", "fine-tuning"]
@@ -256,7 +269,7 @@ NOT_OURS = {  # a file that shows what kind of folder it is -> that kind
 
 def check_workdir(workdir: Path) -> None:
     """Raise ``UserError`` for a folder that is, or is about to become, something else than a run's."""
-    path = workdir.resolve()
+    path = Path(os.path.realpath(workdir))
     if (path / "run.json").exists():
         return
     what = next((what for name, what in NOT_OURS.items() if (path / name).exists()), None)
@@ -264,6 +277,8 @@ def check_workdir(workdir: Path) -> None:
         what = "not a place for one run"
     if path.exists() and not path.is_dir():
         what = "a file"
+    if path.is_symlink():
+        what = "a link that leads nowhere"
     if what:
         raise UserError(f"--workdir={workdir} is {what}; give a new folder, or that of a run, such as runs/first")
 
@@ -299,9 +314,13 @@ def _locked(workdir: Path) -> IO[str]:
     for _ in range(100):
         workdir.mkdir(parents=True, exist_ok=True)
         try:
-            lock = open(workdir / LOCK, "a+")  # noqa: SIM115 - the caller closes it
+            lock = reading.lock_file(workdir / LOCK)
         except FileNotFoundError:  # a refused run has just removed the folder
             continue
+        except (reading.NotPlainError, IsADirectoryError) as error:
+            raise UserError(
+                f"{workdir / LOCK} is not a plain file; remove it and run the same command again"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.formats import decimal, is_number
-from bert_jax.storage import files, retries
+from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
 Running = Literal[
@@ -49,6 +49,7 @@ HEARTBEAT_SECONDS = 15.0
 MAX_SCORES = 4  # scores of a split in a line
 MAX_ALARMS = 50  # newest alarms in the file
 SHOWN_ALARMS = 5  # newest alarms that ``describe`` shows
+MOST_PROCESSES = 1 << 31  # the number of a process is below this
 SILENCE_SECONDS = 60.0  # a run that gives no sign for so long counts as dead
 
 
@@ -65,7 +66,7 @@ class StatusFile:
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
         self._path = files.as_path(workdir) / FILE
         self._every = HEARTBEAT_SECONDS if files.is_remote(workdir) else every_seconds
-        earlier = _plain(load(self._path) or {})
+        earlier = _plain(reading.read_object(self._path) or {})
         self._fields: dict[str, Any] = {
             "state": "starting",
             "step": earlier.get("step"),
@@ -186,9 +187,11 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
       UserError: ``workdir`` holds no run, or its status does not name a state.
     """
     try:
-        content = _parsed((files.as_path(workdir) / FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        content = reading.parsed_object(reading.read_bytes(files.as_path(workdir) / FILE))
+    except (FileNotFoundError, NotADirectoryError):
         content = None
+    except reading.NotPlainError as error:
+        raise UserError(f"{error.filename} {error.strerror}; remove it: a resumed run writes it anew") from error
     except UserError:
         raise
     except Exception as error:  # a store's client may raise anything
@@ -200,7 +203,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     status = _plain(content)
     if status["state"] not in (*RUNNING, *ENDED):
         raise UserError(f"{workdir}/{FILE} is damaged: it names no state; a resumed run writes it anew")
-    run = load(files.as_path(workdir) / "run.json") or {}
+    run = reading.read_object(files.as_path(workdir) / "run.json") or {}
     if status["state"] in RUNNING and not _alive(status):
         status["state"] = "stopped"
     return {**status, "command": run.get("command")}
@@ -209,7 +212,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 def describe(workdir: str | os.PathLike[str]) -> str:
     """Return the status as lines for a person."""
     status, now = read(workdir), time.time()
-    lines = [*_lines(status, now), *_scores(load(files.as_path(workdir) / "results.json") or {})]
+    lines = [*_lines(status, now), *_scores(reading.read_object(files.as_path(workdir) / "results.json") or {})]
     return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
 
 
@@ -267,7 +270,7 @@ def _alive(status: Mapping[str, Any]) -> bool:
         return False
     if status["host"] != socket.gethostname():
         return True
-    if status["pid"] is None:
+    if status["pid"] is None or not 0 < status["pid"] < MOST_PROCESSES:
         return False
     try:
         os.kill(int(status["pid"]), 0)
@@ -291,19 +294,3 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 def _alarms(content: Any) -> list[dict[str, Any]]:
     found = content if isinstance(content, list) else []
     return [alarm for alarm in found if isinstance(alarm, dict) and is_number(alarm.get("step")) and alarm.get("text")]
-
-
-def load(path: Any) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None if the file is missing or does not hold an object."""
-    try:
-        return _parsed(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None

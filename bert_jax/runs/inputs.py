@@ -31,7 +31,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.interchange.initial import Initial
 from bert_jax.records import Example
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
@@ -199,11 +199,7 @@ class Inputs:
 
     def _kept(self) -> dict[str, Any]:
         """What ``ORIGIN`` says; empty where it is missing or spoilt."""
-        try:
-            kept = json.loads((files.as_path(self.workdir) / ORIGIN).read_text())
-        except (OSError, ValueError):
-            return {}
-        return kept if isinstance(kept, dict) else {}
+        return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
     def _check_vocabulary(self) -> None:
         """Raise ``UserError`` unless the tokenizer's file is as it was made. Runs of the first versions do not say."""

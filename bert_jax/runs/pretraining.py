@@ -33,6 +33,7 @@ from bert_jax.models.model import recorded as recorded_model
 from bert_jax.objectives.base import Setting
 from bert_jax.program import program
 from bert_jax.reporting import run_record
+from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer, observe
 from bert_jax.reporting.report import write_report
@@ -313,12 +314,8 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     reckoned_for = [fingerprint, phase.kind, rows]
-    try:
-        kept = json.loads(path.read_text())
-        figures = kept if kept.pop("reckoned_for") == reckoned_for else None
-    except (OSError, ValueError, KeyError, TypeError):
-        figures = None
-    if figures is None:
+    figures = reading.read_object(path) or {}
+    if figures.pop("reckoned_for", None) != reckoned_for or not all(map(is_number, figures.values())):
         figures = task.baselines(phase.kind, rows)
         files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
     shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items()]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
-from typing import IO
+from typing import IO, Any
 
 from bert_jax.storage.remote import RemotePath
 
@@ -24,33 +25,29 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
       NotPlainError: it is a pipe, a socket or a device, or a link to one.
       OSError: it is a folder, missing or not readable; a store does not answer.
     """
-    if isinstance(path, RemotePath):
-        return path.open("rb")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe would wait for a writer
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        if not stat.S_ISREG(mode):
-            raise NotPlainError(path)
-        return os.fdopen(descriptor, "rb")
-    except OSError:
-        os.close(descriptor)
-        raise
+    return path.open("rb") if isinstance(path, RemotePath) else os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
 
 
 def lock_file(path: str | os.PathLike[str]) -> IO[str]:
     """Open a local file to lock it and to write who holds it; it is made if it is not there. Raises as ``opened``."""
+    return os.fdopen(_descriptor(path, os.O_RDWR | os.O_CREAT), "r+")
+
+
+def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
+    """Return an open plain file; raises as ``opened``."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # else to open a pipe would wait for a writer
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
             raise NotPlainError(path) from error
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotPlainError(path)
-    return os.fdopen(descriptor, "r+")
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise NotPlainError(path)
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -72,3 +69,20 @@ def holds(path: str | os.PathLike[str], content: bytes) -> bool:
         return read_bytes(path) == content
     except OSError:
         return False
+
+
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None if the file is missing, cannot be read or holds something else."""
+    try:
+        return parsed_object(read_bytes(path))
+    except OSError:
+        return None
+
+
+def parsed_object(text: str | bytes) -> dict[str, Any] | None:
+    """Return the object that a JSON text is; None if it is something else."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
 # What published tokenizers call a role where no template and no file beside them says it.
@@ -283,7 +283,7 @@ def _joined(vocabulary: Any, merges: Any) -> tuple[dict[str, Any], str, dict[str
     if not all(isinstance(i, int) for i in vocab.values()):
         raise UserError(f"{vocabulary} is not the vocabulary of a tokenizer, a number for each piece; give that file")
     try:
-        lines = merges.read_bytes().decode("utf-8").split("\n")
+        lines = reading.read_bytes(merges).decode("utf-8").split("\n")
     except FileNotFoundError:
         raise UserError(
             f"{vocabulary} has no {MERGES} beside it; put both, or a tokenizer.json, into one folder"
@@ -335,4 +335,4 @@ def _read_json(source: Any) -> dict[str, Any]:
         raise UserError(
             f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published tokenizer.json"
         )
-    return parsed(source.read_bytes(), str(source))
+    return parsed(reading.read_bytes(source), str(source))

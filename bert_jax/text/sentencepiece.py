@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.sentencepiece_model import BYTE, folds_case, parse, prepared, quiet
 from bert_jax.text.surrogates import retried, well_formed
@@ -55,7 +55,7 @@ class SentencePiece:
         source = files.as_path(path)
         if not source.exists():
             raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published .model")
-        return cls(source.read_bytes(), lowercase, str(path))
+        return cls(reading.read_bytes(source), lowercase, str(path))
 
     def __reduce__(self) -> tuple[type[SentencePiece], tuple[bytes]]:
         return SentencePiece, (self.model,)

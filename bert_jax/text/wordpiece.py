@@ -21,7 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
@@ -42,7 +42,7 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
     if not source.exists():
         raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published vocab.txt")
     try:
-        text = source.read_bytes().decode("utf-8-sig")
+        text = reading.read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the vocabulary as UTF-8") from error
     # Only "\n" ends a line: U+2028 and its like are pieces of published vocabularies.

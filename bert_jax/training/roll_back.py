@@ -13,6 +13,7 @@ from typing import Any
 from bert_jax.checkpoints.restoring import newest_verified, saved_steps
 from bert_jax.checkpoints.saving import drop_after
 from bert_jax.cluster import distributed
+from bert_jax.errors import UserError
 from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phases
 
@@ -32,7 +33,10 @@ class RollBack:
 
 def recorded(run: Mapping[str, Any]) -> tuple[RollBack, ...]:
     """Return the roll backs recorded in ``run.json``."""
-    return tuple(RollBack(**entry) for entry in run.get(KEY, []))
+    try:
+        return tuple(RollBack(**entry) for entry in run.get(KEY, []))
+    except TypeError as error:
+        raise UserError(f"run.json is damaged: {KEY} has other keys than a roll back; put it back") from error
 
 
 def without_windows(phases: Phases, made: tuple[RollBack, ...]) -> Phases:

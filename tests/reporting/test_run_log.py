@@ -77,6 +77,14 @@ def test_a_line_is_a_json_object_with_its_keys_first_and_null_for_what_is_no_num
     assert record == {"step": 3, "split": "train", "a": None, "b": 0.5, "c": None, "d": 7, "phase": "x", "e": None}
 
 
+def test_lines_that_no_run_has_written_are_left_out(tmp_path, open_log):
+    line = {"step": 1, "split": "train", "time": 2.0, "mlm_loss": 3.0}
+    changes = ({"mlm_loss": 10**400}, {"mlm_loss": {"a": 1}}, {"step": 10**400}, {"time": "x"}, {"split": ["a"]})
+    spoilt = [json.dumps({**line, **change}).encode() for change in changes] + [b"[" * 100_000, b"\xff"]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*spoilt, json.dumps(line).encode(), b""]))
+    assert open_log(tmp_path).records() == [line]
+
+
 def test_cut_back_keeps_the_bytes_of_what_stands_and_a_resumed_log_has_nothing_twice(tmp_path, open_log):
     whole = open_log(tmp_path)
     fill(whole, range(10))

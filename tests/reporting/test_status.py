@@ -1,7 +1,9 @@
 """What ``bert-jax status`` says of a run that goes on, ended, failed or was killed."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -150,6 +152,9 @@ def test_a_disk_that_fails_is_told_once_and_stops_nothing(tmp_path, open_status,
         ({"state": "training", "heartbeat": "x", "pid": None, "step": "many", "goodput": []}, "stopped"),
         ({"state": "failed", "last_save_time": 1.0, "goodput": {"train": "x"}}, "failed"),
         ({"state": "finished", "last_save_step": 7}, "finished"),
+        ({"state": "training", "heartbeat": time.time(), "host": socket.gethostname(), "pid": 2**70}, "stopped"),
+        ({"state": "training", "heartbeat": time.time(), "host": socket.gethostname(), "pid": 1e30}, "stopped"),
+        ({"state": "failed", "step": 10**400, "num_train_steps": 10**400, "alarms": [{"step": 10**400}]}, "failed"),
     ],
 )
 def test_a_status_that_lacks_fields_is_read_as_far_as_it_goes(tmp_path, open_status, content, expected):
@@ -176,6 +181,10 @@ def test_a_command_that_would_fail_again_is_not_offered(tmp_path, open_status):
 
 
 def test_a_status_that_cannot_be_reached_is_not_one_that_is_not_there(tmp_path):
+    os.mkfifo(tmp_path / "status.json")  # to read it would wait for ever
+    with pytest.raises(UserError, match="status.json is a pipe, a socket or a device; remove it: a resumed run"):
+        status.describe(tmp_path)
+    (tmp_path / "status.json").unlink()
     (tmp_path / "status.json").mkdir()
     with pytest.raises(UserError, match=r"status.json cannot be read \(.*; check your rights to it, and the network"):
         status.read(tmp_path)

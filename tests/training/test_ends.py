@@ -108,7 +108,19 @@ def test_a_bad_value_is_named_by_its_key_alone(name: str) -> None:
     assert "Config(" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["{bad", "[]"])
+SPOILT = (
+    "{bad",
+    "[]",
+    '{"skipped_steps": "x"}',
+    '{"skipped_steps": [{"step": 1}]}',
+    '{"rolled_back": [[20, 22]]}',
+    '{"rolled_back": [{"at": "x"}]}',
+    '{"run_id": "r", "identity": {"init": 5}}',
+    '{"identity": {"seed": 0}}',
+)
+
+
+@pytest.mark.parametrize("content", SPOILT)
 def test_a_spoilt_run_file_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json is damaged.*put it back"):

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.corpora.columns import unit_values
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.text.sentences import one_space
 
 VERSION = 1  # raised whenever the same text gets other values
@@ -59,7 +59,7 @@ def _phrases(path: str) -> frozenset[str]:
     if not source.is_file():
         raise UserError(f"no lexicon {path}; name a text file of phrases, one a line")
     try:
-        text = source.read_bytes().decode("utf-8-sig")
+        text = reading.read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the lexicon as UTF-8") from error
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
