@@ -20,9 +20,9 @@ SCORES = "bqhd,bkhd->bhqk"
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def products(query: jax.Array, key: jax.Array, dtype: Any) -> jax.Array:
-    """query [B, Q, H, head_dim], key [B, K, H, head_dim] -> scores [B, H, Q, K], accumulated and returned in ``dtype``.
+    """Return scores [B, H, Q, K], accumulated in ``dtype``, of query [B, Q, H, head_dim] and key [B, K, H, head_dim].
 
-    The gradients are products in the dtype of query and key: left to jax they would be slow ones of ``dtype``.
+    The gradients are computed in the dtype of query and key: jax by itself would compute slow ones in ``dtype``.
     """
     return jnp.einsum(SCORES, query, key, preferred_element_type=dtype)
 
@@ -43,33 +43,33 @@ products.defvjp(_products, _gradients)
 def attend(
     query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, rate: float, rng: RowRng | None
 ) -> jax.Array:
-    """Return scaled dot-product attention with dropout on the probabilities: four arrays [B, L, H, head_dim].
+    """Return scaled dot-product attention, with dropout on the probabilities (Vaswani et al. 2017, section 3.2).
 
-    The one function that a kernel may replace (Vaswani et al. 2017, section 3.2).
+    Query, key, value and the result are [B, L, H, head_dim]. A faster kernel would replace this function alone.
     """
     weights = dropout(probabilities(query, key, visible), rate, rng, "attention_probabilities")
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
 
 
 def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
-    """Return how each query spreads over the keys, [B, H, L, L] float32 or wider, without dropout."""
+    """Return the attention of each query to each key, [B, H, L, L] float32 or wider, without dropout."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     scores = products(query / math.sqrt(query.shape[-1]), key, wide)
     return jax.nn.softmax(scores + jnp.broadcast_to(bias(visible), scores.shape))
 
 
 class SelfAttention(nn.Module):
-    """Projections to queries, keys and values, ``attend``, and a projection back.
+    """Projects to queries, keys and values, applies ``attend``, and projects back.
 
-    A caller that applies a model with the collection ``intermediates`` mutable finds the probabilities there; other
-    callers pay nothing for it.
+    If a model is applied with the collection ``intermediates`` mutable, the probabilities are left there; otherwise
+    they cost nothing.
     """
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, x: jax.Array, visible: Visible, rng: RowRng | None) -> jax.Array:
-        """x [B, L, D] -> [B, L, D]."""
+        """Return [B, L, D] for x [B, L, D]."""
         config = self.config
         embed = (("embed", config.hidden_size),)
         heads = (("heads", config.num_heads), ("head_dim", config.head_dim))

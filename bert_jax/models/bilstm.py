@@ -1,6 +1,6 @@
 """A bidirectional LSTM over token vectors: the tagger on frozen features, and "+ BiLSTM" of the ablations.
 
-Devlin et al. 2019, sections 5.1 and 5.3: two layers, randomly initialised, on what the encoder gives.
+Devlin et al. 2019, sections 5.1 and 5.3: two layers, randomly initialised, on the encoder's vectors.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bert_jax.records import Batch
 
 
 class BiLstm(Head):
-    """A part of a model: layers of a forward and a backward LSTM each, in place of ``sequence``.
+    """A part of a model: replaces ``sequence`` by the output of layers with a forward and a backward LSTM each.
 
-    Hochreiter and Schmidhuber 1997, with forget gates. Parameters, those of a layer and direction as ``torch.nn.LSTM``
-    has them, transposed, with its two biases added up; gates in the order input, forget, cell, output::
+    Hochreiter and Schmidhuber 1997, with forget gates. The parameters of a layer and direction are the transposed ones
+    of ``torch.nn.LSTM``, with its two biases added up; gates in the order input, forget, cell, output::
 
         layer_<i>/{forward, backward}/{kernel [D or 2F, 4F], recurrent_kernel [F, 4F], bias [4F]}
 
     Attributes:
-      features: F, of one direction; None: half of the encoder's width.
-      steps: the feature [B, L] of a batch above 0 at the positions to step through, one after another.
+      features: F, the width of one direction; None: half of the encoder's width.
+      steps: a feature [B, L] of the batch; the LSTM steps through the positions where it is above 0.
     """
 
     features: int | None = None
@@ -54,7 +54,7 @@ class BiLstmLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """x [B, L, D], attention_mask [B, L] (1 real) -> [B, L, 2F]."""
+        """Return [B, L, 2F] for x [B, L, D] and attention_mask [B, L] (1 real)."""
         forward = Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
         backward = Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
         return jnp.concatenate([forward, backward], axis=-1)
@@ -68,7 +68,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """x [B, L, D] -> [B, L, F]."""
+        """Return [B, L, F] for x [B, L, D]."""
         size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
         initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
         kernel = self.param("kernel", named(initial, "embed", None), (x.shape[-1], 4 * size), dtype)
@@ -93,7 +93,7 @@ class Lstm(nn.Module):
 
 
 def uniform(bound: float) -> nn.initializers.Initializer:
-    """Uniform in [-bound, bound)."""
+    """Return an initializer that draws uniformly from [-bound, bound)."""
 
     def initialise(key: Any, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)

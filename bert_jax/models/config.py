@@ -1,4 +1,4 @@
-"""What every encoder's architecture has, typed. The file of an encoder in ``models.encoders`` adds its own fields."""
+"""The settings that every encoder has. The file of an encoder in ``models.encoders`` adds its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The fields that other packages read. Defaults are BERT-base (Devlin et al. 2019, section 3).
+    """The settings of an encoder that other packages read. Defaults are BERT-base (Devlin et al. 2019, section 3).
 
     activation:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
       gelu_tanh  its tanh approximation: google-research/bert since 2019-02, Hugging Face "gelu_new"
       relu       max(x, 0)
     dtype: of the vectors and of the factors of matrix products. Parameters, attention scores and their softmax, the
-      inside of activation functions, layer-norm statistics and logits stay float32 (all of it float64 with "float64",
-      which needs ``jax_enable_x64`` and serves numerical comparison).
+      inside of activation functions, layer-norm statistics and logits stay float32. With "float64", which needs
+      ``jax_enable_x64`` and serves numerical comparison, all of these are float64.
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
     remat: what the backward pass recomputes. "none" nothing, "dots" all but the matrix products with weights, "full"
@@ -39,7 +39,7 @@ class ModelConfig:
     attention_dropout_rate: float = 0.1
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02  # of a normal cut at two of it, so the realised deviation is 0.88 times this
+    initializer_range: float = 0.02  # deviation of a normal cut at two deviations, which leaves 0.88 of it
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"
@@ -67,7 +67,7 @@ class ModelConfig:
             )
 
     def check_lengths(self, max_lengths: Mapping[str, int]) -> None:
-        """Raises ``UserError`` if a kind of row is longer than there are positions."""
+        """Raise ``UserError`` if a kind of row is longer than the model's positions."""
         too_long = [f"{n} ({kind})" for kind, n in max_lengths.items() if n > self.max_length]
         if too_long:
             raise UserError(
@@ -86,27 +86,27 @@ class ModelConfig:
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only itself and what stands left of it."""
+        """Whether a token sees only itself and the tokens to its left."""
         return False
 
     @property
     def embedding_size(self) -> int:
-        """E, the width of the table of word embeddings, which also decodes."""
+        """E, the width of the table of word embeddings, which also decodes the predictions."""
         return self.hidden_size
 
     @property
     def embedding_projection(self) -> int:
-        """Entries of the kernel that takes an embedding to the width of the layers; 0: there is none."""
+        """The number of entries of the kernel from the width of embeddings to that of the layers; 0: no kernel."""
         return 0
 
     @property
     def shares_layers(self) -> bool:
-        """Whether all layers have the parameters of one."""
+        """Whether all layers share one layer's parameters."""
         return False
 
     @property
     def num_parameters(self) -> int:
-        """Entries of the embeddings and of the layers' kernels: all but biases, layer norms and heads."""
+        """The number of entries of the embeddings and the layers' kernels: all but biases, layer norms and heads."""
         d = self.hidden_size
         embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
         return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
@@ -120,7 +120,7 @@ class ModelConfig:
         return jnp.promote_types(self.dtype, jnp.float32)
 
 
-# Far above any model there is: what is larger is a slip, and would be found when memory runs out.
+# Far above any existing model: a larger value is a slip, which would be noticed only when memory runs out.
 MOST = {
     "vocab_size": 2**26,
     "hidden_size": 2**20,

@@ -1,7 +1,8 @@
 """Dropout whose bits depend on (seed, step, global row, site) alone.
 
-Not on the mesh, the micro-batch or whether layers are scanned: a counter is hashed, element by element. XLA fuses the
-hash into the consumer and computes it again in the backward pass, so no mask is stored and no generator state exists.
+They do not depend on the mesh, the micro-batch or whether layers are scanned: a counter is hashed, element by element.
+XLA fuses the hash into the consumer and computes it again in the backward pass, so no mask is stored and no generator
+state exists.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import jax.numpy as jnp
 
 
 def mix(x: jax.Array) -> jax.Array:
-    """A bijection of uint32 in which every input bit flips every output bit with probability about 1/2 ("lowbias32",
-    C. Wellons, "Prospecting for hash functions", 2018)."""
+    """Return a hash of uint32: a bijection in which an input bit flips each output bit with probability about 1/2.
+
+    It is "lowbias32" (C. Wellons, "Prospecting for hash functions", 2018).
+    """
     x = x ^ (x >> 16)
     x = x * jnp.uint32(0x7FEB352D)
     x = x ^ (x >> 15)
@@ -25,36 +28,36 @@ def mix(x: jax.Array) -> jax.Array:
 
 
 def fold(key: jax.Array, data: jax.Array) -> jax.Array:
-    """A new key of (key, data), both uint32 and of one shape."""
+    """Return a new key made of ``key`` and ``data``, both uint32 and of one shape."""
     return mix(mix(key + jnp.uint32(0x9E3779B9)) ^ data)
 
 
 @flax.struct.dataclass
 class RowRng:
-    """Randomness of one batch (or a part of it): rows keep their ids wherever they are computed."""
+    """The randomness of one batch (or a part of it): rows keep their ids wherever they are computed."""
 
     key: jax.Array  # [] uint32
     rows: jax.Array  # [B] uint32, the row's index within the global batch
 
     @classmethod
     def create(cls, seed: int | jax.Array, step: int | jax.Array, rows: jax.Array) -> RowRng:
-        """The randomness of training step ``step`` of the run ``seed``."""
+        """Return the randomness of training step ``step`` of a run with ``seed``."""
         return cls(fold(fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
 
     def site(self, name: str | int | jax.Array) -> RowRng:
-        """The randomness of one place in the model; sites nest."""
+        """Return the randomness of one place in the model; places nest."""
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name
         return self.replace(key=fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
 
     def repeated(self, times: int) -> RowRng:
-        """The randomness of a batch in which every row is ``times`` rows, one after another."""
+        """Return the randomness of a batch in which every row becomes ``times`` rows, one after another."""
         rows = jnp.repeat(self.rows, times) * jnp.uint32(times) + jnp.tile(
             jnp.arange(times, dtype=jnp.uint32), self.rows.shape[0]
         )
         return self.replace(rows=rows)  # type: ignore[attr-defined,no-any-return]
 
     def bits(self, shape: tuple[int, ...]) -> jax.Array:
-        """uint32 ``shape`` = [B, ...], uniform. A row may have up to 2**32 elements."""
+        """Return uniform uint32 of ``shape`` = [B, ...]. A row may have up to 2**32 elements."""
         assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
         rows = fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)  # [B]
         row = jax.lax.broadcast_in_dim(rows, shape, (0,))
@@ -63,7 +66,7 @@ class RowRng:
 
 
 def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Array:
-    """Zero each element of ``x`` [B, ...] with probability ``rate``, scale the rest by 1 / (1 - rate).
+    """Return ``x`` [B, ...] with each element zeroed with probability ``rate`` and the rest scaled by 1 / (1 - rate).
 
     ``rng`` None means no dropout.
     """
@@ -74,7 +77,7 @@ def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Arr
 
 
 def _counter(shape: tuple[int, ...]) -> jax.Array:
-    """Index of each element within its row, uint32 ``shape``, in a form that shards along every axis."""
+    """Return each element's index within its row, uint32 of ``shape``, computed so that it shards along every axis."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     terms = [
         jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(strides[axis]) for axis in range(1, len(shape))

@@ -1,4 +1,4 @@
-"""What an encoder gives."""
+"""The outputs of an encoder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import jax
 
 
 class Encoding(NamedTuple):
-    """What every encoder returns.
+    """The outputs of every encoder.
 
     Attributes:
       sequence: [B, L, D] the vectors of the last layer.
-      word_embeddings: [V, E] the table of words, which a language-model head decodes with.
-      hidden: [N + 1, B, L, D] from the embeddings up, if they were asked for.
+      word_embeddings: [V, E] the table of words, with which a language-model head decodes.
+      hidden: [N + 1, B, L, D] the embeddings and the output of each layer, if all hidden states were requested.
     """
 
     sequence: jax.Array

@@ -1,4 +1,4 @@
-"""What stands on an encoder."""
+"""Heads: the parts of a model above its encoder."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
 Pooling = Literal["mean", "cls"]
-POSITION_SIZE = 200  # of the vector of a place in a span
+POSITION_SIZE = 200  # the width of the vector of a place in a span
 
 
 class Head(nn.Module):
-    """A part of a model: it reads the named outputs below it and returns those that it adds.
+    """A part of a model: it reads the named outputs of the parts before it and returns those that it adds.
 
-    Outputs begin with those of the encoder: ``sequence`` [B, L, D], ``word_embeddings`` [V, E], and ``hidden``
+    The first outputs are the encoder's: ``sequence`` [B, L, D], ``word_embeddings`` [V, E], and ``hidden``
     [N + 1, B, L, D] if any head has ``reads_hidden``. ``rng`` None means no dropout.
     """
 
     config: ModelConfig
-    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch, beside those that the encoder reads
+    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch, besides those that the encoder reads
     reads_hidden: ClassVar[bool] = False
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return what the head adds."""
+        """Return the outputs that the head adds."""
         raise NotImplementedError
 
 
 class Pooler(Head):
-    """tanh of a dense layer on the vectors that stand for whole sequences."""
+    """Applies a dense layer and tanh to the vectors that stand for whole sequences."""
 
     reads: ClassVar[tuple[str, ...]] = ("cls_positions",)
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return pooled [B, K, D] at ``cls_positions`` [B, K], or without these [B, D] of the one sequence of a row."""
+        """Return pooled [B, K, D] at ``cls_positions`` [B, K]; if a batch has none, [B, D]: one sequence a row."""
         config, size = self.config, self.config.hidden_size
         positions = batch.get("cls_positions")
         if positions is None:
@@ -54,9 +54,9 @@ class Pooler(Head):
 
 
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
-    """Return which vector of a sequence stands for the whole of it, [B, 1], from attention_mask [B, L].
+    """Return the position [B, 1] of the vector that stands for a whole sequence, from attention_mask [B, L].
 
-    That at ``[CLS]``, the first; in a causal model, where ``[CLS]`` sees nothing but itself, the last real one.
+    It is that of ``[CLS]``, the first; in a causal model, where ``[CLS]`` sees only itself, the last real position.
     """
     if config.causal:
         length = attention_mask.shape[1]
@@ -65,7 +65,7 @@ def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Arr
 
 
 class LmHead(Head):
-    """Dense, activation and layer norm; the word embeddings decode, with a bias of their own.
+    """Applies a dense layer, activation and layer norm, and decodes with the word embeddings and an output bias.
 
     Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``, ``output_bias``.
     """
@@ -87,7 +87,7 @@ class LmHead(Head):
         return {self.logits: constrain(logits, "batch", None, "vocab")}
 
     def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
-        """Return those that the tokens are predicted from, [B, P, D]: at ``masked_positions`` [B, P]."""
+        """Return the vectors [B, P, D] from which tokens are predicted: those at ``masked_positions`` [B, P]."""
         return gather(outputs["sequence"], batch["masked_positions"])
 
 
@@ -98,7 +98,7 @@ class BoundaryHead(LmHead):
     Parameters: ``position_embeddings`` [positions, 200], ``input/{kernel, bias}``, ``input_layer_norm/{scale, bias}``.
 
     Attributes:
-      positions: of a span that have a vector; later ones have that of the last.
+      positions: how many places in a span have a vector of their own; later places have that of the last.
     """
 
     logits: str = "boundary_logits"
@@ -106,7 +106,7 @@ class BoundaryHead(LmHead):
     reads: ClassVar[tuple[str, ...]] = ("span_left", "span_right", "span_offsets")
 
     def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
-        """Return vectors [B, P, D] from those at ``span_left`` and ``span_right`` and from ``span_offsets`` [B, P]."""
+        """Return vectors [B, P, D] made of those at ``span_left`` and ``span_right`` and of ``span_offsets`` [B, P]."""
         config, size = self.config, self.config.hidden_size
         shape = (self.positions, POSITION_SIZE)
         table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
@@ -118,9 +118,9 @@ class BoundaryHead(LmHead):
 
 
 class Classifier(Head):
-    """W in R^{K x D} and a bias on vectors, with dropout on them: ``logits`` from the output ``vectors``.
+    """Applies dropout and a dense layer, W in R^{K x D} and a bias, to the output ``vectors``; adds ``logits``.
 
-    A pooled output gives a label, or a number (``num_outputs`` 1), for a text; ``sequence`` one for every token.
+    On a pooled output it predicts a label of a text, or a number (``num_outputs`` 1); on ``sequence`` one of each token.
     Parameters: ``dense/{kernel, bias}``.
     """
 
@@ -138,7 +138,7 @@ class Classifier(Head):
 
 
 class SpanClassifier(Classifier):
-    """Scores of being the first and the last token of an answer; no dropout."""
+    """Scores each token as the first and as the last of an answer; no dropout."""
 
     num_outputs: int = 2
     vectors: str = "sequence"
@@ -150,31 +150,31 @@ class SpanClassifier(Classifier):
 
 
 class ChoiceClassifier(Classifier):
-    """A score for every choice: one shared vector on the pooled output of (context, choice)."""
+    """Scores every choice: one vector, shared by all, is multiplied with the pooled output of (context, choice)."""
 
     num_outputs: int = 1
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return logits [B], which ``Model`` folds to [B, C]."""
+        """Return logits [B], which ``Model`` reshapes to [rows, C]."""
         return {self.logits: super().__call__(outputs, batch, rng)[self.logits][..., 0]}
 
 
 class SentenceVector(Head):
-    """One vector for a text, without parameters (Reimers and Gurevych 2019, section 3).
+    """Makes one vector of a text, without parameters (Reimers and Gurevych 2019, section 3).
 
-    ``pooling`` "mean": of the last layer over all real positions, ``[CLS]`` and ``[SEP]`` too; "cls": the last layer
-    at ``[CLS]``, without the pooler.
+    ``pooling`` "mean": the mean of the last layer over all real positions, ``[CLS]`` and ``[SEP]`` too; "cls": the
+    last layer at ``[CLS]``, without the pooler.
     """
 
     pooling: Pooling = "mean"
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return embeddings [B, D], float32 or wider, of any length."""
+        """Return embeddings [B, D], float32 or wider, not normalised."""
         return {"embeddings": pooled(outputs["sequence"], batch["attention_mask"], self.pooling)}
 
 
 def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
-    """sequence [B, L, D], attention_mask [B, L] -> [B, D], float32 or wider."""
+    """Return [B, D], float32 or wider, for sequence [B, L, D] and attention_mask [B, L]."""
     sequence = sequence.astype(jnp.promote_types(sequence.dtype, jnp.float32))
     if pooling == "cls":
         return sequence[:, 0]
@@ -185,14 +185,14 @@ def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> 
 Layers = Literal[
     "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
 ]
-NEEDED = {"weighted_sum_last_four": 4, "concat_last_four": 4}  # layers that the model must have; else 1
+NEEDED = {"weighted_sum_last_four": 4, "concat_last_four": 4}  # how many layers the model must have; else 1
 
 
 class LayerMix(Head):
-    """One combination of the encoder's layers in place of the last one (Devlin et al. 2019, table 7).
+    """Replaces the last layer by a combination of the encoder's layers (Devlin et al. 2019, table 7).
 
-    A weighted sum is scale * sum of softmax(weights)_i h_i, both learned (Peters et al. 2018, equation 1); at first the
-    mean. Parameters: ``weights``, ``scale`` of weighted sums, else none.
+    A weighted sum is scale * sum of softmax(weights)_i h_i (Peters et al. 2018, equation 1); it begins as the mean.
+    Parameters: ``weights`` and ``scale`` of weighted sums, else none.
     """
 
     layers: Layers = "concat_last_four"

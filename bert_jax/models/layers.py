@@ -1,4 +1,4 @@
-"""Layer parameters side by side (``layer_0``, ``layer_1``, ...) or stacked on a leading axis (``layers``)."""
+"""Converts layer parameters: side by side (``layer_0``, ``layer_1``, ...) or stacked on a leading axis (``layers``)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ STACKED, UNROLLED = "layers", "layer_"
 
 
 def stack_layers(params: Any) -> Any:
-    """Parameters of an unrolled model -> those of the same model with ``layers="scanned"``.
+    """Return the parameters of an unrolled model as those of the same model with ``layers="scanned"``.
 
-    The dictionary that holds the layers may lie at any depth; numpy stays numpy.
+    The dictionary that holds the layers may lie at any depth; numpy arrays stay numpy arrays.
     """
     if not isinstance(params, dict):
         return params
@@ -27,7 +27,7 @@ def stack_layers(params: Any) -> Any:
 
 
 def unstack_layers(params: Any) -> Any:
-    """The inverse of ``stack_layers``."""
+    """Undo ``stack_layers``."""
     if not isinstance(params, dict):
         return params
     rest = {name: unstack_layers(tree) for name, tree in params.items() if name != STACKED}

@@ -1,4 +1,4 @@
-"""Sums over weighted positions, for the one division at the end."""
+"""Losses and metrics as sums over weighted positions, which are divided once, at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bert_jax.records import Batch, Sum
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[Sum, Sum]:
-    """Negative log likelihood in nats and accuracy of softmax predictions, in float32.
+    """Return negative log likelihood in nats and accuracy of softmax predictions, as sums in float32.
 
     Args:
       logits: [..., V].

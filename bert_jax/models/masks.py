@@ -1,4 +1,4 @@
-"""Who sees whom in attention, and how a mask looks when it is added to scores."""
+"""Attention masks: which keys a query sees, and the bias that is added to the scores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its
 
 @flax.struct.dataclass
 class Visible:
-    """Which keys a query sees: those to which every rule given here agrees.
+    """Which keys a query sees: those that every rule given here allows.
 
     Attributes:
       attention_mask: [B, L] 1 real, 0 padding.
-      sequence_ids: [B, L] 0 padding, packed sequences from 1, which do not see each other; None: a sequence a row.
+      sequence_ids: [B, L] 0 padding, packed sequences from 1, which do not see each other; None: one sequence a row.
       causal: a query sees no key to its right.
     """
 
@@ -32,9 +32,9 @@ def bias(visible: Visible) -> jax.Array:
 
 
 def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-    """Turn [B, L] (1 real, 0 padding) into [B, 1, 1, L]: every query sees every real key.
+    """Return the bias [B, 1, 1, L] of attention_mask [B, L] (1 real, 0 padding): every query sees every real key.
 
-    A padded query sees them too, so its output is defined and means nothing. For the mask 1 1 1 0::
+    A padded query sees them too, so its output is defined but means nothing. For the mask 1 1 1 0::
 
                  key 0  1  2  3
         query 0      0  0  0  H
@@ -46,9 +46,9 @@ def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.fl
 
 
 def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-    """Turn [B, L] (0 padding, packed sequences from 1) into [B, 1, L, L]: a query sees the keys of its own sequence.
+    """Return the bias [B, 1, L, L] of sequence_ids [B, L]: a query sees the keys of its own sequence.
 
-    For the ids 1 1 2 0::
+    Id 0 is padding; packed sequences count from 1. For the ids 1 1 2 0::
 
                  key 0  1  2  3
         query 0      0  0  H  H
@@ -61,7 +61,7 @@ def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float
 
 
 def causal_bias(bias: jax.Array) -> jax.Array:
-    """Hide the keys to the right in ``padding_bias`` or ``packed_bias`` [B, 1, 1 or L, L] -> [B, 1, L, L].
+    """Return ``padding_bias`` or ``packed_bias`` [B, 1, 1 or L, L] with the keys to the right hidden, [B, 1, L, L].
 
     For the padding bias of the mask 1 1 1 0, and for the packed bias of the ids 1 1 2 2::
 

@@ -1,4 +1,4 @@
-"""An encoder and what stands on it."""
+"""Models: an encoder and the heads on it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
 from bert_jax.records import Batch
 
-BERT = "bert"  # what a recorded model is that does not say so
-IDS = ("input_ids", "attention_mask")  # what every encoder reads
+BERT = "bert"  # the encoder of a recorded model that does not name one
+IDS = ("input_ids", "attention_mask")  # the features that every encoder reads
 
 
 class Part(NamedTuple):
-    """A head, by the name of its parameters in the tree.
+    """A head of a model, and the name of its parameters in the tree.
 
     Attributes:
-      head: a class of ``models.heads`` or one like them, or the role of one that the encoder's own file has.
-      options: its fields beside ``config``.
+      head: a class like those of ``models.heads``, or the name of one that the encoder's own file has.
+      options: the fields of the head besides ``config``.
     """
 
     name: str
@@ -35,22 +35,22 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, name: str, head: type[Head] | Literal["Pooler", "LmHead"], **options: Any) -> Part:
-        """Return the part with these options."""
+        """Return the part whose head has these options."""
         return cls(name, head, tuple(options.items()))
 
 
 POOLER, LM_HEAD = Part.of("pooler", "Pooler"), Part.of("mlm_head", "LmHead")
-# 0: the true next segment, 1: a random one; and 0: the order of the text, 1: another.
+# Labels of NSP: 0 the true next segment, 1 a random one. Labels of SOP: 0 the order of the text, 1 any other.
 NSP_HEAD = Part.of("nsp_head", Classifier, num_outputs=2, logits="nsp_logits")
 SOP_HEAD = Part.of("sop_head", Classifier, num_outputs=2, logits="sop_logits")
 
 
 class Model(nn.Module):
-    """An encoder under heads. Parameters: ``encoder`` and one tree of each part that has any, by its name.
+    """An encoder and the heads on it. Parameters: ``encoder`` and, by its name, a tree of each part that has any.
 
     Attributes:
-      parts: in order; each reads the outputs of those before it and adds its own.
-      trains_encoder: False makes the encoder's vectors data: no dropout inside, no gradient into it.
+      parts: the heads in order; each reads the outputs of those before it and adds its own.
+      trains_encoder: False treats the encoder's vectors as data: no dropout inside it, no gradient into it.
     """
 
     config: ModelConfig
@@ -63,10 +63,10 @@ class Model(nn.Module):
             setattr(self, name, head_class(self.config, head)(self.config, **dict(options)))
 
     def __call__(self, batch: Batch, rng: RowRng | None = None) -> dict[str, jax.Array]:
-        """Read a batch, whole: the encoder takes the features that it reads, each part those that it needs.
+        """Return the outputs for a batch, of which the encoder and each part take the features that they read.
 
         Args:
-          batch: ids [B, L], or [B, C, L] of C sequences a row, of which every output then is [B, C, ...].
+          batch: ids [B, L], or [B, C, L] with C sequences a row; then every output is [B, C, ...].
           rng: None means no dropout.
 
         Returns:
@@ -92,12 +92,12 @@ class Model(nn.Module):
 
 
 def encoder_file(name: str) -> ModuleType:
-    """Return the module ``models.encoders.<name>``. Raises ``UserError`` with the nearest name for one that is none."""
+    """Return the module ``models.encoders.<name>``. Raises ``UserError`` with the nearest name if there is none."""
     return catalogue.find("models.encoders", name, having="Encoder")
 
 
 def encoder_of(config: ModelConfig) -> nn.Module:
-    """Return the encoder that ``config`` is one of."""
+    """Return the encoder that ``config`` describes."""
     return encoder_file(config.encoder).Encoder(config)  # type: ignore[no-any-return]
 
 
@@ -108,12 +108,12 @@ def inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
 
 
 def recorded(config: ModelConfig) -> dict[str, Any]:
-    """Return ``config`` as the facts of a checkpoint have it."""
+    """Return ``config`` in the form that the facts of a checkpoint store."""
     return {"encoder": config.encoder, **dataclasses.asdict(config)}
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
-    """Return the config that ``recorded`` wrote, of an earlier version too."""
+    """Return the config that ``recorded`` stored, in this version or an earlier one."""
     fields = {name: value for name, value in facts.items() if name != "encoder"}
     kind = encoder_file(facts.get("encoder", BERT)).Config
     return configuration.recall(kind, fields, "model")  # type: ignore[no-any-return]
@@ -128,5 +128,5 @@ def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
 
 
 def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:
-    """Return the class of a part's head, which may be a role of the encoder's own file."""
+    """Return the class of a part's head, which may be the name of one in the encoder's own file."""
     return getattr(encoder_file(config.encoder), head) if isinstance(head, str) else head

@@ -1,4 +1,4 @@
-"""Dense, layer norm and activations, with float32 master parameters and logical axis names."""
+"""Dense layers, layer norm and activations, with float32 master parameters and logical axis names."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 
-Module = nn.Module  # what a task hands its model out as
+Module = nn.Module  # the type of a task's model
 
 
 def normal(config: ModelConfig) -> nn.initializers.Initializer:
-    """A normal of deviation ``initializer_range``, cut at two of it (google-research/bert, modeling.py)."""
+    """Return a normal initializer of deviation ``initializer_range``, cut at two (google-research/bert, modeling.py)."""
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
 def named(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., Any]:
-    """``initializer`` of a parameter whose axes have these logical names."""
+    """Return ``initializer`` for a parameter whose axes have these logical names."""
     return nn.with_logical_partitioning(initializer, axes)
 
 
 class Dense(nn.Module):
-    """x [..., *inputs] -> x @ kernel + bias [..., *outputs], over one or more named axes each.
+    """Maps x [..., *inputs] to x @ kernel + bias [..., *outputs]; inputs and outputs are one or more named axes.
 
     The factors have the compute dtype; the product is accumulated and returned in ``dtype`` (None: the compute dtype).
     """
@@ -46,8 +46,8 @@ class Dense(nn.Module):
         bias_names, bias_shape = names[len(self.inputs) :], shape[len(self.inputs) :]
         bias = self.param("bias", named(nn.initializers.zeros, *bias_names), bias_shape, config.param_dtype)
         rows = x.shape[: x.ndim - len(self.inputs)]
-        # As one product of two matrices: from the gradient of a product over more axes XLA makes, on CPU, a transposed
-        # copy and a product three times slower.
+        # One product of two matrices: of a gradient over more axes XLA makes, on CPU, a transposed copy and a product
+        # that is three times slower.
         width = math.prod(size for _, size in self.inputs)
         x, kernel = (factor.astype(config.compute_dtype) for factor in (x, kernel))
         dtype = self.dtype or config.compute_dtype
@@ -57,7 +57,7 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """x [..., D] normalised over D with the biased variance (Ba et al. 2016); statistics in float32."""
+    """Normalises x [..., D] over D with the biased variance (Ba et al. 2016); statistics in float32."""
 
     config: ModelConfig
 
@@ -77,7 +77,7 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 def widened(activation: Activation) -> Activation:
-    """``activation`` computed in float32 or wider, whatever the dtype of what it takes and gives.
+    """Return ``activation`` computed in float32 or wider; its result has the dtype of its argument.
 
     In bfloat16 the 1 + erf of a GELU cancels: between -4 and -1 it is 36 % wrong on average, and often 0.
     """
@@ -91,13 +91,13 @@ def widened(activation: Activation) -> Activation:
 
 @widened
 def gelu(x: jax.Array) -> jax.Array:
-    """x * Phi(x). Through erf: XLA's erfc, which ``jax.nn.gelu`` takes, is several times slower on CPU."""
+    """Return x * Phi(x) through erf: XLA's erfc, which ``jax.nn.gelu`` uses, is several times slower on CPU."""
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 @widened
 def gelu_tanh(x: jax.Array) -> jax.Array:
-    """Hendrycks and Gimpel 2016, section 2."""
+    """Return the tanh approximation of ``gelu`` (Hendrycks and Gimpel 2016, section 2)."""
     return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
@@ -109,17 +109,17 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def gather(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """x [B, L, D], positions [B, P] -> [B, P, D]."""
+    """Return the vectors [B, P, D] of x [B, L, D] at positions [B, P]."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
-# What lays an activation out by its logical axes, while a program for several devices is traced: training.mesh sets it.
+# A function that lays an activation out by its logical axes; training.mesh sets it while it traces for several devices.
 placement: ContextVar[Callable[[jax.Array, tuple[str | None, ...]], jax.Array] | None] = ContextVar(
     "placement", default=None
 )
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Tell the partitioner the logical axes of an activation; nothing without a mesh."""
+    """Return ``x`` with its logical axes made known to the partitioner; without a mesh, ``x`` as it is."""
     place = placement.get()
     return x if place is None else place(x, axes)

@@ -27,7 +27,7 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x [B, L, D] -> [B, L, D]."""
+        """Return [B, L, D] for x [B, L, D]."""
         config = self.config
         embed, mlp = (("embed", config.hidden_size),), (("mlp", config.mlp_dim),)
         hidden = ACTIVATIONS[config.activation](Dense(config, embed, mlp, name="input")(x))
@@ -43,7 +43,7 @@ class Layer(nn.Module):
     def __call__(
         self, x: jax.Array, visible: Visible, rng: RowRng | None, index: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """x [B, L, D] -> the layer's output, twice: to go on with, and to keep."""
+        """Return the layer's output for x [B, L, D] twice, as a scan needs it: to go on with, and to keep."""
         config = self.config
         rng = rng and rng.site(index)
         attended = SelfAttention(config, name="attention")(x, visible, rng)
@@ -56,7 +56,7 @@ class Layer(nn.Module):
 
 
 def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
-    """Return ``layer`` as ``config.remat`` has its backward pass recompute it."""
+    """Return ``layer`` with a backward pass that recomputes what ``config.remat`` says."""
     if config.remat == "none":
         return layer
     # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
@@ -64,9 +64,9 @@ def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
 
 
 def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer) -> None:
-    """Give ``module``, in its ``setup``, ``num_layers`` layers.
+    """Add ``num_layers`` layers to ``module``, within its ``setup``.
 
-    Parameters: ``layer_<i>``, or ``layers`` if scanned; of layers that are shared ``layer``, either way.
+    Parameters: ``layer_<i>``, or ``layers`` if scanned; ``layer`` if the layers are shared, scanned or not.
     """
     made, shared = rematerialised(config, layer), config.shares_layers
     if config.layers == "scanned":
@@ -91,7 +91,7 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
     """Send x [B, L, D] through the layers of ``add_layers``.
 
     Returns:
-      The last output [B, L, D], and a function that gives those of all layers and ``x`` below them [N + 1, B, L, D].
+      The last output [B, L, D], and a function that returns ``x`` and the outputs of all layers [N + 1, B, L, D].
     """
     config: ModelConfig = module.config
     if config.layers == "unrolled":
@@ -107,7 +107,7 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
 
 
 def kept_probabilities(config: ModelConfig, kept: Any) -> list[jax.Array]:
-    """Return what ``SelfAttention`` of each layer, unrolled, left in ``intermediates`` of an encoder: [B, H, L, L]."""
+    """Return the probabilities [B, H, L, L] of each unrolled layer, from the ``intermediates`` of an encoder."""
     if config.shares_layers:
         return list(kept["layer"]["attention"]["probabilities"])
     return [kept[f"layer_{i}"]["attention"]["probabilities"][0] for i in range(config.num_layers)]

@@ -1,4 +1,4 @@
-"""What every pretraining objective shares: parts on an encoder, and terms of a loss, on rows of a corpus."""
+"""The base of pretraining objectives: heads on an encoder, and terms of a loss, on rows of a corpus."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequ
 class Term(NamedTuple):
     """One cross-entropy of a loss, averaged over the whole global batch.
 
-    Its count, loss, the metrics ``<term>_loss`` and ``<term>_accuracy`` and what a model without learning reaches
-    follow.
+    From it follow the term's count, its loss, the metrics ``<term>_loss`` and ``<term>_accuracy``, and its baseline.
 
     Attributes:
       logits: the output [B, ..., V] of the model.
-      labels, weights: features [B, ...] of a batch, or what ``PretrainingObjective.inputs`` adds to one.
-      weight: of the term in the loss.
+      labels, weights: features [B, ...] of a batch, or those that ``PretrainingObjective.inputs`` adds.
+      weight: the weight of the term in the loss.
       baseline: "cloze" compares with n-gram models of masked tokens, "majority" with the commonest label.
     """
 
@@ -59,12 +58,12 @@ MLM = Term("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.objective``, beside its name, that every objective has; a phase may replace them."""
+    """The keys of ``config.objective``, besides its name, that every objective has; a phase may replace them."""
 
     short_row_probability: float = SHORT_ROWS
     masking: MaskingConfig = MaskingConfig()
     packing: Packing = "none"
-    max_pairs_per_row: int | None = None  # of packed rows; None: as many as RowsConfig says
+    max_pairs_per_row: int | None = None  # in packed rows; None: the default of RowsConfig
     arrangement: str | None = None  # a file of rows/arrangements; None: the objective's own
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -73,14 +72,14 @@ PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
-    """What every objective is given beside its own config.
+    """The arguments of every objective besides its own config.
 
     Attributes:
-      max_lengths: kind of batch, one a phase -> positions of a row.
-      changes: by kind, keys of ``config.objective`` that the phase replaces.
-      heldout_seed: of the held-out rows; None: ``seed``.
-      corpus, tokenizer: without them there is the device side alone: the step can be compiled, and ``source`` and
-        ``baselines`` must not be asked for.
+      max_lengths: for each kind of batch (one a phase), the number of positions of a row.
+      changes: for each kind, the keys of ``config.objective`` that its phase replaces.
+      heldout_seed: the seed of the held-out rows; None: ``seed``.
+      corpus, tokenizer: without them only the device side works: the step can be compiled, but ``source`` and
+        ``baselines`` must not be called.
     """
 
     model: ModelConfig
@@ -93,13 +92,13 @@ class Setting(NamedTuple):
 
 
 class PretrainingObjective(abc.ABC):
-    """A ``bert_jax.task.Task`` of parts and terms. A subclass, in a file of its own, says which.
+    """A ``bert_jax.task.Task`` made of parts and terms, which a subclass, in a file of its own, chooses.
 
     Class attributes of an objective:
-      parts: of the model, above the encoder; where the config decides, ``__init__`` sets them before the base's does.
+      parts: the heads of the model; if they depend on the config, set them in ``__init__`` before calling this one.
       arrangement: the default of ``config.objective.arrangement``.
       reads: "both sides" of a token, or only "what came before", which needs a causal model.
-      derived: what ``inputs`` adds to a batch.
+      derived: the names of the features that ``inputs`` adds to a batch.
     """
 
     parts: tuple[Part, ...]
@@ -112,7 +111,10 @@ class PretrainingObjective(abc.ABC):
     dtype: str
 
     def __init__(self, config: Config, setting: Setting):
-        """``config``: the ``Config`` of the objective's file.
+        """Check that the parts chosen fit together.
+
+        Args:
+          config: the ``Config`` of the objective's file.
 
         Raises:
           UserError: parts that do not fit together: encoder, arrangement, packing, masking, lengths, vocabulary.
@@ -135,23 +137,23 @@ class PretrainingObjective(abc.ABC):
         if setting.corpus is not None and setting.tokenizer is not None:
             self._open(setting.corpus, setting.tokenizer)
 
-    # ---- What an objective's file says -----------------------------------------------------------------------------
+    # ---- To be written in an objective's file ----------------------------------------------------------------------
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the first one's loss gives the perplexity."""
+        """Return the terms of the loss by name; the perplexity is that of the first."""
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return ``batch`` with ``derived``."""
+        """Return ``batch`` with the features ``derived`` added."""
         return batch
 
     def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the keys of the masking of a phase, of those ``given`` at the config path ``where``."""
+        """Return the masking keys of a phase, made from those ``given`` at the config path ``where``."""
         del where
         return dict(given)
 
     def flops(self, spec: BatchSpec) -> float:
-        """Return the FLOPs of one row of a kind in a train step."""
+        """Return the FLOPs that a train step spends on one row of ``spec``."""
         length, masked = spec["input_ids"].shape[0], spec["masked_positions"].shape[0]
         return train_flops_per_row(self.setting.model, length, masked, int("cls_positions" in spec))
 
@@ -170,8 +172,8 @@ class PretrainingObjective(abc.ABC):
             )
         if not model.causal and self.reads == "what came before":
             raise UserError(
-                f"config.model.attention is 'bidirectional', which shows the objective {self.name!r} what it is to "
-                "predict; set it to 'causal'"
+                f"config.model.attention is 'bidirectional', which shows the objective {self.name!r} the tokens that it"
+                " predicts; set it to 'causal'"
             )
         lacking = [p.head for p in self.parts if isinstance(p.head, str)]
         lacking = [role for role in lacking if not hasattr(encoder_file(model.encoder), role)]
@@ -322,11 +324,13 @@ class PretrainingObjective(abc.ABC):
     def _apply(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
         return self._model.apply({"params": variables.params}, self.inputs(batch), rng)  # type: ignore[return-value]
 
-    # ---- What models without learning reach ------------------------------------------------------------------------
+    # ---- Baselines: what a model reaches without learning ----------------------------------------------------------
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return cross-entropies in nats a masked token, and how often the commonest label is right, on the
-        evaluation's own rows."""
+        """Return baselines on the rows of the evaluation.
+
+        They are cross-entropies in nats a masked token, and the share of the commonest label.
+        """
         rows, found = self.heldout_rows(kind, num_rows), dict[str, float]()
         for name, term in self._terms.items():
             if term.baseline == "cloze":

@@ -1,8 +1,8 @@
 """Next-token prediction, left to right: "LTR & No NSP" of the ablations (Devlin et al. 2019, section 5.1).
 
 The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``, or of another arrangement; every token
-after ``[CLS]`` is predicted from those before it. The model is causal, ``config.model.attention``, here and in
-fine-tuning.
+after ``[CLS]`` is predicted from those before it. The model is causal (``config.model.attention``) in pretraining and
+in fine-tuning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
 
-_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # positions are selected, for the same packing, and left as is
+_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # selected positions, which packing counts, keep their tokens
 _ROWS_AT_ONCE = 4096
 
 Config = base.Config
@@ -50,7 +50,7 @@ class Objective(base.PretrainingObjective):
 
     def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
         if given != dataclasses.asdict(MaskingConfig()):
-            raise UserError(f"{where} is set, and the objective 'ltr' masks nothing; leave it out")
+            raise UserError(f"{where} is set, but the objective 'ltr' masks nothing; leave it out")
         return {**given, **_UNCHANGED}
 
     def flops(self, spec: BatchSpec) -> float:
@@ -58,7 +58,7 @@ class Objective(base.PretrainingObjective):
         return train_flops_per_row(self.setting.model, length, length - 1, num_pooled=0)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return cross-entropies in nats a token, on the evaluation's own rows."""
+        """Return baselines, cross-entropies in nats a token, on the rows of the evaluation."""
         found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
         tokens = self._training_stream(kind)
         model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
@@ -68,10 +68,10 @@ class Objective(base.PretrainingObjective):
         }
 
     def _training_stream(self, kind: str) -> np.ndarray:
-        """Return tokens of an epoch's rows, as many as baselines count."""
+        """Return tokens of the rows of an epoch, as many as the baselines count."""
         source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
         indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
-        if buckets := source.buckets:  # those of one bucket are asked for at a time
+        if buckets := source.buckets:  # rows are requested from one bucket at a time
             indices = indices[-buckets[-1].rows_per_epoch :]
         parts = [indices[i : i + _ROWS_AT_ONCE] for i in range(0, len(indices), _ROWS_AT_ONCE)]
         rows = (source.rows(np.zeros_like(part), part) for part in parts)
@@ -79,7 +79,7 @@ class Objective(base.PretrainingObjective):
 
 
 def next_token_weights(batch: Batch) -> jax.Array:
-    """Return [B, L - 1] float32: 1 where the next token is of the same sequence, in a row that counts."""
+    """Return weights [B, L - 1] float32: 1 where the next token is of the same sequence, in a row that counts."""
     sequence = batch.get("sequence_ids", batch["attention_mask"])
     same = (sequence[:, 1:] == sequence[:, :-1]) & (sequence[:, 1:] > 0)
     return same.astype(jnp.float32) * batch["row_weights"][:, None]

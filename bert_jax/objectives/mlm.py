@@ -1,6 +1,6 @@
 """Masked language modelling alone: "No NSP" of the ablations (Devlin et al. 2019, section 5.1), and RoBERTa's.
 
-On sentence pairs true and random second segments are read alike; nobody is asked which is which.
+With sentence pairs, the model reads true and random second segments and does not predict which they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Config = base.Config
 
 
 class Objective(base.PretrainingObjective):
-    """The loss is the mean over masked positions of the whole global batch. There is no pooler to train."""
+    """The loss is the mean over masked positions of the whole global batch. The model has no pooler."""
 
     parts = (LM_HEAD,)
 

@@ -12,9 +12,9 @@ from bert_jax.objectives.base import MLM, Term
 
 @dataclasses.dataclass(frozen=True)
 class Config(base.Config):
-    """Keys of ``config.objective``, beside its name."""
+    """The keys of ``config.objective``, besides its name."""
 
-    next_sentence_weight: float = 1.0  # 0: it is measured, and nothing is learned from it
+    next_sentence_weight: float = 1.0  # 0: the term is measured, but nothing is learned from it
 
     def __post_init__(self) -> None:
         allowed = "at least 0 is needed"

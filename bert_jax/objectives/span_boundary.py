@@ -1,8 +1,8 @@
 """Masked language modelling and the span-boundary objective (Joshi et al. 2020, "SpanBERT", sections 3.2 and 3.3).
 
-A masked token is also predicted from the encoder's vectors at the two tokens beside its span and from its place in the
-span alone, so these vectors learn to stand for the span. It goes with ``masking.strategy`` "spans", and with any other:
-a span is a run of predicted tokens.
+A masked token is also predicted from its place in the span and the encoder's vectors at the two tokens beside the span
+alone, so these vectors learn to stand for the span. A span is a run of predicted tokens, so every ``masking.strategy``
+works; the paper's is "spans".
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bert_jax.records import Batch, BatchSpec
 
 @dataclasses.dataclass(frozen=True)
 class Config(base.Config):
-    """Keys of ``config.objective``, beside its name.
+    """The keys of ``config.objective``, besides its name.
 
     Attributes:
-      boundary_weight: of the second term. 0: it is measured, and nothing is learned from it.
-      boundary_positions: of a span, from its first one, that are predicted from its sides.
+      boundary_weight: the weight of the second term. 0: it is measured, but nothing is learned from it.
+      boundary_positions: how many tokens of a span, from its first, the second term predicts; later ones it leaves out.
     """
 
     boundary_weight: float = 1.0
@@ -40,7 +40,7 @@ class Config(base.Config):
 class Objective(base.PretrainingObjective):
     """The loss is the mean over masked positions plus the mean over those with boundaries, of the whole global batch.
 
-    A span beside a special token has no boundaries there.
+    Beside a special token a span has no boundary.
     """
 
     arrangement = "sentences"

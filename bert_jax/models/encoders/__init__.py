@@ -1,1 +1,1 @@
-"""Encoders, one architecture a file, found by its name: ``Config``, ``SIZES``, ``Encoder``, ``Pooler``, ``LmHead``."""
+"""Encoders, found by the name of their file; each has ``Config``, ``SIZES``, ``Encoder``, ``Pooler``, ``LmHead``."""

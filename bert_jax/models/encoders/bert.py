@@ -31,9 +31,9 @@ from bert_jax.records import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Config(ModelConfig):
-    """Defaults are BERT-base.
+    """The settings of a BERT encoder. Defaults are BERT-base.
 
-    attention: "bidirectional" lets a token see its whole sequence; "causal" itself and what stands left of it, in
+    attention: "bidirectional" lets a token see its whole sequence; "causal" only itself and the tokens to its left, in
       pretraining and in fine-tuning (the left-to-right model of section 5.1).
     """
 
@@ -50,7 +50,7 @@ class Config(ModelConfig):
 
 
 class Embeddings(nn.Module):
-    """Word + position + token type, layer norm, dropout (figure 2)."""
+    """Sums word, position and token type embeddings, then applies layer norm and dropout (figure 2)."""
 
     config: Config
 
@@ -67,7 +67,7 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config)
 
     def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:
-        """Ids [B, L] -> [B, L, E]. Without ``position_ids`` every row counts from 0."""
+        """Return the embeddings [B, L, E] of a batch of ids [B, L]; rows without ``position_ids`` count from 0."""
         input_ids, position_ids = batch["input_ids"], batch.get("position_ids")
         length = input_ids.shape[1]
         if length > self.config.max_length:
@@ -78,7 +78,7 @@ class Embeddings(nn.Module):
             positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
         else:
             positions = jnp.take(self.position_embeddings, position_ids, axis=0).astype(dtype)
-        # As a product with one-hot rows: the gradient of a look-up in so small a table would add into two rows only.
+        # A product with one-hot rows, because the gradient of a look-up would add every token into the few rows.
         types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
         x = words + positions + types @ self.token_type_embeddings.astype(dtype)
         x = dropout(self.layer_norm(x), self.config.dropout_rate, rng, "embeddings")
@@ -98,7 +98,10 @@ class Encoder(nn.Module):
     def __call__(
         self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
     ) -> Encoding:
-        """Read ``input_ids``, ``attention_mask`` and ``reads``, each [B, L]. ``rng`` None means no dropout."""
+        """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
+
+        ``rng`` None means no dropout.
+        """
         visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
         x = self.embeddings(batch, rng)
         x, stacked = run_layers(self, x, visible, rng)

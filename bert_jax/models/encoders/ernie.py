@@ -1,4 +1,4 @@
-"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with relu, as PaddlePaddle's Chinese model has it."""
+"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with relu, as in PaddlePaddle's Chinese model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.models.encoders.bert import Pooler as Pooler
 
 @dataclasses.dataclass(frozen=True)
 class Config(bert.Config):
-    """Defaults are the base model."""
+    """The settings of an ERNIE encoder. Defaults are the base model."""
 
     activation: Literal["gelu", "gelu_tanh", "relu"] = "relu"
 

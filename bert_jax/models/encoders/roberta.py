@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT's computation without segments.
 
-One row of token types is there, as transformers has it, and added to every token.
+The table of token types has one row, as in transformers, which is added to every token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_jax.records import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Config(bert.Config):
-    """Defaults are roberta-base."""
+    """The settings of a RoBERTa encoder. Defaults are roberta-base."""
 
     type_vocab_size: int = 1
     layer_norm_eps: float = 1e-5
@@ -37,5 +37,8 @@ class Encoder(bert.Encoder):
     def __call__(
         self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
     ) -> Encoding:
-        """Read ``input_ids``, ``attention_mask`` and ``reads``, each [B, L]. ``rng`` None means no dropout."""
+        """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
+
+        ``rng`` None means no dropout.
+        """
         return super().__call__({**batch, "token_type_ids": jnp.zeros_like(batch["input_ids"])}, rng, hidden_states)
