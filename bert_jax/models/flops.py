@@ -19,7 +19,7 @@ def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_p
 
 
 def encoder_train_flops(config: ModelConfig, length: int) -> float:
-    """Return the FLOPs of forward and backward of ``length`` positions through the layers and the projection to them."""
+    """Return the FLOPs of forward and backward of ``length`` positions in the layers and the projection to them."""
     d, mlp = config.hidden_size, config.mlp_dim
     weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
     attention = 2 * config.num_layers * d * length  # scores and their product with the values, per position

@@ -120,7 +120,7 @@ class BoundaryHead(LmHead):
 class Classifier(Head):
     """Applies dropout and a dense layer, W in R^{K x D} and a bias, to the output ``vectors``; adds ``logits``.
 
-    On a pooled output it predicts a label of a text, or a number (``num_outputs`` 1); on ``sequence`` one of each token.
+    On a pooled output it predicts a label of a text, or a number (``num_outputs`` 1); on ``sequence`` of each token.
     Parameters: ``dense/{kernel, bias}``.
     """
 

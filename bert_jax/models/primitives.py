@@ -18,7 +18,7 @@ Module = nn.Module  # the type of a task's model
 
 
 def normal(config: ModelConfig) -> nn.initializers.Initializer:
-    """Return a normal initializer of deviation ``initializer_range``, cut at two (google-research/bert, modeling.py)."""
+    """Return a normal of deviation ``initializer_range``, cut at two of it (google-research/bert, modeling.py)."""
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
