@@ -1,1 +1,1 @@
-"""Documents -> rows: chunk plan, pairing, masking, loader. Numpy; Grain in ``loader`` alone."""
+"""Makes rows of documents: plans, arrangements, masking, packing, loader. Numpy alone, but for Grain in ``loader``."""

@@ -1,4 +1,4 @@
-"""One sequence a row, rows of a batch of about one length: sequences apart by length."""
+"""Sorts sequences into buckets of similar length, so that the rows of a batch have about one length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from bert_jax.rows.features import Ints, Records
 def by_bucket(
     blocks: Iterable[Records], lengths_of: Callable[[Records], Ints], lengths: Sequence[int]
 ) -> Iterator[tuple[str, Records]]:
-    """Yield each sequence under the shortest of the ascending row ``lengths`` that it fits."""
+    """Yield blocks of sequences with the part of the plan that they belong to.
+
+    A sequence belongs to the shortest of the ascending row ``lengths`` that it fits.
+    """
     for block in blocks:
         bucket = np.searchsorted(lengths, lengths_of(block))
         for i, length in enumerate(lengths):
@@ -20,5 +23,5 @@ def by_bucket(
 
 
 def part_name(length: int) -> str:
-    """Return the name of the part of a plan that has the sequences of a bucket."""
+    """Return the name of the part of a plan that holds the sequences of a bucket."""
     return f"sequences_{length}"

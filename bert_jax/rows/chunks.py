@@ -1,21 +1,21 @@
 """The chunk plan of one epoch: which tokens make which pair, from sentence lengths alone.
 
 It follows the instance builder of BERT (``create_pretraining_data.py``): sentences of a document are appended to a
-chunk until it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target); the chunk is cut in A
-and B after a random sentence; half of the time, and always where a chunk has one sentence, B is replaced by sentences
-of another document and the unused ones are given back; a pair that is too long loses tokens of the longer side, front
-or back at random.
+chunk until it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target); the chunk is cut into
+A and B after a random sentence; half of the time, and always if a chunk has one sentence, B is replaced by sentences of
+another document, and the next chunk begins with the unused ones; a pair that is too long loses tokens of the longer
+side, front or back at random.
 
-One deliberate difference. The original fills a random B up to the target, so a random pair at a document's end is
-longer than a true one there, and it falls short where the other document ends: both tell the label without reading. A
-random B of exactly the true length would tell it too, by ending in mid-sentence where a true B ends with a sentence.
-Here up to forty places in other documents are drawn and the one is taken whose whole sentences come nearest to the
-length of the true B. Where the true pair reached its target, the random one runs to the sentence that reaches it too,
-so that truncation treats both alike.
+One difference is deliberate. The original fills a random B up to the target, so a random pair at a document's end is
+longer than a true one there, and it is shorter if the other document ends first: both give the label away. A random B
+of exactly the true length would too, by ending in mid-sentence, since a true B ends with a sentence. Here up to forty
+places in other documents are drawn, and the one is taken whose whole sentences come nearest to the length of the true
+B. If the true pair reached its target, the random one runs to the sentence that reaches it too, so that truncation
+treats both alike.
 
-Rows that are packed need pairs of the lengths that fit beside the others. There the shorter target is drawn for one
-chunk in ten instead of for one document in ten, from given ``short_targets``; a chunk is cut to its own target instead
-of to the row; and a short one has two sentences where it can, or short pairs would almost all be random.
+Packed rows need pairs of lengths that fit beside the others. For them the shorter target is drawn for one chunk in ten
+instead of for one document in ten, from given ``short_targets``; a chunk is cut to its own target instead of to the
+row; and a short chunk has two sentences if it can, or short pairs would almost all be random.
 
 Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
 """
@@ -33,9 +33,9 @@ from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.rows.features import Ints, Sentences
 
-VERSION = 3  # a change of what a plan says changes this: cached plans of another version are not read
+VERSION = 3  # raise it whenever plans change: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
-CANDIDATES, TURNS = 10, 4  # places looked at for a random second segment: ten, up to four times
+CANDIDATES, TURNS = 10, 4  # places tried for a random second segment: ten, up to four times
 _SENTENCES_AT_ONCE = 1 << 22
 _LAST_CHOICE = 1 << 40  # more tokens than a document has
 _PAIRS_AT_ONCE = 1 << 13  # few enough for the temporaries to stay in the processor's cache
@@ -44,9 +44,9 @@ PAIR = np.dtype(
     [
         ("a_start", np.int64),  # offset in the split of the first token of A, after truncation
         ("b_start", np.int64),
-        ("a_length", np.int32),  # tokens, after truncation
+        ("a_length", np.int32),  # number of tokens, after truncation
         ("b_length", np.int32),
-        ("is_random", np.bool_),  # B does not follow A: it comes from another document, or stands before A
+        ("is_random", np.bool_),  # B does not follow A: it comes from another document, or stood before A in the text
     ]
 )
 Pairs = np.ndarray  # of dtype PAIR
@@ -61,10 +61,10 @@ class _InMemory(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """Consecutive sentences of a document, cut in two. Sentence indices are of the split."""
+    """Chunks: consecutive sentences of a document, cut in two. Sentences are counted within the split."""
 
     start: Ints  # [n]
-    middle: Ints  # [n] first sentence of the second part; equal to ``stop`` where the chunk has one sentence
+    middle: Ints  # [n] first sentence of the second part; equal to ``stop`` if the chunk has one sentence
     stop: Ints  # [n]
     document: Ints  # [n]
     target: Ints  # [n] tokens that the chunk should hold
@@ -75,7 +75,7 @@ class Chunks:
 
 
 def check(split: Sentences, max_length: int) -> None:
-    """Raise ``UserError`` where no pairs can be made. Takes no time, however large the split is."""
+    """Raise ``UserError`` if no pairs can be made. It takes no time, however large the split is."""
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
@@ -98,10 +98,10 @@ def make(
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
     Args:
-      key: of (corpus fingerprint, seed, phase, epoch).
+      key: the random key of (corpus fingerprint, seed, phase, epoch).
       short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
-      random_share: of the chunks of several sentences whose second segment is a random one.
-      swapped_share: of the other ones, whose second part comes first.
+      random_share: the share, of the chunks with several sentences, whose second segment is a random one.
+      swapped_share: the share, of the other chunks, whose second part comes first.
     """
     check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
@@ -116,7 +116,7 @@ def make(
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
-    """Consecutive documents of about ``_SENTENCES_AT_ONCE`` sentences together."""
+    """Yield groups of consecutive documents that have about ``_SENTENCES_AT_ONCE`` sentences together."""
     first, documents = 0, len(document_starts) - 1
     while first < documents:
         stop = int(np.searchsorted(document_starts, document_starts[first] + _SENTENCES_AT_ONCE, side="right")) - 1
@@ -134,7 +134,7 @@ def cut_chunks(
     short_targets: Ints | None = None,
     random_share: float = 0.5,
 ) -> Chunks:
-    """All chunks of ``documents``, in order: each turn of the loop makes the next one of every unfinished document."""
+    """Return all chunks of ``documents``, in order. A turn of the loop makes one of every unfinished document."""
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
@@ -156,12 +156,12 @@ def cut_chunks(
             stop = np.where(target < room, np.maximum(stop, start + 2), stop)
         stop = np.minimum(stop, end)
         count = stop - start
-        if (count < 1).any():  # else this loop has no end
+        if (count < 1).any():  # the loop would never end
             raise UserError("the corpus has a sentence without tokens; build it again")
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
         is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < random_share)
         turns.append((start, middle, stop, documents, target, is_random))
-        start = np.where(is_random, middle, stop)  # unused sentences are given back
+        start = np.where(is_random, middle, stop)  # the next chunk begins with the unused sentences
         going = np.flatnonzero(start < end)
         if going.size < start.size:
             start, end, documents, target = start[going], end[going], documents[going], target[going]
@@ -171,7 +171,7 @@ def cut_chunks(
 
 
 def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Ints, swapped_share: float = 0.0) -> Pairs:
-    """``room``: tokens that a pair is cut to, for all or each [n]."""
+    """Return the pairs of ``chunks``, each cut to at most ``room`` tokens, one number for all or [n]."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
@@ -179,7 +179,7 @@ def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Int
     a, b = (offsets[chunks.start], offsets[chunks.middle]), (offsets[b_start], offsets[b_stop])
     swapped = random.uniform(random.fold(random.fold(key, 6), chunks.start)) < swapped_share
     swapped &= ~chunks.is_random
-    if swapped.any():  # before truncation, which spares A of two that are equal: the label must not be seen by that
+    if swapped.any():  # before truncation, which cuts B first if both are equal: the cut must not give the label away
         a, b = np.where(swapped, (b, a), (a, b))
     pairs = np.empty(len(chunks.start), PAIR)
     pairs["is_random"] = chunks.is_random | swapped
@@ -189,11 +189,11 @@ def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Int
 
 
 def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[Ints, Ints]:
-    """First and last + 1 sentence [n] of a second part from another document: the best of many places.
+    """Return first and last + 1 sentence [n] of a second part from another document: the best of many places.
 
-    Best is the smallest difference in tokens to the true second part, the first among equals (see ``_candidates``).
-    Where the best of ten still differs, ten more are drawn: with ten alone a random B was told from a true one in 51 %
-    of pairs (53 % where most documents are shorter than a row), with forty in 50 %.
+    The best differs least in tokens from the true second part, the first among equals (see ``_candidates``). If the
+    best of ten still differs, ten more are drawn: with ten alone a classifier knew a random B from a true one in 51 %
+    of pairs (53 % if most documents are shorter than a row), with forty in 50 %.
     """
     keys = random.fold(random.fold(key, 5), chunks.start)
     best = np.stack(_candidates(split, random.fold(keys, 0), chunks))  # [3, n]: first, last + 1, difference
@@ -206,11 +206,11 @@ def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[In
 
 
 def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[Ints, Ints, Ints]:
-    """First and last + 1 sentence [n] of the best of ``CANDIDATES`` places [n, C], and its difference in tokens.
+    """Return first and last + 1 sentence [n] of the best of ``CANDIDATES`` places [n, C], and its difference in tokens.
 
-    Where the true chunk reached its target, a candidate runs to the sentence that reaches it, and one whose document
-    ends before comes after all others; a chunk of one sentence asks for no more than that. Where the true chunk's
-    document ended first, a candidate has the number of sentences that comes nearest.
+    If the true chunk reached its target, a candidate runs to the sentence that reaches it, and one whose document ends
+    before ranks last; for a chunk of one sentence nothing else matters. If the true chunk's document ended first, a
+    candidate has the number of sentences that comes nearest.
     """
     offsets, document_starts = split.sentence_offsets, split.document_starts
     bits = random.fold(keys[:, None], np.arange(2 * CANDIDATES))
@@ -237,10 +237,10 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
 
 
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
-    """The least ``stop`` > ``start`` for which sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
+    """Return the least ``stop`` > ``start`` whose sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
 
-    Bisections of its own: they look only at the sentences after ``start``, at most ``aim`` and mostly no more than are
-    usual for so many tokens, where searching the whole corpus would miss the cache at every halving.
+    It bisects only the sentences after ``start``, at most ``aim`` and mostly no more than are usual for so many tokens;
+    a search of the whole corpus would miss the cache at every halving.
     """
     wanted = offsets[start] + aim
     low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
@@ -253,7 +253,7 @@ def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
 
 
 def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
-    """The least index from ``low`` on whose offset is at least ``wanted``, or ``high`` if none before it is."""
+    """Return the least index from ``low`` on whose offset is at least ``wanted``, or ``high`` if none before it is."""
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):
         middle = (low + high) >> 1
         enough = offsets[middle] >= wanted
@@ -263,11 +263,11 @@ def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
 
 
 def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int | Ints, keys: random.Bits) -> None:
-    """Fill in starts and lengths: while a pair is too long, drop a token of the longer side (of B if equal), front or
-    back with probability 1/2 each.
+    """Fill in starts and lengths of ``pairs``, truncated to ``room`` tokens.
 
-    In closed form: the longer side is cut down to the other, then they take turns, B first; the number dropped in front
-    is binomial, counted in random bits.
+    While a pair is too long, the longer side (B if equal) loses a token, at its front or back with probability 1/2
+    each. This is computed in closed form: the longer side is cut down to the other, then they take turns, B first; the
+    number dropped in front is binomial, counted in random bits.
     """
     (a_start, a_length), (b_start, b_length) = a, b
     excess = np.maximum(a_length + b_length - room, 0)
@@ -282,7 +282,7 @@ def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int
 
 
 def _binomial(keys: random.Bits, trials: Ints) -> Ints:
-    """Heads among ``trials`` [n] fair coins."""
+    """Return the number of heads among ``trials`` [n] fair coins."""
     heads, active, word = np.zeros_like(trials), np.flatnonzero(trials), 0
     while active.size:
         left = np.minimum(trials[active] - 64 * word, 64).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Rows of labelled examples: encoded once, kept flat, padded when a batch is made."""
+"""Rows of labelled examples, which are encoded once, kept without padding, and padded when a batch is made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.rows import random
 from bert_jax.task import Bucket, RowSource
 
-MIN_BATCHES = 4  # a bucket of fewer would be filled up with the same rows again and again
+MIN_BATCHES = 4  # a bucket with fewer batches would be filled up with the same rows again and again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +18,11 @@ class EncodedRows:
     """N rows of C sequences each (C = 1 but for multiple choice).
 
     Attributes:
-      sequences: by feature name, the values of all N * C sequences one after another; a sequence has the same place
-        in each.
+      sequences: by feature name, the values of all N * C sequences one after another; a sequence has the same place in
+        every feature.
       offsets: [N * C + 1] int64, where each sequence begins.
-      arrays: by feature name, [N, ...].
-      num_choices: C, or None where a row has no axis of choices.
+      arrays: by feature name, the features of whole rows [N, ...].
+      num_choices: C, or None if a row has no axis of choices.
     """
 
     sequences: Mapping[str, np.ndarray]
@@ -37,7 +37,7 @@ class EncodedRows:
         arrays: Mapping[str, np.ndarray],
         num_choices: int | None = None,
     ) -> EncodedRows:
-        """From one list of sequences a feature."""
+        """Return encoded rows from a list of sequences for each feature."""
         first = next(iter(sequences.values()))
         offsets = np.zeros(len(first) + 1, np.int64)
         np.cumsum([len(values) for values in first], out=offsets[1:])
@@ -52,12 +52,12 @@ class EncodedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[N] the longest sequence of each row."""
+        """The length of the longest sequence of each row, [N]."""
         longest: np.ndarray = np.diff(self.offsets).reshape(len(self), self.num_choices or 1).max(axis=1, initial=0)
         return longest
 
     def take(self, rows: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Rows [n] as a batch: sequences [n, L] or [n, C, L], padded with 0, and ``attention_mask`` for them."""
+        """Return rows [n] as a batch: sequences [n, L] or [n, C, L], padded with 0, and their ``attention_mask``."""
         choices = self.num_choices or 1
         which = (rows[:, None] * choices + np.arange(choices)).reshape(-1)
         starts, ends = self.offsets[which], self.offsets[which + 1]
@@ -75,15 +75,15 @@ class EncodedRows:
 class ExampleRows(RowSource):
     """A ``RowSource`` over encoded rows.
 
-    In training every epoch has its own order. Where there are several ``lengths`` the rows of a batch are of about one
-    length; in evaluation rows come as they are.
+    In training every epoch has its own order, and with several ``lengths`` the rows of a batch have about one length;
+    in evaluation rows keep their order.
     """
 
     def __init__(self, rows: EncodedRows, lengths: Mapping[str, int], key: np.uint64 | None):
         """
         Args:
-          lengths: kind of batch -> positions, ascending; the last takes every row.
-          key: randomness of the order; None: as they are.
+          lengths: for each kind of batch the number of positions, ascending; every row fits the last.
+          key: the random key of the order; None: rows keep their order.
         """
         self._rows, self._lengths, self._key = rows, dict(lengths), key
         bounds = np.array(list(lengths.values()))
@@ -98,7 +98,7 @@ class ExampleRows(RowSource):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Empty where all rows are of one kind."""
+        """The buckets of the rows; empty if all rows are of one kind."""
         if len(self._lengths) == 1:
             return ()
         return tuple(Bucket(kind, int(n), 1) for kind, n in zip(self._lengths, self._sizes, strict=True))
@@ -117,17 +117,16 @@ class ExampleRows(RowSource):
 
 
 def steps_per_epoch(source: ExampleRows, batch_size: int) -> float:
-    """Steps in which every row is seen once."""
+    """Return the number of steps in which every row is seen once."""
     if not source.buckets:
         return source.rows_per_epoch / batch_size
     return float(sum(-(-bucket.rows_per_epoch // batch_size) for bucket in source.buckets))
 
 
 def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: int) -> dict[str, int]:
-    """Kinds of batches for rows of these lengths: halves of ``max_length`` that have enough rows of their own.
+    """Return the kinds of batches for rows of these lengths, and the positions of each, ascending.
 
-    Returns:
-      kind -> positions, ascending; ``kind`` itself is the longest.
+    They are ``kind`` itself, with ``max_length``, and its half, quarter and so on, each if it has enough rows.
     """
     bounds = [max_length]
     while bounds[0] >= 32:

@@ -1,4 +1,4 @@
-"""What rows are made of: the features of a sequence, and how sequences are laid out."""
+"""The contracts of rows: the features of a sequence, arrangements, and masking strategies."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bert_jax.rows import random
 Bools = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
-Records = np.ndarray  # of the dtype of an arrangement's records
+Records = np.ndarray  # sequences of a plan, with the dtype of an arrangement's ``record``
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenFacts:
-    """What rows need to know of a tokenizer."""
+    """What rows need to know about a tokenizer."""
 
     pad: int
     cls: int
     sep: int
     mask: int
     vocab_size: int
-    is_continuation: Bools | None = None  # [V] pieces that go on with a word
+    is_continuation: Bools | None = None  # [V] whether a piece continues a word
     special_ids: tuple[int, ...] = ()
 
     @classmethod
@@ -38,11 +38,11 @@ class TokenFacts:
 
 
 class Field(NamedTuple):
-    """One named feature of a sequence, and how a packed row holds those of several.
+    """The shape of a feature, which says how a packed row holds the values of its sequences.
 
     Attributes:
-      axis: "position" has a value for each of the L positions of a row, "target" for each of its P predictions,
-        "sequence" for each of its K sequences.
+      axis: a feature has a value for each of the L positions of a row ("position"), for each of its P predictions
+        ("target"), or for each of its K sequences ("sequence").
       is_place: the value is a position of the sequence; a packed row adds where the sequence begins.
     """
 
@@ -52,13 +52,13 @@ class Field(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Sequences laid out, one a row, before masking."""
+    """Sequences, one a row, before masking."""
 
     input_ids: Ids  # [n, L]
     token_type_ids: Ids  # [n, L] 0 up to the first [SEP], then 1; 0 on padding
     attention_mask: Ids  # [n, L] 1 on tokens
     is_text: Bools  # [n, L] neither special token nor padding
-    lengths: Ints  # [n] tokens, special tokens included
+    lengths: Ints  # [n] number of tokens, special tokens included
 
 
 class Sentences(Protocol):
@@ -66,12 +66,12 @@ class Sentences(Protocol):
 
     @property
     def sentence_offsets(self) -> Ints:
-        """[S + 1] token offset of each sentence; every sentence has a token."""
+        """The token offset of each sentence, [S + 1]; every sentence has a token."""
         ...
 
     @property
     def document_starts(self) -> Ints:
-        """[N + 1] first sentence of each document; every document has a sentence."""
+        """The first sentence of each document, [N + 1]; every document has a sentence."""
         ...
 
 
@@ -82,29 +82,29 @@ class Split(Sentences, Protocol):
     def fingerprint(self) -> str: ...
 
     def read(self, starts: np.ndarray, lengths: np.ndarray, column: str = "tokens") -> np.ndarray:
-        """Return the tokens of spans, concatenated, int32 [sum(lengths)]; or the values of another column."""
+        """Return the tokens of spans, concatenated, int32 [sum(lengths)], or the values of another column."""
         ...
 
 
 class Limits(NamedTuple):
-    """What a packed row has space for."""
+    """How much a packed row has space for."""
 
     max_length: int
     max_sequences: int  # K
     predictions: int  # P
-    counts: Ints  # [max_length + 1] predictions of a sequence at most, by its length
+    counts: Ints  # [max_length + 1] the most predictions that a sequence of each length has
 
 
 class Arrangement(Protocol):
-    """Which text makes a sequence: ``rows/arrangements/<name>.py``, a frozen dataclass of its own options.
+    """Decides which text makes a sequence: ``rows/arrangements/<name>.py``, a frozen dataclass of its own options.
 
     Attributes:
-      version: of the plans; a change of what a plan says changes it.
-      special_tokens: of a sequence, at most.
-      shortest: tokens of the shortest sequence, special tokens included.
-      record: dtype of a sequence in a plan. It begins with ``a_start``, which no two sequences of an epoch share: every
-        draw for a sequence is keyed by it.
-      fields: features of the axis "sequence".
+      version: the version of the plans; raise it whenever they change.
+      special_tokens: how many special tokens a sequence has at most.
+      shortest: the number of tokens of the shortest sequence, special tokens included.
+      record: the dtype of a sequence in a plan. It begins with ``a_start``, which no two sequences of an epoch share:
+        every draw for a sequence is keyed by it.
+      fields: the features of the axis "sequence".
     """
 
     version: ClassVar[int]
@@ -114,28 +114,28 @@ class Arrangement(Protocol):
     fields: ClassVar[Mapping[str, Field]]
 
     def check(self, split: Sentences, max_length: int) -> None:
-        """Raise ``UserError`` where no sequences can be made. Takes no time, however large the split is."""
+        """Raise ``UserError`` if no sequences can be made. It takes no time, however large the split is."""
         ...
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         """Yield the sequences of an epoch in corpus order, from lengths alone, in blocks of bounded size.
 
         Args:
-          key: of (corpus fingerprint, seed, phase, epoch).
-          limits: of the rows that the sequences are to be packed in; None: one sequence a row.
+          key: the random key of (corpus fingerprint, seed, phase, epoch).
+          limits: those of the rows into which the sequences will be packed; None: one sequence a row.
         """
         ...
 
     def lengths(self, records: Records) -> Ints:
-        """Return the tokens [n] of sequences, special tokens included."""
+        """Return the number of tokens [n] of sequences, special tokens included."""
         ...
 
     def spans(self, records: Records) -> tuple[Ints, Ints]:
-        """Return starts and lengths [n, S] of the stretches of the split that make each sequence, in their order."""
+        """Return starts and lengths [n, S] of the spans of the split that make each sequence, in their order."""
         ...
 
     def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
-        """Lay out sequences as rows of ``width``. ``tokens``: all stretches of ``spans``, one after another."""
+        """Return sequences as rows of ``width``. ``tokens``: the tokens of all ``spans``, one after another."""
         ...
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
@@ -144,11 +144,11 @@ class Arrangement(Protocol):
 
 
 class Selected(NamedTuple):
-    """What a masking strategy selects.
+    """The positions that a masking strategy selects.
 
     Attributes:
-      chosen: [n, L] positions to predict.
-      first: [n, L] at each chosen position, the first position of the span that it belongs to; None: its own.
+      chosen: [n, L] whether a position is to be predicted.
+      first: [n, L] at each chosen position, the first position of its span; None: every position is its own span.
     """
 
     chosen: Bools
@@ -156,13 +156,13 @@ class Selected(NamedTuple):
 
 
 class Strategy(Protocol):
-    """Selects the positions to predict: ``select`` of ``rows/strategies/<name>.py``, which has a ``Config`` of options.
+    """Selects the positions to predict: ``select`` of ``rows/strategies/<name>.py``, whose ``Config`` has its options.
 
     Args:
-      candidates: [n, L] positions that may be selected: all but special tokens and padding.
-      starts: [n, L] candidates at which a unit begins; it goes on up to the next one or the next position that is no
-        candidate.
-      counts: [n] how many to select; never more than a row has candidates.
+      candidates: [n, L] whether a position may be selected: all may but special tokens and padding.
+      starts: [n, L] candidates at which a unit begins; it ends before the next start or the next position that is not
+        a candidate.
+      counts: [n] how many positions to select; never more than a row has candidates.
       keys: [n] one random key a row; a row's selection depends on its own arguments alone.
 
     Returns:
@@ -176,14 +176,14 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class RandomCounts(Protocol):
-    """Options of a strategy that draws how many positions it selects, about ``rate`` of them; ``counts`` are bounds.
+    """The options of a strategy that itself draws how many positions it selects; its ``counts`` are upper bounds.
 
     Attributes:
-      rate: that of ``MaskingConfig``, which sets it.
+      rate: the mean share of selected positions; ``MaskingConfig`` sets it.
     """
 
     rate: float
 
     def most(self, lengths: Ints) -> Ints:
-        """Return counts [n] that sequences of ``lengths`` tokens exceed so seldom that a row needs no more space."""
+        """Return counts [n] that sequences of ``lengths`` tokens exceed so seldom that rows need no space for more."""
         ...

@@ -1,4 +1,4 @@
-"""Sequences laid out each by itself -> the packed rows that hold them."""
+"""Joins sequences, each laid out by itself, into packed rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEIGHTS = "masked_weights"  # above 0 where a sequence has a target
 
 
 class Flat(NamedTuple):
-    """Sequences one after another, without padding: T tokens and M targets of m sequences."""
+    """m sequences one after another, without padding, with T tokens and M targets."""
 
     lengths: Ints  # [m]
     positions: dict[str, np.ndarray]  # [T] features of the axis "position"
@@ -28,12 +28,12 @@ def flatten(
     sequences: dict[str, np.ndarray],
     fields: Mapping[str, Field],
 ) -> Flat:
-    """Bring groups of padded sequences into one order.
+    """Return groups of padded sequences in one order, without padding.
 
     Args:
-      groups: indices [g] of sequences, and their features [g, width], each group of its own width.
-      lengths: [m] of all sequences.
-      sequences: their features [m] of the axis "sequence".
+      groups: indices [g] of sequences, and their features [g, width]; each group has a width of its own.
+      lengths: [m] the lengths of all sequences.
+      sequences: the features [m] of all sequences, those of the axis "sequence".
       fields: all features but ``attention_mask``.
     """
     tokens = int(lengths.sum())
@@ -63,21 +63,21 @@ def join(
     """Return rows of several sequences, one after another.
 
     Args:
-      sizes: [n] sequences of each row, at least one; their sum is the number of sequences.
+      sizes: [n] number of sequences of each row, at least one; their sum is the number of all sequences.
       shape: (L, P, K). The sequences of a row must fit; targets after the P-th of a row are left out.
       pad: the id of padding; other features are 0 there.
 
     Returns:
-      ``fields`` [n, L], [n, P] or [n, K] by their axis, places counted from the start of the row; ``attention_mask``,
-      ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from 1) [n, L].
+      ``fields``, [n, L], [n, P] or [n, K] by their axis, with positions counted from the start of the row; and
+      ``attention_mask``, ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from 1), each [n, L].
     """
     max_length, predictions, max_sequences = shape
     count, lengths = len(sizes), flat.lengths
     row = np.repeat(np.arange(count), sizes)  # [m]
-    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # [m] of a sequence in its row
-    begin = np.cumsum(lengths) - lengths  # [m] in the flat order
-    totals = np.bincount(row, lengths, count).astype(np.int64)  # [n] tokens of a row
-    offset = begin - (np.cumsum(totals) - totals)[row]  # [m] of a sequence in its row
+    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # [m] index of a sequence in its row
+    begin = np.cumsum(lengths) - lengths  # [m] where a sequence begins in the flat order
+    totals = np.bincount(row, lengths, count).astype(np.int64)  # [n] number of tokens of a row
+    offset = begin - (np.cumsum(totals) - totals)[row]  # [m] where a sequence begins in its row
     real = np.arange(max_length) < totals[:, None]
 
     def spread(values: np.ndarray, dtype: str = "int32", empty: int = 0) -> np.ndarray:
@@ -92,7 +92,7 @@ def join(
     }
     target_row = row[flat.target_of]
     slot = np.arange(len(target_row)) - np.searchsorted(target_row, target_row)
-    held = slot < predictions  # all, but for a row in 10,000 where counts are random
+    held = slot < predictions  # all but those of a row in 10,000, if counts are random
     for name, field in fields.items():
         if field.axis == "position":
             features[name] = spread(flat.positions[name], field.dtype, pad if name == "input_ids" else 0)

@@ -1,4 +1,4 @@
-"""Two spans of text -> one row: [CLS] A [SEP] B [SEP]."""
+"""Lays out two spans of text as one row: [CLS] A [SEP] B [SEP]."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bert_jax.rows.features import Ids, Rows, TokenFacts
 def lay_out(
     tokens: Ids, a_lengths: npt.NDArray[np.int64], b_lengths: npt.NDArray[np.int64], max_length: int, facts: TokenFacts
 ) -> Rows:
-    """Lay out pairs as rows of ``max_length``.
+    """Return pairs as rows of ``max_length``.
 
     Args:
       tokens: A and B of each pair one after another, without gaps.
-      a_lengths, b_lengths: [n]; a pair must fit: a + b + 3 <= max_length.
+      a_lengths, b_lengths: [n] number of tokens; a pair must fit: a + b + 3 <= max_length.
     """
     position = np.arange(max_length, dtype=np.int32)  # [L]
     first_sep = (a_lengths + 1).astype(np.int32)[:, None]  # [n, 1]
@@ -26,7 +26,7 @@ def lay_out(
     is_text[:, 0] = False
 
     input_ids = np.full(is_text.shape, facts.pad, np.int32)
-    input_ids[is_text] = tokens  # row by row, A before B: the order in which they lie in ``tokens``
+    input_ids[is_text] = tokens  # row by row, A before B: the order of ``tokens``
     input_ids[:, 0] = facts.cls
     np.put_along_axis(input_ids, first_sep, facts.sep, axis=1)
     np.put_along_axis(input_ids, last_sep, facts.sep, axis=1)

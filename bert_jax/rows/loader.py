@@ -1,4 +1,4 @@
-"""Rows -> batches, through Grain. The only state is the step: element k of the dataset is the whole batch of step k.
+"""Makes batches of rows, through Grain. The only state is the step: element k of the dataset is the batch of step k.
 
 A host makes its own part of each batch, whose rows depend on (step, row of the batch) alone; so the global batches are
 the same for every number of hosts, workers and threads, and a run may go on with other numbers.
@@ -30,15 +30,15 @@ from bert_jax.task import RowSource, Step
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
 
 
-MOST_WORKERS, MOST_BATCHES = 256, 4096  # more is a slip
+MOST_WORKERS, MOST_BATCHES = 256, 4096  # a larger value is a slip
 
 
 @dataclasses.dataclass(frozen=True)
 class LoaderConfig:
-    """How fast batches come; never which."""
+    """How batches are made. It affects the speed, never the batches."""
 
     num_workers: int = 0  # processes that make batches; 0: a thread of this one
-    prefetch_batches: int = 4  # made ahead, by each worker
+    prefetch_batches: int = 4  # batches that each worker makes ahead
 
     def __post_init__(self) -> None:
         workers, batches = range(MOST_WORKERS + 1), range(1, MOST_BATCHES + 1)
@@ -51,15 +51,15 @@ class LoaderConfig:
 
 
 class Batches:
-    """This host's part of the batch of every step, by random access (a Grain data source)."""
+    """A Grain data source: random access to this host's part of the batch of every step."""
 
     def __init__(self, sources: Mapping[int, RowSource], phases: Phases, share: Share):
-        """``sources``: by phase index."""
+        """``sources``: the row source of each phase, by the phase's index."""
         self._sources, self._phases, self._share = sources, phases, share
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """In a worker process, which must not outlive the run: a killed parent cannot end it."""
+        """Restore the state in a worker process, which ends itself with the run: a killed parent cannot end it."""
         vars(self).update(state)
         if (parent := multiprocessing.parent_process()) is not None:
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -75,13 +75,13 @@ class Batches:
         return source.rows(step.epochs[mine], step.rows[mine])
 
     def step(self, number: int) -> Step:
-        """Which rows the step reads, on all hosts."""
+        """Return the rows that the step reads, on all hosts."""
         phase = self._phases.locate(number)[0]
         source = self._sources[phase]
         return self._phases.step(number, {phase: source.rows_per_epoch}, source.buckets)
 
     def _prepare_next_epoch(self, source: RowSource, number: int, step: Step) -> None:
-        """Have the source plan the next epoch, if the phase comes to it."""
+        """Let the source plan the next epoch in advance, if the phase has one."""
         upcoming = int(step.epochs[-1]) + 1
         if (step.phase, upcoming) == self._prepared:
             return
@@ -99,7 +99,7 @@ def _end_with(process: multiprocessing.process.BaseProcess) -> None:
 class Loader:
     """Iterates over (step, this host's part of its batch) from ``start_step`` to the end of the run.
 
-    An error in a worker, and its death, are raised here.
+    An error in a worker, or its death, is raised here.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Loader:
     ):
         """
         Args:
-          source: ``Task.source``. With workers, what it returns is pickled.
+          source: ``Task.source``. With workers, the row sources that it returns are pickled.
           specs: ``Task.batch_specs``; the first batch of each kind is checked against them.
         """
         uneven = [phase for phase in phases.phases if phase.batch_size % share.count]
@@ -131,7 +131,7 @@ class Loader:
         self.wait_seconds = 0.0  # time that the consumer has waited for batches
 
     def step(self, number: int) -> Step:
-        """The kind of the batch of a step, and its rows on all hosts."""
+        """Return the kind of the batch of a step, and its rows on all hosts."""
         return self._batches.step(number)
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -140,7 +140,7 @@ class Loader:
         try:
             for step in range(self._start_step, self._phases.num_steps):
                 begin = time.perf_counter()
-                # Workers, which are started by the first few batches, end with this process, once it has saved.
+                # The first few batches start the workers. These end with this process, after it has saved.
                 with signals.shielded() if self._config.num_workers else contextlib.nullcontext():
                     batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
@@ -157,7 +157,7 @@ class Loader:
         workers, prefetch = self._config.num_workers, self._config.prefetch_batches
         if not workers:
             return dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch))
-        # Batches that no one waited for are cleaned up at the end, and that is nothing to warn of.
+        # Unused batches are cleaned up at the end, which is no reason for a warning.
         os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
         if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only absl.app parses
             flags.FLAGS.mark_as_parsed()

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019, section 3.1): a strategy *selects*, one place corrupts."""
+"""Masks rows (Devlin et al. 2019, section 3.1): a strategy selects positions, and ``mask_rows`` corrupts them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = {
     "masked_labels": Field("target"),
     "masked_weights": Field("target", "float32"),
 }
-# With ``boundaries``: the positions beside the run of targets that a target is in, and its place in the run, from 0.
+# With ``boundaries``: the two positions beside the run of targets of a target, and its place in the run, from 0.
 BOUNDARY_FIELDS = {
     "span_left": Field("target", is_place=True),
     "span_right": Field("target", is_place=True),
@@ -33,20 +33,21 @@ class MaskingConfig:
     """How many tokens are predicted, which, and what the model sees in their place.
 
     Attributes:
-      strategy: a file of ``rows/strategies``, and ``options`` of its ``Config``.
+      strategy: a file of ``rows/strategies``; ``options`` are the fields of its ``Config``.
       unit: what a strategy takes or leaves whole: "piece", "word", or the name of a column of the corpus.
       count: "rounded" takes round(rate * n) of n tokens; "stochastic" int(rate * n + u) with a uniform u, whose mean is
-        rate * n for every n (Liu et al. 2019, as fairseq has it). Strategies with ``RandomCounts`` draw their own.
-      fates: "token" draws for each selected token whether it becomes [MASK], random or stays; "span" once for a span.
-      random_pieces: "vocabulary" draws any piece, "not_special" any but special ones, "unigram" one of the text.
-      copies: None draws new masks in every epoch; a number repeats the masks of so many epochs (static masks).
+        rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with ``RandomCounts`` draw their own counts.
+      fates: "token" draws for each selected token whether it becomes [MASK], becomes a random piece or stays; "span"
+        draws once for all tokens of a span.
+      random_pieces: "vocabulary" draws any piece, "not_special" any but special ones, "unigram" a token of the text.
+      copies: None draws new masks in every epoch; a number repeats the masks of that many epochs (static masks).
     """
 
     strategy: str = "token"
-    rate: float = 0.15  # of the tokens of a sequence, special tokens included in the count
-    mask_share: float = 0.8  # of the selected tokens become [MASK]
-    random_share: float = 0.1  # become a random piece; the rest is kept
-    max_predictions: int | None = None  # P at most, of a row; None: as many as a full row needs
+    rate: float = 0.15  # the share of a sequence's tokens, special tokens included, that are selected
+    mask_share: float = 0.8  # the share of selected tokens that become [MASK]
+    random_share: float = 0.1  # the share of selected tokens that become a random piece; the rest is kept
+    max_predictions: int | None = None  # P, the most predictions of a row; None: as many as a full row needs
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unit: str = units.PIECE
     count: Literal["rounded", "stochastic"] = "rounded"
@@ -65,13 +66,13 @@ class MaskingConfig:
             )
         least = "at least 1, or None, is needed"
         check_fields(self, where, least, "max_predictions", "copies", sound=lambda n: n is None or n >= 1)
-        _, options = self.selection  # found now: threads that make rows find it made
+        _, options = self.selection  # computed now, once, for the threads that make rows
         if isinstance(options, RandomCounts) and self.count != "rounded":
-            raise UserError(f"{where}.count is set, and the strategy {self.strategy!r} draws its counts; leave it out")
+            raise UserError(f"{where}.count is set, but strategy {self.strategy!r} draws its own counts; leave it out")
 
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
-        """The strategy's function and its options. Raises ``UserError`` for a name or an option that is none."""
+        """The strategy's function and its options. Raises ``UserError`` if the name or an option does not exist."""
         where = "config.objective.masking"
         file = catalogue.find("rows.strategies", self.strategy, having="select")
         options = dict(self.options)
@@ -82,11 +83,11 @@ class MaskingConfig:
         return file.select, configuration.build(file.Config, options, f"{where}.options")
 
     def predictions(self, max_length: int) -> int:
-        """Return P, the number of predictions that a row of one sequence has space for: static for a length."""
+        """Return P, the number of predictions that a row of one sequence has space for, whatever the sequence."""
         return self.max_predictions or max(1, int(self.most(np.array([max_length]))[0]))
 
     def most(self, lengths: Ints) -> Ints:
-        """Return the largest count [n] that sequences of ``lengths`` can have, space aside."""
+        """Return the largest count [n] that sequences of ``lengths`` can have, if a row has space for it."""
         options = self.selection[1]
         if isinstance(options, RandomCounts):
             return options.most(lengths)
@@ -95,11 +96,11 @@ class MaskingConfig:
         return np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
 
     def counts(self, lengths: Ints, candidates: Ints, room: int, keys: random.Bits | None = None) -> Ints:
-        """Return how many positions are masked, int64 [n], of ``lengths`` tokens of which ``candidates`` may be.
+        """Return how many positions are selected, int64 [n], of ``lengths`` tokens with ``candidates`` candidates.
 
         Args:
-          keys: [n] that "stochastic" draws with; None: what packing reckons with, the largest count, or of
-            ``RandomCounts``, which even out in a row, the mean.
+          keys: [n] random keys for "stochastic"; None: return the counts that packing assumes, which are the largest,
+            or the mean for ``RandomCounts``, since random counts even out in a row.
         """
         counts = self.most(lengths)
         if isinstance(self.selection[1], RandomCounts):
@@ -124,14 +125,14 @@ def mask_rows(
 
     Args:
       rows: sequences [n, L] with at least one position of text each.
-      keys: [n].
+      keys: [n] random keys.
       room: P; None: that of a row of one sequence.
       column: [n, L] values of the corpus's column ``config.unit``.
       boundaries: adds ``BOUNDARY_FIELDS``; a target whose run touches a special token has no boundaries: 0, 0, 0.
       sample: tokens of the text that "unigram" draws from.
 
     Returns:
-      ``input_ids`` [n, L] corrupted; ``FIELDS`` [n, P], positions ascending, unused places 0.
+      ``input_ids`` [n, L], corrupted, and ``FIELDS`` [n, P], with ascending positions and 0 at unused places.
     """
     ids, length = rows.input_ids, rows.input_ids.shape[1]
     room = config.predictions(length) if room is None else room
@@ -175,7 +176,8 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
 def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
     """Return the ``BOUNDARY_FIELDS`` of chosen positions, which ascend row by row.
 
-    Of runs, whatever the strategy selected them by: what stands beside a run is not chosen, so the model sees it.
+    Boundaries are those of runs of chosen positions, with any strategy: the token beside a run is not chosen, so the
+    model sees it.
     """
     is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)
     run, edges = np.cumsum(is_first) - 1, np.flatnonzero(np.append(is_first, True))

@@ -1,7 +1,7 @@
 """Rows of several sources in fixed shares: languages, domains, or old text replayed among new.
 
-The endless sequence of rows is cut into turns of ``TURN`` rows. Every turn deals each source its share, in an order of
-its own, so any stretch of training sees the mixture, and any row is found without counting from the start.
+The endless sequence of rows is cut into turns of ``TURN`` rows. In every turn each source has its share, in an order
+that is drawn anew, so any part of training sees the mixture, and any row is found without counting from the start.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.task import RowSource
 
-TURN = 1024  # rows in which the shares come out exactly; a share is a multiple of 1 / TURN
+TURN = 1024  # the number of rows in which the shares are exact; a share is a multiple of 1 / TURN
 
 
 def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
-    """int64 [n]: how many of ``TURN`` rows each of ``parts`` (shares that add up to 1) gets: at least one, and by the
-    largest remainder."""
+    """Return how many of ``TURN`` rows each of ``parts``, shares that add up to 1, gets: int64 [n].
+
+    They are apportioned by the largest remainder; every part gets at least one.
+    """
     exact = np.array(parts, np.float64) * TURN
     counts = np.maximum(np.floor(exact), 1).astype(np.int64)
     order = np.argsort(-(exact - counts), kind="stable")
@@ -31,15 +33,18 @@ def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
 
 
 class MixedRows(RowSource):
-    """A ``task.RowSource`` over several. Its epoch has as many rows as theirs together, whatever the shares: parts with
-    more than their size come round sooner."""
+    """A ``task.RowSource`` that mixes several.
+
+    Its epoch has as many rows as the sources' epochs together, whatever the shares; a source with more than its size
+    begins again sooner.
+    """
 
     def __init__(self, sources: Sequence[RowSource], parts: Sequence[float], key: np.uint64) -> None:
         """
         Args:
-          sources: all with the same features.
-          parts: [n] their shares.
-          key: of (fingerprints, seed, phase).
+          sources: row sources that all have the same features.
+          parts: [n] the share of each source.
+          key: the random key of (fingerprints, seed, phase).
         """
         if any(source.buckets for source in sources):
             raise UserError("a mixture has rows of one length: choose config.objective.packing 'packed' or 'none'")
@@ -55,7 +60,7 @@ class MixedRows(RowSource):
         return sum(source.rows_per_epoch for source in self._sources)
 
     def locate(self, epochs: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The source [n] that each row comes from, and its number [n] in that source's endless sequence."""
+        """Return the source [n] of each row, and the row's number [n] in that source's endless sequence."""
         turn, slot = np.divmod(epochs * self.rows_per_epoch + indices, TURN)
         place = random.permuted(random.fold(self._key, turn), slot, TURN)
         part = np.searchsorted(self._firsts, place, side="right") - 1
@@ -75,7 +80,7 @@ class MixedRows(RowSource):
         return batch
 
     def _prepare(self, index: int, epoch: int) -> None:
-        """Have a part begin to plan its next epoch in the background."""
+        """Let a source begin to plan its next epoch in the background."""
         source = self._sources[index]
         if epoch > self._prepared[index]:
             self._prepared[index] = epoch

@@ -1,4 +1,4 @@
-"""What models without learning reach on the same masked positions: the lines that a training curve has to cross."""
+"""N-gram models of masked or next tokens: the baselines that a training curve has to cross."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from bert_jax.rows import random
 
 HIDDEN = -1  # a neighbour that the row does not show
-MAX_TOKENS = 20_000_000  # counted at most, so that a large corpus takes seconds too
-_FIT_SHARE = 20  # one position in so many fits the interpolation weights instead of being counted
+MAX_TOKENS = 20_000_000  # no more are counted, so that a large corpus takes seconds too
+_FIT_SHARE = 20  # one position in this many fits the interpolation weights instead of being counted
 _BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each bucket has weights of its own
 
 
@@ -24,34 +24,36 @@ class Tokens(Protocol):
 
 
 class Cloze(NamedTuple):
-    """Predicted positions and what stands beside them; each int64 [n]."""
+    """Predicted tokens and their neighbours; each int64 [n]."""
 
-    left: np.ndarray  # HIDDEN where it is masked too, or a special token
-    right: np.ndarray  # of next tokens: the second one to the left
+    left: np.ndarray  # HIDDEN if it is masked too, or a special token
+    right: np.ndarray  # for the prediction of next tokens: the second token to the left
     label: np.ndarray
 
 
 def read_tokens(splits: Sequence[Tokens]) -> np.ndarray:
-    """int64 tokens of the splits, each from its start, ``MAX_TOKENS`` together at most."""
+    """Return int64 tokens of the splits, each from its start, at most ``MAX_TOKENS`` together."""
     lengths = [min(split.num_tokens, MAX_TOKENS // len(splits)) for split in splits]
     parts = [s.read(np.zeros(1, np.int64), np.full(1, n)) for s, n in zip(splits, lengths, strict=True)]
     return np.concatenate(parts).astype(np.int64)
 
 
 def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> Cloze:
-    """The masked positions of a batch of rows [B, L], with the neighbours as the rows show them."""
+    """Return the masked tokens of a batch of rows [B, L], with the neighbours that the rows show."""
     ids = rows["input_ids"].astype(np.int64)
     row, slot = np.nonzero(rows["masked_weights"])
     shown = ~np.isin(ids, special_ids)
-    np.put_along_axis(shown, rows["masked_positions"], False, axis=1)  # a kept or random token is no context either
+    np.put_along_axis(shown, rows["masked_positions"], False, axis=1)  # a selected token is never context, even if kept
     padded = np.pad(np.where(shown, ids, HIDDEN), ((0, 0), (1, 1)), constant_values=HIDDEN)
     position = rows["masked_positions"][row, slot]
     return Cloze(padded[row, position], padded[row, position + 2], rows["masked_labels"][row, slot].astype(np.int64))
 
 
 def next_tokens_of_rows(rows: dict[str, np.ndarray], cls: int, sep: int) -> Cloze:
-    """All tokens of a batch of rows [B, L] but ``[CLS]``, with the two before them in their pair, ``[CLS]`` as
-    ``[SEP]``: a pair begins as if one had just ended."""
+    """Return all tokens of a batch of rows [B, L] but ``[CLS]``, each with the two tokens before it in its pair.
+
+    ``[CLS]`` counts as ``[SEP]``: a pair begins as if another had just ended.
+    """
     ids = rows["input_ids"].astype(np.int64)
     sequence = rows.get("sequence_ids", rows["attention_mask"])
     sequence = sequence * (rows["row_weights"][:, None] > 0)
@@ -63,13 +65,13 @@ def next_tokens_of_rows(rows: dict[str, np.ndarray], cls: int, sep: int) -> Cloz
 
 
 def stream_of_rows(rows: dict[str, np.ndarray], cls: int) -> np.ndarray:
-    """int64 tokens of rows one after another: the text of pairs, and a ``[SEP]`` after each segment."""
+    """Return int64 tokens of rows one after another: the text of pairs, with a ``[SEP]`` after each segment."""
     ids = rows["input_ids"].astype(np.int64)
     return ids[(rows["attention_mask"] > 0) & (ids != cls)]
 
 
 def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: int) -> float:
-    """Nats a masked token, of a model that knows only how often each piece stands in ``tokens`` (plus one)."""
+    """Return the nats a masked token of a model that knows only the count, plus one, of each piece in ``tokens``."""
     return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
 
 
@@ -78,17 +80,17 @@ def _unigram(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
 
 
 class TrigramCloze:
-    """p(w | left, right), interpolated from the counts of (left, w, right), (left, w), (w, right) and w.
+    """A model p(w | left, right), interpolated from the counts of (left, w, right), (left, w), (w, right) and w.
 
-    Deleted interpolation (Jelinek and Mercer 1980): the weights, one set for each range of how often the context was
-    seen, are fitted by expectation maximisation on positions of the training text that are not counted.
+    It uses deleted interpolation (Jelinek and Mercer 1980): the weights, one set for each range of how often the
+    context was seen, are fitted by expectation maximisation on positions of the training text that are not counted.
     """
 
     def __init__(self, tokens: np.ndarray, vocab_size: int, rounds: int = 15, context: tuple[int, int] = (-1, 1)):
         """
         Args:
           tokens: int64 [n], at least three.
-          context: where ``left`` and ``right`` stand; (-1, -2) makes of it a model of the next token.
+          context: the offsets of ``left`` and ``right`` from the token; (-1, -2) models the next token.
         """
         self._size = vocab_size
         self._unigram = _unigram(tokens, vocab_size)
@@ -107,24 +109,24 @@ class TrigramCloze:
                 self._weights[b] = shares[bucket == b].mean(axis=0)
 
     def cross_entropy(self, cloze: Cloze) -> float:
-        """Nats a masked token."""
+        """Return the mean nats a token."""
         return float(-np.log(self.probability(cloze)).mean())
 
     def probability(self, cloze: Cloze) -> np.ndarray:
-        """Probability of each label, float64 [n]; over all labels of one context it sums to 1."""
+        """Return the probability of each label, float64 [n]; over all labels of one context it sums to 1."""
         parts, bucket = self._parts(cloze)
-        # A part whose context is hidden or was never seen gives its weight to the others.
+        # A component whose context is hidden or was never seen gives its weight to the others.
         weights = self._weights[bucket] * np.isfinite(parts)
         return np.nansum(weights * parts, axis=1) / weights.sum(axis=1)
 
     def _keys(self, cloze: Cloze) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(event, context) numbers of the trigram and of the two bigrams."""
+        """Return the (event, context) numbers of the trigram and of the two bigrams."""
         left, right, label, size = *cloze, self._size
         both = left * size + right
         return [(both * size + label, both), (left * size + label, left), (right * size + label, right)]
 
     def _parts(self, cloze: Cloze) -> tuple[np.ndarray, np.ndarray]:
-        """Component probabilities [n, 4], NaN where the context is hidden or unseen, and the bucket [n]."""
+        """Return component probabilities [n, 4], NaN where the context is hidden or unseen, and the bucket [n]."""
         left_shown, right_shown = cloze.left != HIDDEN, cloze.right != HIDDEN
         parts, seen = [], []
         for i, ((event, context), shown) in enumerate(

@@ -1,9 +1,9 @@
-"""Several sequences in one row: which, from their lengths alone.
+"""Decides from their lengths alone which sequences share a row.
 
 Longest-pack-first histogram packing (Krell et al. 2021, "Efficient sequence packing without cross-contamination").
-Sequences of one length are alike, so rows are composed of lengths, from the longest down, each into the open rows with
-the least room that it fits; then the sequences of each length are dealt to the compositions. What grows with the number
-of sequences is vectorised.
+Sequences of one length are alike, so rows are composed of lengths, from the longest down, each in the open rows with
+the least room in which it fits; then the sequences of each length are dealt to the compositions. The work that grows
+with the number of sequences is vectorised.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from bert_jax.rows import random
 from bert_jax.rows.features import Ints, Limits, Records
 
-VERSION = 1  # a change of which sequences go together changes this
-WINDOW = 1 << 19  # sequences that are packed together: enough of every length, few enough for bounded memory
+VERSION = 1  # raise it whenever the packing changes
+WINDOW = 1 << 19  # number of sequences packed together: enough of every length, few enough for bounded memory
 
 
 class Composition(NamedTuple):
-    """``rows`` rows alike."""
+    """The lengths of the sequences of a row, and how many rows have them."""
 
     rows: int
-    lengths: tuple[int, ...]  # of their sequences
-    predictions: int  # left
+    lengths: tuple[int, ...]
+    predictions: int  # how many more predictions a row has space for
 
 
 def pack(
@@ -35,12 +35,12 @@ def pack(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the parts of a packed plan, in blocks of bounded size.
 
-    ``sequences``: those of an epoch, row after row. ``row_ends``: for each row the index after its last sequence.
+    ``sequences`` are those of an epoch, row after row; ``row_ends`` has the index after each row's last sequence.
 
     Args:
       blocks: the sequences of an epoch, in any division: the result does not depend on it.
-      lengths_of: gives the tokens of sequences.
-      key: decides which of the sequences of one length go where.
+      lengths_of: returns the number of tokens of sequences.
+      key: the random key that decides which of the sequences of one length go where.
     """
     first = 0
     for window in _windows(blocks):
@@ -54,10 +54,10 @@ def pack(
 
 
 def compose(histogram: Ints, limits: Limits) -> list[Composition]:
-    """Rows of lengths for ``histogram[l]`` sequences of every length ``l``, each in one row."""
+    """Return compositions of rows for ``histogram[l]`` sequences of every length ``l``."""
     full: list[Composition] = []
-    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # by the room that is left
-    rooms: list[int] = []  # where there are some, ascending
+    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # by the room left in them
+    rooms: list[int] = []  # the keys of ``open_rows`` that have rows, ascending
 
     def put(room: int, composition: Composition) -> None:
         if not room or len(composition.lengths) == limits.max_sequences:
@@ -68,7 +68,7 @@ def compose(histogram: Ints, limits: Limits) -> list[Composition]:
         open_rows[room].append(composition)
 
     def join(length: int, left: int, room: int) -> int:
-        """Add sequences of ``length`` to the open rows of ``room``; how many of ``left`` remain."""
+        """Add sequences of ``length`` to the open rows of ``room``; return how many of ``left`` remain."""
         rows, waiting = open_rows[room], list[Composition]()
         open_rows[room] = waiting
         for row in rows:
@@ -84,14 +84,14 @@ def compose(histogram: Ints, limits: Limits) -> list[Composition]:
         rooms[:] = [room for room in rooms if open_rows[room]]
         left, needed = int(histogram[length]), int(limits.counts[length])
         before = -1
-        while left and left != before:  # a row that has taken one may take another
+        while left and left != before:  # a row that took one may take another
             before = left
             for room in rooms[bisect.bisect_left(rooms, length) :]:
                 left = join(length, left, room)
                 if not left:
                     break
         most = min(limits.max_length // length, limits.max_sequences, limits.predictions // needed)
-        while left:  # rows of their own, with as many in each as fit
+        while left:  # new rows, with as many in each as fit
             number = min(most, left)
             spare = limits.predictions - number * needed
             put(limits.max_length - number * length, Composition(left // number, (length,) * number, spare))
@@ -115,7 +115,7 @@ def _windows(blocks: Iterable[Records]) -> Iterator[Records]:
 
 
 def _by_length(lengths: Ints, bits: random.Bits) -> Ints:
-    """Indices sorted by length, in random order among equals."""
+    """Return the indices of sequences sorted by length, in random order among equals."""
     return np.argsort((bits >> np.uint64(24)) | (lengths.astype(np.uint64) << np.uint64(40)))
 
 

@@ -1,4 +1,4 @@
-"""The stretches of a run, each with a batch size and a row length of its own."""
+"""The phases of a run, each with a batch size and a row length of its own."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.task import Bucket, Step
 
-MOST_STEPS = 2**31 - 1  # a step is counted in 32 bits
+MOST_STEPS = 2**31 - 1  # steps are counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Steps of one shape."""
+    """Consecutive steps with one batch size and one row length."""
 
     num_steps: int
-    batch_size: int  # global rows of a step
+    batch_size: int  # rows of a step on all hosts
     max_length: int
     kind: str  # a key of Task.batch_specs
-    masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keys of the objective's masking that differ
-    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its other keys that differ
+    # The keys of config.objective.masking, and the other ones of config.objective, that the phase replaces.
+    masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = ("num_steps", "batch_size", "max_length")
@@ -36,18 +37,18 @@ class Phase:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Keys of ``config.objective`` that differ in this phase."""
+        """The keys of ``config.objective`` that this phase replaces."""
         masking = {**self.objective.get("masking", {}), **self.masking}
         return {**self.objective, **({"masking": masking} if masking else {})}
 
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """Phases one after another, with one clock of steps.
+    """The phases of a run, one after another; steps are counted through all of them.
 
     Attributes:
-      left_out: (step, number) of batches that are not trained on: from ``step`` to the end of its phase every step
-        reads the batch that many later.
+      left_out: pairs (step, number) of batches that are left out: from ``step`` to the end of its phase every step
+        reads the batch ``number`` later.
     """
 
     phases: tuple[Phase, ...]
@@ -61,7 +62,7 @@ class Phases:
 
     @classmethod
     def of(cls, recipe: Mapping[str, Mapping[str, Any]]) -> Phases:
-        """The phases of ``config.phases`` in the natural order of their names: ``phase10`` comes after ``phase9``."""
+        """Return the phases of ``config.phases`` in the natural order of their names: ``phase10`` after ``phase9``."""
         for name, values in recipe.items():
             if not isinstance(values, Mapping):
                 raise UserError(f"config.phases.{name} is {values!r}; num_steps, batch_size and max_length are needed")
@@ -74,19 +75,19 @@ class Phases:
 
     @property
     def num_steps(self) -> int:
-        """Steps of the whole run."""
+        """The number of steps of the whole run."""
         return sum(phase.num_steps for phase in self.phases)
 
     def check_not_past(self, step: int) -> None:
         """Raise ``UserError`` if the run would end before ``step``, which it has reached."""
         if step > self.num_steps:
             raise UserError(
-                f"the run has reached step {step:,}, and the phases end at {self.num_steps:,}; --extend takes more"
+                f"the run has reached step {step:,}, but the phases end at {self.num_steps:,}; --extend takes more"
                 " steps, not fewer"
             )
 
     def locate(self, step: int) -> tuple[int, int]:
-        """Index of the phase that holds ``step``, and the step within it."""
+        """Return the index of the phase of ``step``, and the step's number within it."""
         if not 0 <= step < self.num_steps:
             raise UserError(f"step {step} is outside the run; it has steps 0 to {self.num_steps - 1}")
         ends = list(itertools.accumulate(phase.num_steps for phase in self.phases))
@@ -94,17 +95,17 @@ class Phases:
         return index, step - (ends[index] - self.phases[index].num_steps)
 
     def phase_of(self, step: int) -> Phase:
-        """The phase that holds ``step``."""
+        """Return the phase of ``step``."""
         return self.phases[self.locate(step)[0]]
 
     def step(
         self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int], buckets: Sequence[Bucket] = ()
     ) -> Step:
-        """Which rows ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of its endless sequence of epochs.
+        """Return the rows that ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of its endless epochs.
 
         Args:
           rows_per_epoch: by phase index; only the entry of the step's phase is read.
-          buckets: those of the step's phase, if its rows are of several lengths.
+          buckets: the buckets of the step's phase, if its rows have several lengths.
         """
         index, within = self.locate(step)
         phase = self.phases[index]
@@ -117,15 +118,15 @@ class Phases:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """What names are sorted by so that numbers in them count as numbers."""
+    """Return a sort key for ``name`` by which numbers in names sort as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _bucketed(phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:
-    """Step ``within`` of a phase whose batches are each of one bucket.
+    """Return step number ``within`` of a phase in which every batch has the rows of one bucket.
 
-    An epoch has as many steps of a bucket as deal all its rows, the last one filled up from its first rows; the steps
-    of all buckets come mixed.
+    An epoch has as many steps of a bucket as all its rows need, the last step filled up with its first rows; the steps
+    of all buckets come in random order.
     """
     sizes = np.array([batch_size * bucket.batches for bucket in buckets])
     rows = np.array([bucket.rows_per_epoch for bucket in buckets])

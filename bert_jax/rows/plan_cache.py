@@ -1,7 +1,7 @@
-"""Where plans are kept: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine.
+"""Keeps plans on disk: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine.
 
-What lies there decides rows, so each plan has a list of sha256 and says what it is a plan of, and who opens a plan
-checks both (a second a gigabyte).
+Plans decide the rows, so each has a list of sha256 and says what it is a plan of; both are checked when a plan is
+opened (a second a gigabyte).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.checksums import first_damage, write_checksums
 
 Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
-Blocks = Iterable[tuple[str, np.ndarray]]  # (part, what it goes on with)
-Make = Callable[[int], Blocks]  # epoch -> its plan, piece by piece
+Blocks = Iterable[tuple[str, np.ndarray]]  # (name of a part, its next block)
+Make = Callable[[int], Blocks]  # returns the plan of an epoch, block by block
 
-_KEPT_ON_DISK = 3  # epochs made last; epoch 0 is always kept, since its length is rows_per_epoch
+_KEPT_ON_DISK = 3  # the plans made last; that of epoch 0 is always kept, since its length is rows_per_epoch
 _KEPT_OPEN = 4
 LOCK = "lock"
 OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
 _STARTED = time.time()
-_OLD_SECONDS = 24 * 3600.0  # no plan takes so long
+_OLD_SECONDS = 24 * 3600.0  # longer than any plan takes
 
 
 class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
-    A plan can always be made again, so nothing here is precious: processes that make the same one write the same bytes,
-    a plan appears whole by a rename, and one that is not as it was written is made anew, with a warning.
+    A plan can always be made again: processes that make the same one write the same bytes, a plan appears whole by a
+    rename, and a damaged plan, or one of another run, is made anew, with a warning.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class PlanCache:
         """
         Args:
           directory: the folder of the corpus; plans go to ``<directory>/plans/<key>``, or to the local cache folder
-            where there is none, or none that can be written.
-          key: hex digest of all that the plans depend on, the epoch aside.
+            if it is None or cannot be written.
+          key: hex digest of all that the plans depend on, except the epoch.
           parts: the dtype of every part.
-          make: what makes a plan that is not there.
+          make: makes a plan that is absent.
         """
         self._key, self._folder = key, _writable_folder(directory, key)
         _sweep(self._folder.parent)
@@ -63,7 +63,7 @@ class PlanCache:
         self._open: dict[int, Plan] = {}
 
     def load(self, epoch: int) -> Plan:
-        """The plan of ``epoch``, memory-mapped; made now if it is not there."""
+        """Return the plan of ``epoch``, memory-mapped; it is made now if it is absent."""
         if epoch not in self._open:
             plan = self._read(epoch)
             if plan is None:
@@ -74,7 +74,7 @@ class PlanCache:
         return self._open[epoch]
 
     def prepare(self, epoch: int) -> threading.Thread | None:
-        """Begin to make a plan in the background, unless it is there."""
+        """Begin to make a plan in the background, unless it exists; return the thread."""
         if self._path(epoch).exists():
             return None
         thread = threading.Thread(target=self._try_build, args=(epoch,), name=f"plan-{epoch}", daemon=True)
@@ -93,7 +93,7 @@ class PlanCache:
             whole = first_damage(path, wanted=[*map(_file, self._parts), OF]) is None
             if whole and reading.holds(path / OF, self._of(epoch)):
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
-        except (OSError, ValueError) as error:  # absent, or one from before there were lists
+        except (OSError, ValueError) as error:  # absent, or of a version without lists
             if write_errors.number_of(error) in write_errors.FEW:
                 raise
         return None
@@ -121,16 +121,16 @@ class PlanCache:
         return plan
 
     def _try_build(self, epoch: int) -> None:
-        with contextlib.suppress(UserError):  # whoever needs the plan meets the error in load()
+        with contextlib.suppress(UserError):  # load() raises the error where the plan is needed
             self._build(epoch)
 
     def _forget_all_but(self, epoch: int) -> None:
-        """Remove the plans made longest ago: a run that went back needs the older epochs, not the newer."""
+        """Remove the plans made longest ago. Age counts, not the epoch: a run that went back needs earlier epochs."""
         kept = (self._path(0), self._path(epoch))
         others = [p for p in self._folder.glob("epoch-*") if p not in kept and not p.name.endswith(".tmp")]
         with contextlib.suppress(FileNotFoundError):  # another process tidies up too
             for path in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - _KEPT_ON_DISK]:
-                shutil.rmtree(path)  # a map of it that is open stays valid
+                shutil.rmtree(path)  # an open memory map of it stays valid
 
 
 def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path:
@@ -144,7 +144,7 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
 
 @functools.cache
 def _sweep(plans: Path) -> None:
-    """Remove, once a process, what killed builds left in the folders of any key: theirs may never be made again."""
+    """Remove, once a process, what killed builds left in the folders of all keys, since nothing else may remove it."""
     for folder in plans.iterdir() if plans.is_dir() else ():
         with contextlib.suppress(OSError):  # another process tidies up too
             for entry in folder.glob("*.tmp"):
@@ -158,21 +158,21 @@ def _sweep(plans: Path) -> None:
 
 
 def _is_left(temporary: Path) -> bool:
-    """Whether nobody writes a temporary folder of ``_write`` any more."""
+    """Return whether no process writes this temporary folder of ``_write`` any more."""
     _, _, writer = temporary.name.removesuffix(".tmp").partition(".")
     host, process, _ = (writer.rsplit("-", 2) + ["", ""])[:3]
     age = time.time() - temporary.stat().st_mtime
     if host != socket.gethostname() or not process.isdecimal():
         return age > _OLD_SECONDS
-    earlier = age > time.time() - _STARTED  # of a process that had our number before us, as in a container
+    earlier = age > time.time() - _STARTED  # of an earlier process with this one's number, as in a container
     return earlier if int(process) == os.getpid() else not files.runs(int(process))
 
 
 def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
-    """Write blocks one after another, each to its part; the headers, of fixed size, get the counts at the end."""
+    """Write blocks one after another, each to its part; the counts are put into the headers at the end."""
     temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        shutil.rmtree(path, ignore_errors=True)  # one that could not be read
+        shutil.rmtree(path, ignore_errors=True)  # a plan that could not be read
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         with contextlib.ExitStack() as stack:
@@ -192,7 +192,7 @@ def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks)
             os.replace(temporary, path)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise  # else another host has made the same, on a file system whose locks reach no further than one
+                raise  # else another host made the same plan, on a file system whose locks hold on one host alone
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -202,9 +202,9 @@ def _file(part: str) -> str:
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    """The array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds one of another dtype.
+    """Return the array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds one of another dtype.
 
-    Not ``numpy.load``: it parses the header with ``ast``, which threads of Python 3.11 must not do at the same time.
+    ``numpy.load`` would parse the header with ``ast``, which threads of Python 3.11 must not do at the same time.
     """
     start = len(_header(dtype, 0))
     count, rest = divmod(path.stat().st_size - start, dtype.itemsize)
@@ -215,7 +215,7 @@ def _map(path: Path, dtype: np.dtype) -> np.ndarray:
 
 
 def _header(dtype: np.dtype, count: int) -> bytes:
-    """That of a ``.npy`` file; as long for every count."""
+    """Return the header of a ``.npy`` file, which has the same length for every count."""
     file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (count,)})
     return file.getvalue()

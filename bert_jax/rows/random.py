@@ -1,9 +1,8 @@
-"""Randomness without state: every draw is a hash of what it is for.
+"""Randomness without state: every draw is a hash of its purpose.
 
 A *key* is a uint64 made from a seed, a name and counters; a draw is the key folded with one more counter and mixed by
-the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Nothing is consumed, so
-draws can be made in any order, in any process and in any batch, and the bits are this file's own: they change with no
-version of numpy.
+the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Draws can be made in any
+order, in any process and in any batch; and the bits do not depend on the version of numpy.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _FEISTEL_ROUNDS = 4
 
 
 def key(*parts: int | str) -> np.uint64:
-    """A key from names and numbers, for example ``key(fingerprint, seed, phase, "plan")``."""
+    """Return a key made from names and numbers, for example ``key(fingerprint, seed, phase, "plan")``."""
     text = "\x00".join(f"{type(part).__name__}:{part}" for part in parts)
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
 def fold(keys: npt.ArrayLike, counters: npt.ArrayLike) -> Bits:
-    """Keys (or 64 random bits each) of ``keys`` and ``counters``, broadcast against each other."""
+    """Return new keys, or 64 random bits each, of ``keys`` and ``counters``, broadcast against each other."""
     bits = np.atleast_1d(np.asarray(counters)).astype(np.uint64)  # a fresh array: mixed in place below
     bits += np.uint64(1)
     bits *= _GOLDEN
@@ -42,20 +41,20 @@ def fold(keys: npt.ArrayLike, counters: npt.ArrayLike) -> Bits:
 
 
 def uniform(bits: Bits) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) from the upper 53 of 64 random bits."""
+    """Return numbers in [0, 1) from the upper 53 of 64 random bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def integers(bits: Bits, high: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Integers in [0, high), ``high`` up to 2**40 broadcast against ``bits``; the bias is under high / 2**53."""
+    """Return integers in [0, high), ``high`` up to 2**40 broadcast against ``bits``; the bias is under high / 2**53."""
     return (uniform(bits) * np.asarray(high)).astype(np.int64)
 
 
 def permuted(keys: npt.ArrayLike, indices: npt.ArrayLike, size: int) -> npt.NDArray[np.int64]:
-    """Where a permutation of ``range(size)`` sends ``indices`` [n]; one permutation for each of ``keys`` [n] or [].
+    """Return where a permutation of ``range(size)`` sends ``indices`` [n]; each of ``keys``, [n] or [], has its own.
 
-    A generalised Feistel network on the smallest near-square grid that holds ``size`` (Black & Rogaway 2002), walked on
-    until it falls inside: constant memory, so a shuffle of a billion rows costs nothing to start.
+    It is a generalised Feistel network on the smallest near-square grid that holds ``size`` (Black & Rogaway 2002),
+    repeated until the result is below ``size``. Memory is constant, so a shuffle of a billion rows starts at once.
     """
     rows = -(-size // (columns := max(1, int(np.ceil(np.sqrt(size))))))
     indices = np.atleast_1d(np.asarray(indices, np.int64))

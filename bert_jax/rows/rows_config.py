@@ -1,4 +1,4 @@
-"""What a row looks like."""
+"""The configuration of rows."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _SHORTEST_BUCKET = 16
 _BUCKETS = 4
 
 
-SHORT_ROWS = 0.1  # the share of BERT's own pairs that are shorter than a row
+SHORT_ROWS = 0.1  # the share of documents whose pairs are shorter than a row, as in BERT
 POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")}
 
 
 @dataclasses.dataclass(frozen=True)
 class RowsConfig:
-    """Part of a run's identity.
+    """How rows are made; a part of a run's identity.
 
     Packing is "none", one sequence a row; "packed", as many sequences as fit; or "bucketed", one sequence a row, with
-    all rows of a batch from one bucket of lengths and no longer than that.
+    all rows of a batch from one bucket of lengths and no longer than it.
 
     Attributes:
-      arrangement: a file of ``rows/arrangements``, and ``arrangement_options`` of it.
-      short_row_probability: of arrangements that have it.
-      max_pairs_per_row: K of packed rows. None: one for 16 positions, 2 to 16; where a sequence has no features of its
-        own, one for 8 positions.
-      boundaries: predictions have ``masking.BOUNDARY_FIELDS``.
+      arrangement: a file of ``rows/arrangements``; ``arrangement_options`` are its options.
+      short_row_probability: an option of arrangements that make short rows.
+      max_pairs_per_row: K of packed rows. None: one for every 16 positions, 2 to 16; if a sequence has no features of
+        its own, one for every 8 positions.
+      boundaries: whether predictions have ``masking.BOUNDARY_FIELDS``.
     """
 
     max_length: int
@@ -62,27 +62,27 @@ class RowsConfig:
 
     @functools.cached_property
     def arranged(self) -> Arrangement:
-        """The arrangement with its options."""
+        """The arrangement, built with its options."""
         kind = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
         options = dict(self.arrangement_options)
         if "short_row_probability" in {field.name for field in dataclasses.fields(kind)}:
             options["short_row_probability"] = self.short_row_probability
         elif self.short_row_probability != SHORT_ROWS:
             raise UserError(
-                f"config.objective.short_row_probability is set, and the arrangement {self.arrangement!r} makes no "
+                f"config.objective.short_row_probability is set, but the arrangement {self.arrangement!r} makes no "
                 "short rows; leave it out"
             )
         return configuration.build(kind, options, "config.objective.arrangement_options")  # type: ignore[no-any-return]
 
     @property
     def fields(self) -> dict[str, Field]:
-        """All features but ``attention_mask`` and those that packing adds."""
+        """All features except ``attention_mask`` and those that packing adds."""
         targets = FIELDS | BOUNDARY_FIELDS if self.boundaries else FIELDS
         return {**POSITIONS, **targets, **self.arranged.fields}
 
     @property
     def max_sequences(self) -> int:
-        """K, static for a length."""
+        """K, the most sequences of a row, which depends on the length alone."""
         if self.packing != "packed":
             return 1
         positions, most = (16, 16) if self.arranged.fields else (8, self.max_length)
@@ -90,19 +90,18 @@ class RowsConfig:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Those that rows come in, ascending: ``max_length``, and with "bucketed" its halves, quarters and eighths."""
+        """The lengths of rows, ascending: ``max_length``, and with "bucketed" its half, quarter and eighth."""
         if self.packing != "bucketed":
             return (self.max_length,)
         halved = [self.max_length >> i for i in range(_BUCKETS)]
         return tuple(sorted(n for n in halved if n >= _SHORTEST_BUCKET or n == self.max_length))
 
     def predictions(self, length: int | None = None) -> int:
-        """Return P of rows of ``length`` (None: ``max_length``), known without a plan: what one sequence that fills the
-        row needs.
+        """Return P of rows of ``length`` (None: ``max_length``): the predictions of a sequence that fills the row.
 
-        A packed row has one more, since the counts of its sequences are rounded one by one, and where they are random
-        one for each sequence; sequences that would need more are not packed together, so no prediction is dropped.
-        ``masking.max_predictions`` is P where it is given.
+        A packed row has one more, since the counts of its sequences are rounded one by one, or one more for each
+        sequence if counts are random. Sequences that would need more are not packed together, so no prediction is
+        dropped. ``masking.max_predictions``, if it is given, is P.
         """
         one = self.masking.predictions(length or self.max_length)
         if self.packing != "packed" or self.masking.max_predictions is not None:
@@ -111,7 +110,7 @@ class RowsConfig:
 
     @property
     def limits(self) -> Limits:
-        """Of packed rows."""
+        """The limits of packed rows."""
         lengths, room = np.arange(self.max_length + 1), self.predictions()
         candidates = np.maximum(lengths - self.arranged.special_tokens, 1)
         return Limits(self.max_length, self.max_sequences, room, self.masking.counts(lengths, candidates, room))
@@ -125,10 +124,10 @@ class RowsConfig:
         return own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}
 
     def batch_specs(self, kind: str) -> dict[str, BatchSpec]:
-        """Return by kind of batch: ``kind``, and one for every shorter bucket."""
+        """Return the ``batch_spec`` of each kind of batch: ``kind``, and one for every shorter bucket."""
         return {bucket_kind(kind, n, self.max_length): self.batch_spec(n) for n in reversed(self.lengths)}
 
 
 def bucket_kind(kind: str, length: int, max_length: int) -> str:
-    """The name of the batches of a bucket; the longest has the name of all."""
+    """Return the kind of the batches of a bucket; that of the longest is ``kind`` itself."""
     return kind if length == max_length else f"{kind}/{length}"

@@ -1,4 +1,4 @@
-"""Rows with some of their features."""
+"""Leaves features out of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bert_jax.task import Bucket, RowSource
 
 
 class SelectedFeatures(RowSource):
-    """A ``task.RowSource``: the rows of another, with those features alone that an objective declares."""
+    """A ``task.RowSource`` with the rows of another, but only the features that an objective declares."""
 
     def __init__(self, source: RowSource, names: tuple[str, ...]):
         self._source, self._names = source, names

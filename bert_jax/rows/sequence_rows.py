@@ -1,4 +1,4 @@
-"""Rows of an arrangement, masked and packed, each a pure function of its address."""
+"""Makes the rows of an arrangement, masked and packed, each as a pure function of its epoch and index."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from bert_jax.rows.rows_config import bucket_kind
 from bert_jax.task import Bucket, RowSource
 
 _WIDTHS = 4  # sequences of at most 1/8, 1/4, 1/2 and all of a packed row are laid out apart: short ones cost less
-_SAMPLED = 1 << 16  # tokens
+_SAMPLED = 1 << 16  # number of tokens
 
 
 class SequenceRows(RowSource):
-    """A ``task.RowSource``. Held-out rows are those of the held-out split in epoch 0.
+    """A ``task.RowSource`` of the rows of a split. Held-out rows are those of the held-out split in epoch 0.
 
     Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or with "packed" several. Every
-    epoch deals as many rows as epoch 0's plan has: surplus rows of a longer plan are dropped, a shorter one begins
-    again, with other masks. The masks of a sequence depend on it and the epoch, not on what it is packed with.
+    epoch has as many rows as epoch 0's plan: surplus rows of a longer plan are dropped, a shorter plan begins again,
+    with other masks. The masks of a sequence depend on it and the epoch, not on the sequences packed with it.
 
-    With "bucketed" the indices count through the rows of the first bucket, then of the next, and ``rows`` is asked for
-    those of one bucket at a time.
+    With "bucketed" the indices count through the rows of the first bucket, then of the next; a call of ``rows`` asks
+    for rows of one bucket.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SequenceRows(RowSource):
         Args:
           split: read by span; must pickle if worker processes make the rows.
           seed, phase: every phase draws its own rows from the same text.
-          kind: of the batches; buckets derive their kinds from it.
+          kind: the kind of the batches; buckets derive their kinds from it.
           directory: the corpus's folder; plans are cached in it, or in the local cache folder (see ``PlanCache``).
         """
         config.arranged.check(split, config.max_length)
@@ -59,17 +59,17 @@ class SequenceRows(RowSource):
         self._seed, self._phase, self._kind, self._directory = seed, phase, kind, directory
 
     def __getstate__(self) -> dict[str, object]:
-        """Open plans stay behind: another process maps them again."""
+        """Return the state without open plans, which another process maps again."""
         return {name: value for name, value in vars(self).items() if name not in ("_plans", "_counts", "_sample")}
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of epoch 0's plan."""
+        """The number of rows of epoch 0's plan."""
         return sum(self._counts)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Those of the rows, shortest first; empty where all rows have one length."""
+        """The buckets of the rows, shortest first; empty if all rows have one length."""
         if self._config.packing != "bucketed":
             return ()
         longest = self._config.max_length
@@ -83,7 +83,7 @@ class SequenceRows(RowSource):
         self._plans.prepare(epoch)
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The features of ``batch_spec`` of rows ``indices`` [n], each under ``rows_per_epoch``, of ``epochs`` [n]."""
+        """Return the features of ``batch_spec`` for rows ``indices`` [n], below ``rows_per_epoch``, of ``epochs``."""
         epochs, indices = np.asarray(epochs, np.int64), np.asarray(indices, np.int64)
         assert ((indices >= 0) & (indices < self.rows_per_epoch)).all()
         bucket = int(np.searchsorted(np.cumsum(self._counts), indices[0], side="right")) if len(indices) else 0
@@ -101,7 +101,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _counts(self) -> tuple[int, ...]:
-        """Rows of epoch 0's plan, by bucket."""
+        """The number of rows of epoch 0's plan, by bucket."""
         dealt = self._plans.load(0)
         if self._config.packing == "bucketed":
             return tuple(len(dealt[part_name(length)]) for length in self._config.lengths)
@@ -139,7 +139,7 @@ class SequenceRows(RowSource):
         return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)
 
     def _dealt(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
-        """Return the sequences [m] of rows [n] of a bucket, row after row, how many a row has [n], their keys [m]."""
+        """Return the sequences [m] of rows [n] of a bucket, row after row, how many a row has [n], and keys [m]."""
         found: list[tuple[Records, Ints, random.Bits]] = [
             (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
         ]
@@ -165,11 +165,11 @@ class SequenceRows(RowSource):
         return records[order], sizes, keys[order]
 
     def _part(self, epoch: int, bucket: int) -> tuple[Records, np.ndarray | None]:
-        """Return the sequences of a bucket and, of packed rows, the index after each row's last one."""
+        """Return the sequences of a bucket and, if rows are packed, the index after each row's last sequence."""
         dealt = self._plans.load(epoch)
         if self._config.packing == "bucketed":
             name = part_name(self._config.lengths[bucket])
-            # A bucket of a few sequences may have none in another epoch.
+            # A bucket with few sequences may have none in another epoch.
             return dealt[name] if len(dealt[name]) else self._plans.load(0)[name], None
         return dealt["sequences"], dealt.get("row_ends")
 
@@ -177,7 +177,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _sample(self) -> np.ndarray | None:
-        """Tokens of the text from places all over it, if random pieces are drawn from them: [65536] or fewer."""
+        """Tokens from places all over the text, [65536] or fewer, if random pieces are drawn from them; else None."""
         if self._config.masking.random_pieces != "unigram":
             return None
         tokens = int(self._split.sentence_offsets[-1])

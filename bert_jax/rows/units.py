@@ -1,14 +1,14 @@
-"""Where the units begin that masking takes or leaves whole: pieces, words, or what a column of the corpus says."""
+"""Finds the units that masking takes or leaves whole: pieces, words, or those of a column of the corpus."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from bert_jax.corpora.columns import CONTINUES
 from bert_jax.rows.features import Bools, Ids, TokenFacts
 
 PIECE, WORD = "piece", "word"  # units that need no column
-CONTINUES = 2  # the value of a column at a piece that goes on with a unit
 
 
 def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: npt.NDArray[np.uint8] | None) -> Bools:
@@ -16,7 +16,7 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
 
     Args:
       unit: "piece", "word" (the tokenizer's), or the name of a column.
-      column: its values [n, L].
+      column: the values [n, L] of that column.
     """
     if unit == PIECE:
         return candidates
@@ -27,7 +27,7 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
         assert column is not None
         continues = column == CONTINUES
     before = np.zeros_like(candidates)
-    before[:, 1:] = candidates[:, :-1]  # what stands after a special token begins a unit, whatever it is
+    before[:, 1:] = candidates[:, :-1]  # a piece after a special token always begins a unit
     return candidates & (~continues | ~before)
 
 
@@ -39,14 +39,14 @@ def first_positions(candidates: Bools, starts: Bools) -> npt.NDArray[np.int64]:
 
 
 def sizes(first: npt.NDArray[np.int64], starts: Bools) -> npt.NDArray[np.int64]:
-    """Return the positions of each unit at the place [n, L] where it begins, from ``first_positions``; else 0."""
+    """Return the number of positions of each unit where it begins [n, L], from ``first_positions``; elsewhere 0."""
     rows, length = first.shape
     flat = np.bincount((first + np.arange(rows)[:, None] * length).ravel(), minlength=rows * length)
     return np.where(starts, flat.reshape(rows, length), 0)
 
 
 def runs(chosen: Bools) -> npt.NDArray[np.int64]:
-    """Return for each chosen position [n, L] the first of the chosen ones that it touches; anything elsewhere."""
+    """Return for each chosen position [n, L] the first position of its run of chosen ones; elsewhere any number."""
     before = np.zeros_like(chosen)
     before[:, 1:] = chosen[:, :-1]
     return np.maximum.accumulate(np.where(chosen & ~before, np.arange(chosen.shape[1]), 0), axis=1)

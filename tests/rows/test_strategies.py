@@ -413,7 +413,7 @@ def test_packed_rows_of_random_counts_lose_next_to_nothing(tmp_path: Path) -> No
         ({"strategy": "spans", "options": {"longst": 3}}, "options.longst; did you mean 'longest'"),
         ({"strategy": "ngrams", "options": {"longest": 0}}, "options.longest is 0; 1 to 100"),
         ({"strategy": "bernoulli", "options": {"rate": 0.3}}, "set config.objective.masking.rate instead"),
-        ({"strategy": "bernoulli", "count": "stochastic"}, "count is set, and the strategy 'bernoulli' draws"),
+        ({"strategy": "bernoulli", "count": "stochastic"}, "count is set, but strategy 'bernoulli' draws"),
     ],
 )
 def test_bad_values_are_errors(wrong: dict[str, Any], told: str) -> None:

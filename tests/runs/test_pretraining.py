@@ -230,7 +230,7 @@ def test_a_longer_run_needs_extend(
     assert records(tmp_path / "run", "train")[-1]["step"] == 30
     assert "- step: 30\n" in (tmp_path / "run" / "hugging_face" / "README.md").read_text()
     assert pretrain(tmp_path, toy.recipe(text), "--extend") == 2
-    assert "reached step 30, and the phases end at 24" in capsys.readouterr().err
+    assert "reached step 30, but the phases end at 24" in capsys.readouterr().err
 
 
 def test_another_vocabulary_in_the_workdir(

@@ -1,1 +1,1 @@
-"""Which text makes a sequence: arrangements, one a file, found by its name (``rows.features.Arrangement``)."""
+"""Arrangements decide which text makes a sequence; each is found by its file's name (``rows.features.Arrangement``)."""

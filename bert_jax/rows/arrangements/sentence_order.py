@@ -19,7 +19,7 @@ from bert_jax.rows.features import Field, Limits, Records, Sentences
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement(sentence_pairs.Arrangement):
-    """In a plan ``is_random`` says that the order is not that of the text."""
+    """Makes ALBERT's pairs. In a plan ``is_random`` says that the segments do not stand in the order of the text."""
 
     fields: ClassVar[dict[str, Field]] = {
         "cls_positions": Field("sequence", is_place=True),

@@ -20,7 +20,7 @@ _TARGETS = 1 << 12
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """See ``rows.chunks`` for what makes a pair."""
+    """Makes BERT's pairs; ``rows.chunks`` says how."""
 
     short_row_probability: float = 0.1
 
@@ -66,16 +66,16 @@ class Arrangement:
 
 
 def pair_lengths(pairs: Records) -> Ints:
-    """Return the tokens [n] of each pair, special tokens included."""
+    """Return the number of tokens [n] of each pair, special tokens included."""
     return pairs["a_length"].astype(np.int64) + pairs["b_length"] + SPECIAL_TOKENS_PER_ROW
 
 
 def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
-    """Return equally likely targets of short chunks, in tokens: [4096], so that short pairs fit beside those at
-    document ends.
+    """Return equally likely targets of short chunks, in tokens: [4096].
 
-    The pairs of a sample of documents are planned without any short target and packed; what space they leave is wanted.
-    The short chunks that are not needed for that are spread evenly over all lengths, where they fit beside each other.
+    They are chosen so that short pairs fill the rows of the pairs at document ends. The pairs of a sample of documents
+    are planned without short targets and packed; short chunks get the lengths of the space that these leave. Short
+    chunks beyond those are spread evenly over all lengths, which fit beside each other.
     """
     room = limits.max_length - SPECIAL_TOKENS_PER_ROW
     documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1

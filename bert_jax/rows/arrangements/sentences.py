@@ -2,7 +2,7 @@
 
 "full" goes on into the next document, with a [SEP] between the two (FULL-SENTENCES, Liu et al. 2019, section 4.2);
 "document" ends with the document (DOC-SENTENCES there; the single segments of SpanBERT, Joshi et al. 2020, section
-3.3). A sentence that is longer than a row is cut; no other is. Every epoch has the same sequences, in another order.
+3.3). Only a sentence that is longer than a row is cut. Every epoch has the same sequences, in another order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SENTENCES_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """Options of ``config.objective.arrangement_options``."""
+    """Makes a sequence of whole sentences. Its fields are the options of ``config.objective.arrangement_options``."""
 
     blocks: Literal["full", "document"] = "full"
 
@@ -33,9 +33,9 @@ class Arrangement:
     record = np.dtype(
         [
             ("a_start", np.int64),  # offset in the split of the first token
-            ("length", np.int32),  # tokens, without special ones
-            ("separators", np.int32),  # [SEP]s inside, between documents
-            ("sentence", np.int64),  # the first one
+            ("length", np.int32),  # number of tokens, without special ones
+            ("separators", np.int32),  # number of [SEP]s between documents
+            ("sentence", np.int64),  # index of the first sentence
         ]
     )
     fields: ClassVar[dict[str, Field]] = {}
@@ -64,7 +64,7 @@ class Arrangement:
     def _block(
         self, offsets: Ints, starts: Ints, first: int, stop: int, room: int, is_last: bool
     ) -> tuple[Records, int]:
-        """Return the sequences that begin with sentences ``first`` to ``stop`` - 1, and the sentence to go on with."""
+        """Return the sequences that begin with a sentence of ``first`` to ``stop`` - 1, and the next one's sentence."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
         documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
         separated = documents if self.blocks == "full" else 0 * documents
@@ -76,7 +76,7 @@ class Arrangement:
         while here < count:
             heads.append(here)
             here = following[here]
-        if not is_last and len(heads) > 1:  # the last one may go on beyond this block
+        if not is_last and len(heads) > 1:  # the last sequence may go on beyond this block
             here = heads.pop()
         begin = np.array(heads)
         end = np.minimum(np.array(following)[begin], count)
@@ -114,7 +114,7 @@ class Arrangement:
 
 
 def _cut(records: Records, room: int) -> Records:
-    """Return ``records`` with those of more than ``room`` tokens, which have one sentence each, in several."""
+    """Return ``records`` with each of more than ``room`` tokens, which has one sentence, cut into several."""
     parts = -(-records["length"].astype(np.int64) // room)
     parts = np.where(records["separators"] > 0, 1, parts)
     if (parts <= 1).all():
