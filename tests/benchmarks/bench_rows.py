@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax import catalogue
 from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus, CorpusSplit
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.rows import random
 from bert_jax.rows.features import TokenFacts
 from bert_jax.rows.loader import Loader, LoaderConfig
+from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
@@ -125,3 +128,23 @@ def test_a_million_documents(max_length, tmp_path):
         assert next(loader)[0] == step
         print(f"{max_length}: step {step:,} after {time.perf_counter() - begin:.2f} s")
         loader.close()
+
+
+@pytest.mark.parametrize("length", [128, 512])
+def test_strategies(length):
+    """Rows a second of processor time of each strategy alone, on words of 1.3 pieces, in batches of 32,768 tokens."""
+    rng, count = np.random.default_rng(0), 32 * 1024 // length
+    candidates = np.zeros((count, length), bool)
+    candidates[:, 1:-1] = True
+    starts = candidates & (rng.random((count, length)) < 1 / 1.3)
+    starts[:, 1] = True
+    for name in catalogue.parts("rows.strategies", having="select"):
+        config = MaskingConfig(strategy=name)
+        select, options = config.selection
+        counts = config.counts(np.full(count, length), candidates.sum(axis=1), length, np.zeros(count, np.uint64))
+        seconds = []
+        for batch in range(20):
+            keys, begin = random.fold(random.key("bench", batch), np.arange(count)), time.process_time()
+            select(candidates, starts, counts, keys, options)
+            seconds.append(time.process_time() - begin)
+        print(f"\n{name} {length}: {count / np.median(seconds):,.0f} rows/s", end="")
