@@ -281,7 +281,7 @@ def test_the_page_of_recipes_names_every_key() -> None:
     assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()
 
 
-LARGE = ("bert_base", "bert_large", "spanbert:base", "ernie1")
+LARGE = ("bert_base", "bert_large")
 
 
 @pytest.mark.parametrize("name", ["quickstart", *(pytest.param(name, marks=pytest.mark.heavy) for name in LARGE)])
