@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoints.integrity import write_lists
-from bert_jax.checkpoints.remote_steps import RemoteSteps
+from bert_jax.checkpoints.remote_steps import RemoteSteps, whole_steps
 from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
@@ -79,6 +79,7 @@ class Checkpoints:
             )
         self._directory = epath.Path(self._store.local if self._store else self._steps)
         self._saving = 0  # the step being saved
+        self._check_places()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps,
@@ -88,6 +89,24 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
         self._manager = _Manager(self._directory, options=options)
+
+    def _check_places(self) -> None:
+        """Raise ``UserError`` if something that is not a step has the name of one to come: no save could take its
+        place. What a cut ``files.remove`` has left is removed. (Older than the newest step is what a cut pruning leaves.)
+        """
+        if files.is_remote(self._directory) or not self._directory.is_dir():
+            return
+        newest = max(whole_steps(self._directory), default=-1)
+        for place in sorted(self._directory.iterdir(), key=lambda entry: entry.name):
+            if not place.name.isdecimal() or int(place.name) <= newest:
+                continue
+            if not (place / files.UNFINISHED).exists():
+                raise UserError(
+                    f"{place} is in the way of a save: it has the name of a step, and is none that is whole; remove it, "
+                    "then run the same command"
+                )
+            if distributed.is_first():
+                place.rmtree()
 
     def save(self, state: Any, facts: Mapping[str, Any]) -> None:
         """Begin to save; return once the state may be donated. An error of the save before this one is raised here."""
@@ -153,9 +172,10 @@ class Checkpoints:
             if self._told is not None:
                 advice = write_errors.write_advice(error)
                 raise UserError(f"cannot write {self._told} ({write_errors.reason(error)}); {advice}") from error
-            advice = write_errors.REMEDIES.get(write_errors.number_of(error) or 0, "mend that")
+            found = write_errors.reason(error).rstrip(".")
+            advice = write_errors.REMEDIES.get(write_errors.number_of(error) or 0, "put that right")
             raise UserError(
-                f"cannot save into {self._steps} ({write_errors.reason(error)}); steps saved before are whole: "
+                f"cannot save into {self._steps} ({found}); steps saved before are whole: "
                 f"{advice}, then run the same command to go on from the newest"
             ) from error
 

@@ -24,7 +24,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from bert_jax.cluster import signals
-from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED
+from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED, of_several
 from bert_jax.cluster.heartbeat_client import END, HeartbeatClient
 from bert_jax.cluster.rendezvous import Rendezvous, own_addresses, split_address
 from bert_jax.cluster.watchdog import Watchdog
@@ -270,7 +270,7 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
         leave_by_error(f"{type(error).__name__}: {error}".splitlines()[0], CRASHED)
     else:
         print(known[0], file=sys.stderr)
-        leave_by_error(known[0].removeprefix("error: "), known[1])
+        leave_by_error(known[0].removeprefix("error: "), of_several(error, known[1]))
 
 
 def hear_of_lost() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bert_jax.errors import Interrupted, PassingError, PeerLostError, Preempted, UserError
+from bert_jax.storage import write_errors
 
 DONE = 0
 CRASHED = 1
@@ -23,3 +24,17 @@ def of_user_error(error: UserError) -> int:
     if isinstance(error, PeerLostError):
         return PEER_LOST
     return CRASHED if isinstance(error, PassingError) else BAD_INPUT
+
+
+def of_several(error: BaseException, code: int) -> int:
+    """Return the exit code with which ``error`` ends a job of several processes; ``code``: that of one process alone.
+
+    Too many open files may be the work of a stranger who holds connections to JAX's port, which knows no password: the
+    same command is likely to work later, so launchers start it again.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if code == BAD_INPUT and write_errors.number_of(found) in write_errors.FEW:
+            return CRASHED
+        found = found.__cause__
+    return code

@@ -47,6 +47,7 @@ FIRST_SECONDS = 3600.0  # any activity, such as an evaluation, may take so long 
 PORT_SECONDS = 10.0  # wait for the port: process 0 of the job before a restart may still have it
 ANOTHER_SECONDS = 2.0  # wait for each answer of a server that already has the port
 SPARE_FILES = 1024  # open files beside the connections of the job: shards, libraries
+MOST_FILES = 1 << 16  # the limit on open files that process 0 gives itself, where the system allows it
 UNPROVEN = 256  # most connections at a time without a proof yet; the oldest is dropped for a new one
 NOISE_SECONDS = 60.0  # least time from one line about strangers to the next
 
@@ -342,12 +343,13 @@ def _answer_of_another(meeting: Rendezvous) -> str | None:
 
 
 def _allow_files(num_processes: int) -> None:
-    """Raise the limit on open files if the system allows it: each process needs a connection here and one for JAX."""
-    needed = 4 * num_processes + SPARE_FILES
+    """Raise the limit on open files as far as the system allows it: each process needs a connection here and one for
+    JAX, and whoever reaches JAX's port may hold more."""
+    wanted = max(MOST_FILES, 4 * num_processes + SPARE_FILES)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
 
 
 def _leaves(text: str) -> dict[str, str]:

@@ -154,6 +154,20 @@ def test_a_step_that_was_put_there_is_set_aside(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["empty folder", "link", "file"])
+def test_what_is_in_the_way_of_a_save_is_named_before_it(tmp_path: Path, kind: str) -> None:
+    save(str(tmp_path), 5)
+    (tmp_path / "checkpoints" / "3").mkdir()  # as a cut pruning leaves it
+    (tmp_path / "checkpoints" / "11").mkdir()
+    (tmp_path / "checkpoints" / "11" / files.UNFINISHED).touch()  # as a cut removal leaves it
+    save(str(tmp_path), 11)
+    shutil.rmtree(tmp_path / "checkpoints" / "11")
+    place = tmp_path / "checkpoints" / "10"
+    {"empty folder": place.mkdir, "link": lambda: place.symlink_to("10"), "file": place.touch}[kind]()
+    with pytest.raises(UserError, match=f"{place} is in the way of a save: .*; remove it, then run the same command"):
+        Checkpoints(str(tmp_path), CheckpointConfig())
+
+
 def test_nothing_is_touched_if_no_step_can_be_read(workdir: str) -> None:
     save(workdir, 5, 10)
     damage(workdir, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.cluster import handshake, heartbeat_client, heartbeat_server, rendezvous
+from bert_jax.cluster import exit_codes, handshake, heartbeat_client, heartbeat_server, rendezvous
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST
 from bert_jax.cluster.heartbeat_client import HeartbeatClient
 from bert_jax.cluster.messages import Waits, as_line
@@ -342,3 +343,17 @@ def test_a_port_that_is_taken(new_job: NewJob, address: str) -> None:
 def test_addresses(address: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT is needed"):
         rendezvous.split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "x"), CRASHED),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), BAD_INPUT),
+        (UserError("bad input"), BAD_INPUT),
+    ],
+)
+def test_a_job_whose_files_others_use_up_is_started_again(error: Exception, code: int) -> None:
+    wrapped = UserError("cannot save")
+    wrapped.__cause__ = error
+    assert exit_codes.of_several(wrapped, BAD_INPUT) == exit_codes.of_several(error, BAD_INPUT) == code
