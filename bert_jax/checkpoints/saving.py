@@ -92,7 +92,7 @@ class Checkpoints:
 
     def _check_places(self) -> None:
         """Raise ``UserError`` if something that is not a step has the name of one to come: no save could take its
-        place. What a cut ``files.remove`` has left is removed. (Older than the newest step is what a cut pruning leaves.)
+        place. What a cut ``files.remove`` has left is removed; what a cut pruning has left is older than the newest.
         """
         if files.is_remote(self._directory) or not self._directory.is_dir():
             return
@@ -102,8 +102,8 @@ class Checkpoints:
                 continue
             if not (place / files.UNFINISHED).exists():
                 raise UserError(
-                    f"{place} is in the way of a save: it has the name of a step, and is none that is whole; remove it, "
-                    "then run the same command"
+                    f"{place} is in the way of a save: it has the name of a step, and is none that is whole; remove "
+                    "it, then run the same command"
                 )
             if distributed.is_first():
                 place.rmtree()

@@ -15,6 +15,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from bert_jax.corpora.columns import TOKENS
 from bert_jax.corpora.store import record_header
+from bert_jax.storage import write_errors
 
 # Larger groups are up to 85 times slower to read at random; compression saves a quarter and halves the speed.
 WRITER_OPTIONS = "group_size:1,uncompressed"
@@ -130,5 +131,5 @@ def _os_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        number = errno.ENOSPC if "No space left" in str(error) else errno.EIO
+        number = write_errors.number_of(error) or errno.EIO
         raise OSError(number, str(error).partition(";")[0]) from error

@@ -80,7 +80,8 @@ def load(
         if split.startswith("train"):
             result[split] = splits.keep(result[split], config.train_fraction, config.split_seed)
     if empty := [split for split, examples in result.items() if not examples]:
-        raise UserError(f"no example is left in {', '.join(empty)}; check config.data.splits and config.data.format")
+        found = ", ".join(f"{split} ({config.splits[split]})" if split in config.splits else split for split in empty)
+        raise UserError(f"no example is left in {found}; give a file that has some, and its format")
     return result
 
 

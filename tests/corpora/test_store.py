@@ -1,6 +1,7 @@
 """The build of a corpus and the store that reads it."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -272,17 +273,20 @@ def test_the_fraction_that_an_error_names_serves(tmp_path, count, fraction):
     assert splits[large]["num_documents"] == count - 2
 
 
-def test_full_disk_leaves_nothing(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.ENOSPC, "free some"), (errno.EFBIG, "raise the limit on the size of a file")]
+)
+def test_full_disk_leaves_nothing(source, tmp_path, monkeypatch, number, advice):
     class FullWriter:
         def __init__(self, path: str, _options: str) -> None:
             self.path = path
 
         def write(self, _record: bytes) -> None:
-            raise RuntimeError(f"write() failed: No space left on device; writing {self.path}; at byte 4096")
+            raise RuntimeError(f"write() failed: {os.strerror(number)}; writing {self.path}; at byte 4096")
 
     monkeypatch.setattr(part_writer, "ArrayRecordWriter", FullWriter)
     with pytest.raises(
-        UserError, match=r"cannot write .*corpus.partial: write\(\) failed: No space left on device; free"
+        UserError, match=rf"cannot write .*corpus.partial: write\(\) failed: {os.strerror(number)}; {advice}"
     ):
         build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(0.2, 16, 400, num_workers=1))
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.partial"]  # finished parts, for the next try
