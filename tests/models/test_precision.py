@@ -15,18 +15,23 @@ from flax import linen as nn
 from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.model import LM_HEAD, POOLER, Model, Part, encoder_file
+from bert_jax.models.encoders import albert
+from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file
 from bert_jax.models.primitives import ACTIVATIONS
-from tests.models.helpers import pretraining, random_batch, tiny
+from tests.models.helpers import TINY, pretraining, random_batch, tiny
 
 CONFIG = tiny(dtype="bfloat16", num_layers=1)
 IDS = {name: random_batch()[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
 MASKED = IDS | {"masked_positions": random_batch()["masked_positions"]}
+PLACES = ("span_left", "span_right", "span_offsets")
+BOUNDARIES = IDS | {name: random_batch()["masked_positions"] for name in PLACES}
 CHOICES = {name: np.stack([ids, ids[::-1]], axis=1) for name, ids in IDS.items()}
 CAUSAL = tiny(dtype="bfloat16", num_layers=1, attention="causal")
+ALBERT = albert.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
 MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "pretraining": (pretraining(CONFIG), random_batch()),
     "masked_lm": (Model(CONFIG, (LM_HEAD,)), MASKED),
+    "span_boundary": (Model(CONFIG, (Part.of("boundary_head", heads.BoundaryHead),)), BOUNDARIES),
     "causal": (Model(CAUSAL, (LM_HEAD,)), MASKED),
     "classification": (Model(CONFIG, (POOLER, Part.of("classifier", heads.Classifier, num_outputs=3))), IDS),
     "regression": (Model(CONFIG, (POOLER, Part.of("classifier", heads.Classifier))), IDS),
@@ -49,6 +54,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
         ),
         IDS | {"word_ids": IDS["attention_mask"]},
     ),
+    "albert": (Model(ALBERT, (POOLER, LM_HEAD, SOP_HEAD)), random_batch()),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt")  # primitives that are never of bfloat16
@@ -66,28 +72,32 @@ def equations(jaxpr: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def params() -> dict[str, Any]:
-    """Of each kind, every parameter from N(0, 0.2); they share the encoder's."""
+    """Of each kind, every parameter from N(0, 0.2); all BERTs share the encoder's."""
     rng = np.random.default_rng(0)
     found = {}
     for kind, (module, inputs) in MODULES.items():
         shapes = nn.unbox(jax.eval_shape(functools.partial(module.init, jax.random.key(0), inputs)))["params"]
         found[kind] = jax.tree.map(lambda x: rng.normal(0.0, 0.2, x.shape).astype(x.dtype), shapes)
-    return {kind: {**tree, "encoder": found["pretraining"]["encoder"]} for kind, tree in found.items()}
+    shared = {kind: "albert" if kind == "albert" else "pretraining" for kind in found}
+    return {kind: {**tree, "encoder": found[shared[kind]]["encoder"]} for kind, tree in found.items()}
 
 
 @pytest.fixture(scope="module")
 def outputs(params: dict[str, Any]) -> dict[str, dict[str, jax.Array]]:
     """Of each kind, compiled as one program: XLA merges the encoders."""
-    heads = {kind: {part: tree[part] for part in tree if part != "encoder"} for kind, tree in params.items()}
+    own = {
+        kind: {part: tree[part] for part in tree if part != "encoder" or kind == "albert"}
+        for kind, tree in params.items()
+    }
 
     @jax.jit
-    def run(encoder: Any, heads: Any) -> Any:
+    def run(encoder: Any, own: Any) -> Any:
         return {
-            kind: module.apply({"params": {**heads[kind], "encoder": encoder}}, inputs)
+            kind: module.apply({"params": {"encoder": encoder, **own[kind]}}, inputs)
             for kind, (module, inputs) in MODULES.items()
         }
 
-    return run(params["pretraining"]["encoder"], heads)  # type: ignore[no-any-return]
+    return run(params["pretraining"]["encoder"], own)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("kind", MODULES)

@@ -83,7 +83,7 @@ def test_finetune_recipes_are_sound(name):
 PRETRAIN = [name for name in recipes.names() if name.startswith("pretrain/")]
 
 
-@pytest.mark.parametrize("name", [*PRETRAIN, "spanbert:base", "wwm:base", "ablation:ltr_no_nsp"])
+@pytest.mark.parametrize("name", [*PRETRAIN, "spanbert:base", "wwm:base", "albert:xxlarge", "ablation:ltr_no_nsp"])
 def test_pretrain_recipes_are_sound(name):
     """All that can be found wrong before a text is read: parts, phases, batches, masking, columns."""
     import jax

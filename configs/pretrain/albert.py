@@ -1,0 +1,38 @@
+"""ALBERT-base (Lan et al. 2020): one layer's parameters for all layers, n-gram masks, and the order of two segments.
+
+    bert-jax pretrain --config=albert --workdir=runs/albert \\
+        --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
+
+``albert:large``, ``albert:xlarge`` and ``albert:xxlarge`` are the other sizes. The values are those of section 4.1:
+125,000 steps of 4,096 rows of 512 positions, LAMB with a rate of 0.00176, n-grams of 1 to 3 words, one row in ten
+shorter, 30,000 pieces of sentencepiece. Warm-up (3,125 steps), the shape of the schedule and the optimizer (no bias
+correction, epsilon 1e-6, decay 0.01, clip 1) are those of google-research/albert, run_pretraining.py and
+optimization.py. There is no dropout, as in the second version of the released models; that was trained for 10 million
+steps, the larger ones for 3 million. After 125,000 steps, with dropout, the paper's base model reached F1 89.3 on
+SQuAD 1.1 and 81.6 on MNLI, xxlarge after 1.5 million 94.8 and 90.8 (README.md there).
+
+Rows hold as many pairs as fit (``packing``), each with its own attention; there each has one, padded.
+"""
+
+import os
+import runpy
+
+from ml_collections import ConfigDict
+
+
+def get_config(size: str = "base") -> ConfigDict:
+    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
+    config = base["get_config"]()
+    config.vocab = ConfigDict({"path": "", "kind": "unigram", "size": 30_000, "lowercase": True})
+    config.objective = ConfigDict(
+        {
+            "name": "mlm_sop",
+            "packing": "packed",
+            "masking": {"strategy": "ngrams", "options": {"longest": 3}, "unit": "word"},
+        }
+    )
+    config.model = ConfigDict({"encoder": "albert", "size": size, "dtype": "bfloat16"})
+    config.phases = ConfigDict({"phase1": {"num_steps": 125_000, "batch_size": 4096, "max_length": 512}})
+    config.optimizer = ConfigDict({"kind": "lamb", "bias_correction": "none"})
+    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 0.00176, "warmup_steps": 3_125})
+    return config

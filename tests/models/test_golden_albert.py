@@ -1,0 +1,32 @@
+"""Outputs, loss and gradients that PyTorch gave for stored weights (written by tests/parity/test_albert.py)."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.interchange.transfer import leaf, put
+from bert_jax.models.encoders import albert
+from tests.models.golden_albert import GOLDEN, SIZES, V, loss_of
+
+
+def test_what_torch_gave() -> None:
+    stored = np.load(GOLDEN)
+    params: dict[str, Any] = {}
+    batch, gradients = {}, {}
+    for name in stored.files:
+        kind, _, path = name.partition("/")
+        if kind == "params":
+            put(params, path, stored[name])
+        elif kind == "batch":
+            batch[path] = stored[name]
+        elif kind == "gradients":
+            gradients[path] = stored[name]
+    config = albert.Config(V, **SIZES)
+    (loss, outputs), grads = jax.jit(jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True))(params)
+    np.testing.assert_allclose(outputs["mlm_logits"], stored["mlm_logits"], atol=2e-5, rtol=0)
+    np.testing.assert_allclose(outputs["sop_logits"][:, 0], stored["sop_logits"], atol=2e-5, rtol=0)
+    assert abs(float(loss) - float(stored["loss"])) <= 2e-5
+    assert len(gradients) == len(jax.tree.leaves(params)) - 1  # that of the keys' bias is rounding
+    for name, expected in gradients.items():
+        assert np.abs(np.asarray(leaf(grads, name)) - expected).max() <= 1e-5 * np.abs(expected).max(), name
