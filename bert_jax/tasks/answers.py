@@ -1,4 +1,4 @@
-"""Given answers in their contexts: where they really stand, and what is wrong with those that do not."""
+"""Finds given answers in their contexts, and describes those that are wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 5
 
 
 class Located(NamedTuple):
-    """Characters [start, end) of an answer. ``moved``: it stands elsewhere than said; ``absent``: nowhere."""
+    """Characters [start, end) of an answer: "moved" if it is elsewhere than given, "absent" if it is nowhere."""
 
     start: int
     end: int
@@ -20,13 +20,12 @@ class Located(NamedTuple):
 
 
 class Gold(NamedTuple):
-    """What a question is trained on.
+    """The answer of a question to train on.
 
     Attributes:
-      states: of all its answers.
-      tokens: first and last passage token of the first answer that can be used; None where the question has no answer,
-        or none that can be used.
-      within_a_token: that answer begins or ends inside a token, so that no prediction can be equal to it.
+      states: ``Located.state`` of all its answers.
+      tokens: first and last passage token of the first usable answer; None if the question has no usable answer.
+      within_a_token: whether that answer begins or ends inside a token, so that no prediction can be equal to it.
     """
 
     states: tuple[str, ...]
@@ -35,12 +34,12 @@ class Gold(NamedTuple):
 
     @property
     def unusable(self) -> bool:
-        """There are answers, and none can be trained on."""
+        """Whether the question has answers, but none to train on."""
         return bool(self.states) and self.tokens is None
 
 
 def locate(context: str, text: str, start: int) -> Located:
-    """An answer where it is said to be, else where it stands nearest to that, the earlier place on a tie."""
+    """Return an answer at its given place, else at the nearest place to that, the earlier one on a tie."""
     if text.strip() and start >= 0 and context.startswith(text, start):
         return Located(start, start + len(text), "right")
     text = text.strip()
@@ -54,7 +53,7 @@ def locate(context: str, text: str, start: int) -> Located:
 
 
 def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
-    """The answers of a question; ``use_moved``: those too that stand elsewhere than said."""
+    """Return the answer of a question to train on. ``use_moved``: one that is elsewhere than given may be used."""
     context, answers = example["context"], example.get("answers") or []
     located = [locate(context, answer["text"], answer["answer_start"]) for answer in answers]
     states = tuple(answer.state for answer in located)
@@ -68,7 +67,7 @@ def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
 
 
 def describe(split: str, examples: Sequence[Example], gold: Sequence[Gold], policy: str) -> list[str]:
-    """What is wrong with the answers of a split, counted, with the ids of the first questions; [] for nothing."""
+    """Return lines that count the wrong answers of a split, with ids of the first questions; [] if all are right."""
     lines = []
     total = sum(len(one.states) for one in gold)
     moved, absent = (sum(one.states.count(state) for one in gold) for state in ("moved", "absent"))
@@ -88,11 +87,11 @@ def describe(split: str, examples: Sequence[Example], gold: Sequence[Gold], poli
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are, as text."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def texts(example: Mapping[str, Any]) -> list[str]:
-    """The right answers, as they are compared with predictions."""
+    """Return the right answers, in the form in which they are compared with predictions."""
     return [answer["text"] for answer in example.get("answers") or []]

@@ -1,4 +1,4 @@
-"""What all downstream tasks share: rows out of labelled examples, one encoder under one head, sums out of logits."""
+"""The base of downstream tasks: rows of labelled examples, one encoder under one head, and sums of losses."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
-NOTED_UNKNOWN = 0.1  # share of tokens that the vocabulary has no piece for
-KIND = "train"  # the longest kind of batch, which evaluation has too
+NOTED_UNKNOWN = 0.1  # the share of [UNK] tokens from which a note is made
+KIND = "train"  # the longest kind of batch, which evaluation uses too
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What every task is given beside its own config.
+    """The arguments of every task besides its own config.
 
     Attributes:
-      splits: by name. Those that begin with "train" are trained on, with "dev" evaluated, apart from each other.
-      labels: names of the classes, in the order of the logits; () where a task has none.
-      buckets: "lengths" makes batches of rows of about one length, each padded to its own.
+      splits: examples by the name of their split. Names that begin with "train" are for training; each that begins with
+        "dev" is evaluated by itself.
+      labels: names of the classes, in the order of the logits; () if a task has none.
+      buckets: "lengths" makes batches of rows of about one length, padded to that length.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
-      bilstm_layers: of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: none.
+      bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: no BiLSTM.
     """
 
     splits: Mapping[str, tuple[Example, ...]]
@@ -52,20 +53,20 @@ class Setting:
     bilstm_layers: int = 0
 
     def part(self, prefix: str) -> tuple[str, ...]:
-        """Names of the splits that begin with ``prefix``."""
+        """Return the names of the splits that begin with ``prefix``."""
         return tuple(name for name in self.splits if name.startswith(prefix))
 
 
 class ExampleTask(abc.ABC):
-    """A ``bert_jax.task.Task`` but for what a task's own file says.
+    """A ``bert_jax.task.Task`` of labelled examples, which a subclass in a task's own file completes.
 
     Class attributes of a task:
-      roles: of an example.
+      roles: the roles of an example.
       answer: the role that a model has to find.
-      main_metric: what the best checkpoint is chosen by.
+      main_metric: the metric by which the best checkpoint is chosen.
       gathered_outputs: see ``bert_jax.task.Task``.
       exported: whether transformers has a class for its model.
-      whole_batches: the loss of a row depends on the other rows of its batch, which micro-batches would part.
+      whole_batches: whether the loss of a row depends on the other rows of its batch, which micro-batches would split.
     """
 
     roles: Roles
@@ -78,16 +79,17 @@ class ExampleTask(abc.ABC):
     dtype: str
 
     def __init__(self, config: Any, setting: Setting):
-        """``config``: the ``Config`` of the task's file.
+        """Encode the examples. ``notes`` collects lines for the user about them, such as how many were cut.
 
-        ``notes`` collects what who runs it should know of the examples, such as a cut, a line each.
+        Args:
+          config: the ``Config`` of the task's file.
 
         Raises:
-          UserError: examples that cannot be encoded, labels that are not known, rows longer than the model.
+          UserError: examples that cannot be encoded, unknown labels, rows longer than the model allows.
         """
         self.config, self.setting = config, setting
         self.check(setting.splits)
-        self.notes: list[str] = getattr(self, "notes", [])  # a task's own __init__ may have begun them
+        self.notes: list[str] = getattr(self, "notes", [])  # a task's own __init__ may have written some
         self.rows: dict[str, EncodedRows] = {}
         for name, examples in setting.splits.items():
             before = len(self.notes)
@@ -95,7 +97,7 @@ class ExampleTask(abc.ABC):
             self._note_unknown(self.rows[name])
             self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
         longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
-        # Rows are never padded further than the longest one needs.
+        # Rows are never padded beyond the longest one.
         length = min(setting.max_length, max(-(-longest // 8) * 8, 8))
         setting.model.check_lengths({"train": length})
         train = setting.part("train")
@@ -112,19 +114,19 @@ class ExampleTask(abc.ABC):
             kind: encoder_train_flops(setting.model, n) * (self.num_choices or 1) for kind, n in self.lengths.items()
         }
 
-    # ---- What a task's file says -----------------------------------------------------------------------------------
+    # ---- To be written in a task's file ----------------------------------------------------------------------------
 
     @classmethod
     def labels(cls, config: Any, examples: Sequence[Example]) -> tuple[str, ...]:
-        """Names of the classes that ``examples`` to train on have; () where there are none."""
+        """Return the names of the classes of the training ``examples``; () if the task has no classes."""
         del config, examples
         return ()
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
-        """Of examples of any splits, those that are not encoded here too.
+        """Check examples of any splits, also of those that are not encoded here.
 
         Raises:
-          UserError: answers that are not among the labels, of all splits together.
+          UserError: answers that are not among the labels; one message for all splits.
         """
         known = set(self.setting.labels)
         said = []
@@ -136,33 +138,35 @@ class ExampleTask(abc.ABC):
                         unseen.setdefault(name, []).append(example["id"])
             listed = [f"{name!r} ({len(ids):,} times, as in {ids[0]})" for name, ids in sorted(unseen.items())]
             if listed:
-                said.append(f"{split} has {self.answer} that training has not: {', '.join(listed[:5])}")
+                said.append(f"{split} has {self.answer} that training lacks: {', '.join(listed[:5])}")
         if said:
             raise UserError(
-                f"{'; '.join(said)}; those it has are {', '.join(self.setting.labels)}. Correct "
-                "the examples, or leave them out"
+                f"{'; '.join(said)}; training has {', '.join(self.setting.labels)}. Correct the examples, or leave them"
+                " out"
             )
 
     def answer_names(self, example: Example) -> Sequence[str]:
-        """Of an example: the names that have to be labels."""
+        """Return the names in an example that have to be labels."""
         del example
         return ()
 
     @abc.abstractmethod
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        """Rows of a split: sequences ``input_ids`` and ``token_type_ids``, and whatever ``features`` names. One row an
-        example unless the task says otherwise. Without labels (to predict) their weights are 0."""
+        """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and all that ``features`` names.
+
+        There is one row an example unless the task says otherwise. Examples without labels have weight 0.
+        """
 
     @abc.abstractmethod
     def features(self, length: int) -> BatchSpec:
-        """What a batch has beside the ids, ``row_weights`` and ``example_ids``."""
+        """Return the features of a batch besides the ids, ``row_weights`` and ``example_ids``."""
 
     @abc.abstractmethod
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        """Parts of the model above the encoder. ``dropout_rate``: the one of the task's config, else the model's."""
+        """Return the parts above the encoder. ``dropout_rate``: that of the task's config, else the model's."""
 
     def module(self, model: ModelConfig) -> Model:
-        """The encoder of ``model``, a BiLSTM if the setting asks for one, and the task's head."""
+        """Return the encoder of ``model``, a BiLSTM if the setting has one, and the task's head."""
         rate = getattr(self.config, "dropout_rate", None)
         layers = self.setting.bilstm_layers
         between = (Part.of("bilstm", BiLstm, num_layers=layers),) if layers else ()
@@ -170,11 +174,11 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def count(self, batch: Batch) -> jax.Array:
-        """Number of targets of the batch."""
+        """Return the number of targets of the batch."""
 
     @abc.abstractmethod
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        """Sums over the batch: ``loss``, whose count is ``count(batch)``, and other metrics."""
+        """Return sums over the batch: ``loss``, whose count is ``count(batch)``, and other metrics."""
 
     @abc.abstractmethod
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -182,12 +186,12 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """One record an example, in the order of the split: ``id``, ``prediction``, and what explains it."""
+        """Return one record an example, in the order of the split: ``id``, ``prediction``, and what explains it."""
 
     # ---- The contract ----------------------------------------------------------------------------------------------
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        """Of the training rows, or of the held-out ``part``, which may be any split here."""
+        """Return the source of the training rows, or of the held-out ``part``, which may be any split here."""
         del kind
         if split == "train":
             [name] = self.setting.part("train")
@@ -225,12 +229,12 @@ class ExampleTask(abc.ABC):
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """What is reached without reading the text; {} where nothing is to be said."""
+        """Return the metrics that are reached without reading the text; {} if there are none."""
         del kind, num_rows
         return {}
 
     def answered(self, split: str) -> bool:
-        """Whether every example of a split has its answer, so that predictions can be scored."""
+        """Return whether every example of a split has its answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
 
     def _note_unknown(self, rows: EncodedRows) -> None:
@@ -249,13 +253,13 @@ class ExampleTask(abc.ABC):
         )
 
     def make_rows(self, sequences: Mapping[str, Sequence[Any]], arrays: Mapping[str, np.ndarray]) -> EncodedRows:
-        """Rows with ``row_weights`` of 1 and, unless ``arrays`` say otherwise, their number as ``example_ids``."""
+        """Return rows with ``row_weights`` 1 and, unless ``arrays`` has them, the row's number as ``example_ids``."""
         num_rows = len(next(iter(sequences.values()))) // (self.num_choices or 1)
         own = {"row_weights": np.ones(num_rows, np.float32), "example_ids": np.arange(num_rows, dtype=np.int32)}
         return EncodedRows.of(sequences, {**own, **arrays}, self.num_choices)
 
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
-        """``pair_sequences`` at the task's length; what was cut is noted."""
+        """Return ``pair_sequences`` at the task's length; a note says what was cut."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
 
 
@@ -293,7 +297,7 @@ def pair_sequences(
 
 
 def truncated(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of two texts is kept: the longer one (the second on a tie) gives tokens until both fit."""
+    """Return how many tokens of two texts are kept: the longer (the second on a tie) loses tokens until both fit."""
     if first + second <= room:
         return first, second
     if second == 0:

@@ -24,7 +24,7 @@ from bert_jax.tasks.metrics.classification import check_names, classification_me
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.task``, beside its name."""
+    """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("accuracy",)
     positive: str | None = None  # the label that a binary F1 counts; None: the last by name
@@ -99,7 +99,7 @@ class Task(ExampleTask):
         return records
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """The share of the commonest label of the evaluated rows."""
+        """Return the share of the commonest label of the evaluated rows."""
         del kind, num_rows
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
         return {"majority_rate": float(np.bincount(labels).max() / len(labels))}

@@ -1,4 +1,4 @@
-"""From the scores of first and last tokens to answers: the best spans of every window, merged by question."""
+"""Finds answers from the scores of first and last tokens: the best spans of every window, merged by question."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ CELLS = 1 << 22  # scores of pairs that are held at once
 
 
 class Bounds(NamedTuple):
-    """Of W windows in their rows, all [W] positions: answers begin in [first, last_first) and end before ``stop``."""
+    """Where answers may be in the rows of W windows: they begin in [first, last_first) and end before ``stop``.
+
+    All are positions [W].
+    """
 
     first: np.ndarray
     last_first: np.ndarray
@@ -22,7 +25,7 @@ class Bounds(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """The K best spans of each window, best first, all [W, K]; -inf is the score of what is no span."""
+    """The K best spans of each window, best first, all [W, K]; missing spans have the score -inf."""
 
     scores: np.ndarray  # float64
     starts: np.ndarray  # positions in the row
@@ -39,10 +42,10 @@ class Answer(NamedTuple):
 
 
 def best_pairs(start_logits: np.ndarray, end_logits: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
-    """The best of all pairs of at most ``size`` tokens.
+    """Return the best of all spans of at most ``size`` tokens.
 
-    run_squad.py looks at the 20 highest starts and the 20 highest ends alone, those outside of the passage among them.
-    That finds the same best span unless an end of it is in neither, and may find none at all.
+    run_squad.py considers only the 20 highest starts and the 20 highest ends, also those outside of the passage. It
+    finds the same best span unless its start or end is not among these, and may find none at all.
 
     Args:
       start_logits, end_logits: [W, L].
@@ -76,10 +79,10 @@ def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int,
 
 
 def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_best: int) -> list[Answer]:
-    """The best answers of one question with different texts, best first; the first of equal ones counts.
+    """Return the best answers of one question with different texts, best first; of equal texts the first counts.
 
     Args:
-      pairs: of the windows of the question.
+      pairs: the best spans of the question's windows.
       shifts: [W] to add to a position for the number of its token.
     """
     scores = pairs.scores.reshape(-1)

@@ -1,7 +1,7 @@
 """Tags from the vectors of an encoder that is not trained: the feature-based approach (Devlin et al. 2019, table 7).
 
-All but the model is that of ``tagging``: the examples, the rows, entities and their F1. The encoder is named in
-``config.frozen``, so it has no optimizer state and is saved once.
+Examples, rows and metrics are those of ``tagging``. The encoder is named in ``config.frozen``, so it has no optimizer
+state and is saved once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bert_jax.tasks.base import Setting
 
 @dataclasses.dataclass(frozen=True)
 class Config(tagging.Config):
-    """Keys of ``config.task``, beside its name: those of ``tagging``, and what is read and by what.
+    """The keys of ``config.task``, besides its name: those of ``tagging`` and these.
 
     Attributes:
-      layers: of the encoder. Weighted sums have learned weights, a softmax and a scale.
-      lstm_size, num_lstm_layers: of the BiLSTM, of one direction each.
-      dropout_rate: on what the BiLSTM reads and gives; None: the model's.
+      layers: how the encoder's layers are combined. Weighted sums have learned weights, a softmax and a scale.
+      lstm_size, num_lstm_layers: width of one direction of the BiLSTM, and its number of layers.
+      dropout_rate: on the input and the output of the BiLSTM; None: the model's.
     """
 
     layers: Layers = "concat_last_four"
@@ -58,7 +58,7 @@ class Task(tagging.Task):
         super().__init__(config, setting)
 
     def module(self, model: ModelConfig) -> Model:
-        """The encoder of ``model``, whose vectors are data, one combination of its layers, a BiLSTM, the classifier."""
+        """Return the frozen encoder of ``model``, one combination of its layers, a BiLSTM and the classifier."""
         config = self.config
         rate = model.dropout_rate if config.dropout_rate is None else config.dropout_rate
         size, layers = config.lstm_size, config.num_lstm_layers

@@ -1,5 +1,7 @@
-"""What predictions get wrong: confusions, scores of each label, the worst examples. Read from the records alone, so
-that one function serves every task; what a record holds says of which kind it is."""
+"""What predictions get wrong: confusions, scores of each label, the worst examples.
+
+They are found from the records alone, whose keys say of which kind they are, so one function serves every task.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from bert_jax.tasks.metrics.spans import exact_match
 Record = Mapping[str, Any]
 Pair = tuple[Example, Record]
 MAX_WRONG = 30
-MAX_CONFUSION = 30  # labels; of more, the pairs that are most often confused
+MAX_CONFUSION = 30  # with more labels, only the pairs that are most often confused are shown
 MAX_POINTS = 500
-MAX_CHARACTERS = 480  # of a shown text
+MAX_CHARACTERS = 480  # the length at which a shown text is cut
 MAX_WORDS = 120
 AROUND = 120  # characters of a context shown on either side of an answer
 
 
 def kind_of(record: Record) -> str:
-    """``tags``, ``answers``, ``classes``, ``choices``, ``numbers``, ``pairs``, or ``vectors``: nothing to say."""
+    """Return "tags", "answers", "classes", "choices", "numbers", "pairs", or "vectors", which have no findings."""
     shares, prediction = record.get("probabilities"), record.get("prediction")
     if "words" in record:
         return "tags"
@@ -46,16 +48,16 @@ def findings(
     records: Sequence[Record],
     entities: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a page of a split shows, as plain JSON values; {} where no answer is known.
+    """Return the findings that a page of a split shows, as plain JSON values; {} if no answer is known.
 
     Args:
       labels: names of the classes or tags.
-      records: one an example, in the same order, as ``Task.predictions`` makes them.
-      entities: ``mode`` and ``scheme`` of ``entity_metrics`` where tags are of entities; None: each tag for itself.
+      records: one record an example, in the same order, from ``Task.predictions``.
+      entities: ``mode`` and ``scheme`` of ``entity_metrics`` if tags spell entities; None: tags are counted one by one.
 
     Returns:
-      ``kind``, ``num_answered``; ``num_wrong`` and ``wrong``, the most confidently wrong first; of classes and tags
-      ``confusion`` and ``per_label``, of numbers ``points``.
+      ``kind``, ``num_answered``; ``num_wrong`` and ``wrong``, the most confidently wrong first; ``confusion`` and
+      ``per_label`` of classes and tags; ``points`` of numbers.
     """
     kind = kind_of(records[0]) if records else "vectors"
     pairs = [pair for pair in zip(examples, records, strict=True) if _known(kind, *pair)]
@@ -78,7 +80,7 @@ def findings(
 
 
 def is_wrong(example: Example, record: Record) -> bool | None:
-    """Whether a prediction is; None where the answer is not known, or where none is right or wrong."""
+    """Return whether a prediction is wrong; None if the answer is unknown, or predictions are not right or wrong."""
     kind = kind_of(record)
     if kind in ("numbers", "pairs", "vectors") or not _known(kind, example, record):
         return None
@@ -86,12 +88,15 @@ def is_wrong(example: Example, record: Record) -> bool | None:
 
 
 def sureness(example: Example, record: Record) -> float:
-    """How sure a prediction is, or how wrong one of numbers."""
+    """Return how sure a prediction is, or the error of a number."""
     return WEIGHTS[kind_of(record)](example, record)[1]
 
 
 def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
-    """``confusion`` [K][K], rows true, columns predicted; of many labels ``confused``: [true, predicted, count, of]."""
+    """Return ``confusion`` [K][K] with rows of true and columns of predicted labels.
+
+    With many labels it is ``confused``, a list of [true, predicted, count, of].
+    """
     if len(labels) <= MAX_CONFUSION:
         return {"confusion": {"labels": list(labels), "counts": matrix.tolist()}}
     off = matrix - np.diag(np.diag(matrix))
@@ -106,7 +111,7 @@ def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def clipped(text: Any, length: int = MAX_CHARACTERS) -> str:
-    """The beginning of a long text, without empty lines."""
+    """Return ``text``, cut if it is long, without empty lines."""
     text = "\n".join(line for line in str(text).splitlines() if line.strip())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
@@ -118,7 +123,7 @@ def _known(kind: str, example: Example, record: Record) -> bool:
 
 
 def _flat(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
-    """True and predicted names, of words where there are several an example."""
+    """Return true and predicted names of all examples, or of their words if an example has several."""
     true = [r["label"] if isinstance(r["label"], list) else [r["label"]] for _, r in pairs]
     found = [r["prediction"] if isinstance(r["prediction"], list) else [r["prediction"]] for _, r in pairs]
     return [name for names in true for name in names], [name for names in found for name in names]
@@ -133,7 +138,7 @@ def _per_type(pairs: Sequence[Pair], entities: Mapping[str, Any]) -> dict[str, d
     }
 
 
-# ---- Of each kind: (is it wrong, how sure is it), and what of it is shown --------------------------------------------
+# ---- For each kind: (is it wrong, how sure is it), and what is shown ------------------------------------------------
 
 
 def _class_weight(example: Example, record: Record) -> tuple[float, float]:
@@ -193,8 +198,10 @@ def _answers_shown(example: Example, record: Record) -> dict[str, Any]:
 
 
 def _excerpt(example: Example, record: Record) -> list[list[str]]:
-    """[text, mark] of the context around the predicted and the right answer; marks are "predicted", "right", "both" and
-    ""; "gap" stands for what was left out."""
+    """Return [text, mark] parts of the context around the predicted and the right answer.
+
+    Marks are "predicted", "right", "both" and ""; "gap" marks where text was left out.
+    """
     context = example["context"]
     found = None if record.get("start") is None else (record["start"], record["end"])
     marked = {"predicted": found, "right": _first_answer(example)}

@@ -24,13 +24,13 @@ from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.metrics.choices import choice_metrics
 
-NEVER = -1e30  # the score of a choice that is not there
+NEVER = -1e30  # the score of an absent choice
 READINGS = ("index", "letter", "text")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.task``, beside its name.
+    """The keys of ``config.task``, besides its name.
 
     Attributes:
       label: how the right choice is named: by its index from 0, by its letter from A, or by its text; "auto" takes the
@@ -43,7 +43,7 @@ class Config:
 
 
 class Task(ExampleTask):
-    """The loss is the mean cross-entropy of the softmax over the choices that there are."""
+    """The loss is the mean cross-entropy of the softmax over the choices of a row."""
 
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
@@ -104,7 +104,7 @@ class Task(ExampleTask):
         return choice_metrics(arrays["labels"][known].tolist(), found[known].tolist())
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """The index of the choice, its text, and the probability of each."""
+        """Return records of the predicted choice's index and text, and the probability of each choice."""
         logits = self._scores(split, outputs)
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
@@ -119,25 +119,25 @@ class Task(ExampleTask):
         return records
 
     def _scores(self, split: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
-        """[N, C] float64."""
+        """Return the scores of choices [N, C] float64."""
         real = self.rows[split].arrays["choice_weights"] > 0
         return np.where(real, outputs["logits"].astype(np.float64), NEVER)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """How often a choice by chance is right."""
+        """Return how often a choice by chance is right."""
         del kind, num_rows
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
 
 
 def joined(example: Example, choice: str) -> str:
-    """What follows the context: the question (or the beginning of the sentence), and a choice."""
+    """Return the text that follows the context: the question (or the beginning of the sentence), and a choice."""
     question = example.get("question")
     return f"{question} {choice}" if question and question != example["context"] else choice
 
 
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:
-    """How labels name choices: ``wanted``, or the first of ``READINGS`` that fits all. None: it does not fit."""
+    """Return how labels name choices: ``wanted``, or the first of ``READINGS`` that fits all; None if none fits."""
     for name in READINGS if wanted == "auto" else (wanted,):
         places = right_choices(name, examples)
         if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):
@@ -146,7 +146,7 @@ def reading(wanted: str, examples: Sequence[Example]) -> str | None:
 
 
 def right_choices(name: str | None, examples: Sequence[Example]) -> list[int | None]:
-    """The index of the right choice of each example; None where the label is missing, or is none when read so."""
+    """Return the index of the right choice of each example; None if the label is missing or names no choice."""
     return [None if e.get("label") is None else _place(name, e["label"], e["choices"]) for e in examples]
 
 
@@ -164,7 +164,7 @@ def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
 
 def _misread(wanted: str, examples: Sequence[Example]) -> str:
     names = READINGS if wanted == "auto" else (wanted,)
-    # The reading that fits most is the one that was meant.
+    # The reading that fits most labels is assumed to be meant.
     name = max(names, key=lambda one: sum(place is not None for place in right_choices(one, examples)))
     places = zip(right_choices(name, examples), examples, strict=True)
     wrong = [e for place, e in places if place is None and e.get("label") is not None]

@@ -23,7 +23,7 @@ from bert_jax.tasks.metrics.regression import check_names, regression_metrics
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.task``, beside its name."""
+    """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("pearson", "spearmanr")
     dropout_rate: float | None = None  # on the pooled output; None: the model's
@@ -91,7 +91,7 @@ class Task(ExampleTask):
         return records
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """The mean squared error of the evaluated rows where every prediction is the mean label of training."""
+        """Return the mean squared error of the evaluated rows if every prediction is the mean label of training."""
         del kind, num_rows
         train = [self.rows[name].arrays["labels"] for name in self.setting.part("train")]
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
@@ -99,7 +99,7 @@ class Task(ExampleTask):
 
 
 def number(value: Any) -> float | None:
-    """A label as a finite number; None where it is none."""
+    """Return a label as a finite number; None if it is not one."""
     try:
         found = float(value)
     except (TypeError, ValueError):

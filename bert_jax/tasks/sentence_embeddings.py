@@ -1,4 +1,4 @@
-"""Vectors of texts that mean the same lie close: a contrastive task with the rest of the batch as negatives.
+"""Trains vectors of texts with one meaning to lie close together, with the rest of the batch as negatives.
 
 The loss is the multiple negatives ranking loss (Henderson et al. 2017, section 4; as sentence-transformers defines it),
 with positives that are the text itself under other dropout where there are no pairs (Gao et al. 2021, SimCSE).
@@ -32,13 +32,13 @@ TOP = 10
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.task``, beside its name."""
+    """The keys of ``config.task``, besides its name."""
 
     pooling: Pooling = "mean"
     temperature: float = 0.05  # cosines are divided by it
     positives: Literal["given", "dropout"] = "given"  # dropout: the text itself, whatever pairs train has
-    max_negatives: int | None = None  # of an example, the first ones; None: all
-    min_similarity: float = 0.0  # pairs of a lower ``similarity`` are no positives
+    max_negatives: int | None = None  # how many negatives of an example are used, from the first; None: all
+    min_similarity: float = 0.0  # pairs with a lower ``similarity`` are not positives
 
     def __post_init__(self) -> None:
         check_fields(self, "config.task", "more than 0 is needed", "temperature", sound=lambda value: value > 0)
@@ -47,11 +47,11 @@ class Config:
 
 
 class Task(ExampleTask):
-    """A row is C texts: the text, its positive, its negatives. A text is to find its positive among the positives and
-    negatives of the whole global batch, by cosine.
+    """A row is C texts: the text, its positive, its negatives.
 
-    Of the candidates those are left out that are the text itself or the same text as its positive: two questions on one
-    paragraph are no negatives of each other. Without such repeats the loss is sentence-transformers' to the digit.
+    By cosine, a text has to find its positive among the positives and negatives of the whole global batch. Candidates
+    that equal the text or its positive are left out, so two questions on one paragraph are not negatives of each other.
+    Without such repeats the loss is sentence-transformers' to the digit.
     """
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
@@ -69,7 +69,7 @@ class Task(ExampleTask):
         for name, part in splits.items():
             if name.startswith("dev") and not any(is_positive(config, example) for example in part):
                 raise UserError(
-                    f"{name} has no example with a positive, so nothing tells a good model; name its column in "
+                    f"{name} has no example with a positive, so no model can be scored on it; name its column in "
                     "config.data.columns.positive, or lower config.task.min_similarity"
                 )
         most = max((len(negatives_of(config, example)) for part in splits.values() for example in part), default=0)
@@ -116,8 +116,10 @@ class Task(ExampleTask):
         return {"loss": loss, "accuracy": accuracy}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """ndcg@10, recall@10 and mrr@10 of each text's positives among all candidates of the part; spearmanr of the
-        cosines where the pairs have a similarity."""
+        """Return ndcg@10, recall@10 and mrr@10 of each text's positives among all candidates of the part.
+
+        If the pairs have a similarity, spearmanr of the cosines too.
+        """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
         pairs = [(row, similarity_of(e)) for row, e in enumerate(self.setting.splits[part]) if e.get("positive")]
@@ -128,7 +130,7 @@ class Task(ExampleTask):
         return metrics
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """The cosine of text and positive; of a text alone, its vector."""
+        """Return records with the cosine of text and positive, or with the vector of a text that stands alone."""
         embeddings = outputs["embeddings"].astype(np.float64)
         cosines = _cosines(embeddings)
         records = []
@@ -146,10 +148,10 @@ class Task(ExampleTask):
 
 
 def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tuple[Example, ...]:
-    """The examples with a positive as ``config`` says.
+    """Return the examples with their positives, as ``config`` says.
 
     Raises:
-      UserError: there are none, or some lack theirs.
+      UserError: no example has a positive, or some lack one.
     """
     if config.positives == "dropout":
         texts = dict.fromkeys(text for e in examples for text in (e["text"], e.get("positive")) if text)
@@ -167,7 +169,7 @@ def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tupl
 
 
 def is_positive(config: Config, example: Example) -> bool:
-    """Whether there is a positive, similar enough where that is known."""
+    """Return whether an example has a positive, which is similar enough if its similarity is known."""
     similarity = similarity_of(example)
     return bool(example.get("positive")) and (similarity is None or similarity >= config.min_similarity)
 
@@ -177,7 +179,7 @@ def negatives_of(config: Config, example: Example) -> list[str]:
 
 
 def similarity_of(example: Example) -> float | None:
-    """Raises ``UserError`` unless it is a number or nothing."""
+    """Return the similarity of an example or None. Raises ``UserError`` if it is not a number."""
     given = example.get("similarity")
     try:
         return None if given is None else float(given)
@@ -186,11 +188,11 @@ def similarity_of(example: Example) -> float | None:
 
 
 def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Every text against the positives (c = 0) and negatives of every row n.
+    """Compare every text with the positives (c = 0) and negatives of every row n.
 
     Args:
       embeddings: [B, C, D].
-      text_ids: [B, C], equal where the texts are.
+      text_ids: [B, C], equal for equal texts.
       weights: [B, C], 0 where there is no text.
 
     Returns:
@@ -208,8 +210,10 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
 
 
 def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Retrieval metrics of the texts (choice 0) over all distinct candidates (the other choices); shapes as in
-    ``candidates``. A text is no candidate of its own unless it is its positive."""
+    """Return retrieval metrics of the texts (choice 0) over all distinct candidates (the other choices).
+
+    Shapes are those of ``candidates``. A text is not its own candidate unless it is its positive.
+    """
     relevant: dict[int, dict[str, int]] = {}
     query_rows: dict[int, int] = {}
     for row in np.flatnonzero(weights[:, 1] > 0):
@@ -229,7 +233,7 @@ def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) ->
 
 
 def _cosines(embeddings: np.ndarray) -> np.ndarray:
-    """[N, C, D] -> [N, C - 1] of the first with each other."""
+    """Return cosines [N, C - 1] of the first vector with each other one, for [N, C, D]."""
     lengths = np.maximum(np.linalg.norm(embeddings, axis=-1), 1e-12)
     dots = np.einsum("nd,ncd->nc", embeddings[:, 0], embeddings[:, 1:])
     cosines: np.ndarray = dots / (lengths[:, :1] * lengths[:, 1:])

@@ -1,7 +1,7 @@
 """The answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3): SQuAD v1.1 and v2.0.
 
 Rows are windows of the context behind the question, as run_squad.py makes them. Answers are cut out of the context by
-the characters of their tokens, so they are text of the file, and nothing is guessed back from pieces.
+the characters of their tokens, so they are text of the file and never rebuilt from pieces.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ from bert_jax.tasks.decoding import Answer, Bounds, best_pairs, merged, shares
 from bert_jax.tasks.metrics.spans import span_metrics, squad_v2_metrics
 from bert_jax.tasks.windows import Windows, cut, read_passages
 
-NO_SPAN = 1e4  # null odds where no span was found at all, above any difference of logits
+NO_SPAN = 1e4  # the null odds if no span was found at all, above any difference of logits
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.task``, beside its name. Rows have ``config.train.max_length`` tokens (run_squad.py: 384)."""
+    """The keys of ``config.task``, besides its name.
+
+    Rows have ``config.train.max_length`` tokens (run_squad.py: 384).
+    """
 
     version_2: bool = False  # some questions have no answer
     language: Literal["en", "zh"] = "en"  # how answers are compared: as SQuAD does, or as CMRC 2018
     max_query_length: int = 64  # tokens of a question; the rest is cut off
     doc_stride: int = 128  # tokens from window to window
     max_answer_length: int = 30  # tokens
-    n_best: int = 20  # answers of a prediction
+    n_best: int = 20  # the number of answers in a prediction
     null_score_diff_threshold: float = 0.0  # null odds above which a question has no answer
-    bad_answers: Literal["repair", "drop", "error"] = "repair"  # those that are not at their answer_start
+    bad_answers: Literal["repair", "drop", "error"] = "repair"  # for answers that are not at their answer_start
 
     def __post_init__(self) -> None:
         names = ("max_query_length", "doc_stride", "max_answer_length", "n_best")
@@ -53,8 +56,8 @@ class Config:
             )
 
 
-class Layout(NamedTuple):
-    """Of the W rows of a split: positions before the passage, and the windows; all [W]."""
+class RowWindows(NamedTuple):
+    """The windows in the W rows of a split, and the number of positions before the passage; all [W]."""
 
     prefixes: np.ndarray
     starts: np.ndarray
@@ -63,15 +66,15 @@ class Layout(NamedTuple):
     best_ends: np.ndarray
 
 
-class Found(NamedTuple):
-    """What was decoded for one question."""
+class Decoded(NamedTuple):
+    """The answers that were decoded for one question."""
 
     answers: list[Answer]  # best first, "" not among them
-    null_score: float  # of having no answer: the lowest of its windows
+    null_score: float  # the score of having no answer: the lowest of its windows
 
     @property
     def null_odds(self) -> float:
-        """Null score over the best answer's."""
+        """The null score less the score of the best answer."""
         return self.null_score - self.answers[0].score if self.answers else NO_SPAN
 
 
@@ -109,7 +112,7 @@ class Task(ExampleTask):
         ]
         if config.bad_answers == "error" and any("answer_start" in line for line in self.notes):
             raise UserError(f"{'; '.join(self.notes)}; mend them, or set config.task.bad_answers to 'repair' or 'drop'")
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, RowWindows] = {}
         super().__init__(config, setting)
 
     # ---- Rows ------------------------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ class Task(ExampleTask):
         if training and not ids:
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
         numbers, known, first, last, *layout = np.concatenate(columns).T
-        self.layouts[split] = Layout(*layout)
+        self.layouts[split] = RowWindows(*layout)
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
         weights = {"label_weights": known.astype(np.float32), "row_weights": np.ones(len(ids), np.float32)}
         rows = EncodedRows.of({"input_ids": ids}, arrays | weights)
@@ -168,8 +171,8 @@ class Task(ExampleTask):
 
     # ---- Answers ---------------------------------------------------------------------------------------------------
 
-    def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[Found]:
-        """What the scores of all windows say of every question of a split, in its order."""
+    def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[Decoded]:
+        """Return the decoded answers of every question of a split, in its order."""
         layout, config = self.layouts[split], self.config
         starts, ends = outputs["start_logits"], outputs["end_logits"]
         shifts = layout.starts - layout.prefixes
@@ -183,7 +186,7 @@ class Task(ExampleTask):
             context = example["context"]
             mine = type(pairs)(*(array[i:j] for array in pairs))
             found = merged(context, self.passages[context], mine, shifts[i:j], config.n_best)
-            result.append(Found(found, float(null_scores[i:j].min(initial=np.inf))))
+            result.append(Decoded(found, float(null_scores[i:j].min(initial=np.inf))))
         return result
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -197,9 +200,12 @@ class Task(ExampleTask):
         return squad_v2_metrics(right, texts, odds, config.null_score_diff_threshold)
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Records ``id``, ``prediction`` ("" for no answer), its ``score``, ``start`` and ``end`` (characters of the
-        context; None of ""), ``n_best`` of the same with their probability among each other, ``null_odds`` (version 2)
-        and the right ``answers``, where they are known."""
+        """Return a record for each question.
+
+        It has ``id``, ``prediction`` ("" for no answer), its ``score``, ``start`` and ``end`` (characters of the
+        context; None for ""), ``n_best`` of the same with their probabilities among each other, ``null_odds`` (version
+        2) and the right ``answers``, if they are known.
+        """
         records = []
         for example, one in zip(self.setting.splits[split], self.decode(split, outputs), strict=True):
             ranked = _ranked(one, self.config)
@@ -217,15 +223,15 @@ class Task(ExampleTask):
 
 def _check_answerable(splits: Mapping[str, Sequence[Example]]) -> None:
     without = {name: [e["id"] for e in examples if e.get("answers") == []] for name, examples in splits.items()}
-    told = [f"{name}: {len(ids):,} ({answers.listed(ids)})" for name, ids in without.items() if ids]
-    if told:
+    counts = [f"{name}: {len(ids):,} ({answers.listed(ids)})" for name, ids in without.items() if ids]
+    if counts:
         raise UserError(
-            f"questions without an answer in {'; '.join(told)}; set config.task.version_2=True, or leave them out"
+            f"questions without an answer in {'; '.join(counts)}; set config.task.version_2=True, or leave them out"
         )
 
 
 def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> tuple[np.ndarray, np.ndarray]:
-    """[W] positions of the answer's first and last token in the windows that hold both, 0 in the others."""
+    """Return positions [W] of the answer's first and last token in the windows that hold both, 0 in the others."""
     if tokens is None:
         return np.zeros_like(windows.starts), np.zeros_like(windows.starts)
     inside = (tokens[0] >= windows.starts) & (tokens[1] < windows.starts + windows.sizes)
@@ -234,13 +240,13 @@ def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> t
 
 
 def _types(lengths: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-    """Segments of all rows, one after another: 0 up to the question's ``[SEP]``, then 1."""
+    """Return the token types of all rows, one after another: 0 up to the question's ``[SEP]``, then 1."""
     counts = np.stack([prefixes, lengths - prefixes], axis=1).reshape(-1)
     return np.repeat(np.tile(np.array([0, 1], np.int32), len(prefixes)), counts)
 
 
-def _ranked(found: Found, config: Config) -> list[dict[str, Any]]:
-    """The answers, and "" among them in version 2, as plain records, best first."""
+def _ranked(found: Decoded, config: Config) -> list[dict[str, Any]]:
+    """Return the answers, with "" among them in version 2, as plain records, best first."""
     entries: list[tuple[str, float, int | None, int | None]] = [*found.answers]
     if config.version_2:
         entries.append(("", found.null_score, None, None))

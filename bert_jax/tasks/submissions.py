@@ -1,4 +1,4 @@
-"""The files that benchmarks ask for: GLUE's TSVs, SQuAD's JSON, the columns that conlleval reads."""
+"""Writes the files that benchmarks require: GLUE's TSVs, SQuAD's JSON, the columns that conlleval reads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bert_jax.storage import files
 
 
 class _Glue(NamedTuple):
-    """File of a GLUE task, as gluebenchmark.com names it, and how it spells labels: other names -> its own."""
+    """The file of a GLUE task, as gluebenchmark.com names it, and its spelling of labels: other names -> its own."""
 
     file: str
     spelling: dict[str, str] | None  # None: a real number
 
 
 def _two(negative: str, positive: str) -> dict[str, str]:
-    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # TFDS's names beside those of the files
+    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # TFDS's names and those of the files
 
 
 _THREE = {name: name for name in ("entailment", "neutral", "contradiction")}
@@ -45,7 +45,7 @@ STSB_RANGE = (0.0, 5.0)
 
 
 def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
-    """Write the file of ``kind`` into the folder ``path``, whole or not at all, and return where it lies.
+    """Write the file of ``kind`` into the folder ``path``, whole or not at all, and return its path.
 
     A GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax): a prediction for
     each test row, in order, or a mapping from its index (or an id that ends with it, ``test-7``); labels by name, or 0
@@ -62,7 +62,7 @@ def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
 
 
 def needed_for(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(tasks whose predictions a submission of ``kind`` is made of, labels that it can spell; () for any).
+    """Return the tasks whose predictions a submission of ``kind`` needs, and the labels that it can spell; () for any.
 
     Raises ``UserError`` for an unknown kind.
     """
@@ -87,7 +87,7 @@ def _glue(kind: str, predictions: Sequence[Any] | Mapping[Any, Any]) -> tuple[st
 
 
 def _in_order(predictions: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
-    """Predictions by row, from 0. Raises ``UserError`` where rows are missing, double or not numbered."""
+    """Return predictions by row, from 0. Raises ``UserError`` if rows are missing, double or not numbered."""
     if not isinstance(predictions, Mapping):
         return list(predictions)
     matches = {key: re.fullmatch(r"(?:.*-)?(\d+)", str(key)) for key in predictions}
@@ -115,7 +115,7 @@ def _score(value: Any) -> str | None:
 def _squad(kind: str, predictions: Mapping[str, str]) -> tuple[str, str]:
     wrong = [key for key, text in predictions.items() if not isinstance(text, str)]
     if wrong:
-        raise UserError(f"{len(wrong)} answers are no text, such as that of {wrong[0]!r}; give '' for no answer")
+        raise UserError(f"{len(wrong)} answers are not text, such as that of {wrong[0]!r}; give '' for no answer")
     return "predictions.json", _json(predictions)
 
 

@@ -1,7 +1,7 @@
 """A tag for every word of a sentence (Devlin et al. 2019, section 5.3 and figure 4 d).
 
-The first piece of a word carries its tag; other pieces and special tokens weigh nothing. The layer on top is linear,
-without a CRF. A word that a tokenizer finds nothing in is ``[UNK]``, so that every word has a tag.
+The first piece of a word carries its tag; other pieces and special tokens do not count. The layer on top is linear,
+without a CRF. A word without any piece becomes ``[UNK]``, so that every word has a tag.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Keys of ``config.task``, beside its name.
+    """The keys of ``config.task``, besides its name.
 
     Attributes:
-      metrics: "entities" counts whole entities and needs tags such as B-PER; "accuracy" is of any tags.
+      metrics: "entities" counts whole entities and needs tags such as B-PER; "accuracy" takes any tags.
       mode, scheme: how entities are read from tags, see ``tasks.metrics.entities``.
-      labels: every tag there is; (): those of the training examples.
-      overflow: of sentences longer than a row, "windows" reads all, "cut" drops the rest, whose words count as O.
-      overlap: pieces that neighbouring windows share. A word is scored where it has more of its context.
+      labels: all tags; (): those of the training examples.
+      overflow: "windows" reads a sentence longer than a row in several; "cut" drops the rest, whose words count as O.
+      overlap: pieces that neighbouring windows share. A word is scored in the window that shows more of its context.
       dropout_rate: on the last layer; None: the model's.
     """
 
@@ -67,19 +67,19 @@ class Task(ExampleTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        """``O`` first; where there are entities it is always there."""
+        """Return the tags, ``O`` first; with entities there is always an ``O``."""
         names = set(config.labels or label_names(examples, "tags"))
         if config.metrics == "entities":
             names.add(OUTSIDE)
-            entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # says now what is wrong with the tags
+            entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # raises now if the tags are wrong
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
 
     def answer_names(self, example: Example) -> Sequence[str]:
         return example.get("tags") or ()
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        """Return a row for every window; ``word_ids`` [L] number the words scored there from 1, and are 0 elsewhere."""
         del split
-        """A row for every window. ``word_ids`` [L] are the numbers from 1 of the words scored there, 0 elsewhere."""
         tokenizer, room = self.setting.tokenizer, self.setting.max_length - 2
         number = {name: i for i, name in enumerate(self.setting.labels)}
         unknown = np.array([tokenizer.unk_id], np.int32)
@@ -114,7 +114,7 @@ class Task(ExampleTask):
             return
         how = f"read in windows that share {self.config.overlap} of them"
         if self.config.overflow == "cut":
-            how = f"cut: {cut:,} words are not learned from, and count as {OUTSIDE}"
+            how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
         self.notes.append(f"{long:,} of {total:,} sentences are longer than {self.setting.max_length} tokens, {how}")
 
     def features(self, length: int) -> BatchSpec:
@@ -125,7 +125,7 @@ class Task(ExampleTask):
         return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
 
     def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
-        """Also the number and the probability of the likeliest label of every position [B, L]."""
+        """Return the outputs, and the number and the probability of the likeliest label of every position [B, L]."""
         outputs = super().outputs(variables, batch, carry, rng)
         shares = jax.nn.softmax(outputs["logits"], axis=-1)
         chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
@@ -140,7 +140,7 @@ class Task(ExampleTask):
         return {"loss": loss, "accuracy": accuracy}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Over all words of the file, those that were cut too."""
+        """Return the metrics over all words of the file, also those that were cut."""
         found = self._words(part, outputs)
         pairs = [
             (example["tags"], tags)
@@ -150,13 +150,13 @@ class Task(ExampleTask):
         true, predicted = [tags for tags, _ in pairs], [tags for _, tags in pairs]
         if self.config.metrics == "entities":
             figures = entity_metrics(true, predicted, self.config.mode, self.config.scheme)
-            ends = ("_support", "_precision", "_recall")  # of each type its F1 is enough
+            ends = ("_support", "_precision", "_recall")  # F1 is enough for each type
             return {name: value for name, value in figures.items() if not name.endswith(ends)}
         hits = [a == b for tags, others in pairs for a, b in zip(tags, others, strict=True)]
         return {"accuracy": float(np.mean(hits))}
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """``words``, the tag of each as ``prediction``, how sure each is, and as ``label`` the true ones if known."""
+        """Return records: ``words``, the tag of each as ``prediction``, how sure each is, true tags as ``label``."""
         records = []
         for example, (tags, sure) in zip(self.setting.splits[split], self._words(split, outputs), strict=True):
             record = {"id": example["id"], "words": list(example["words"]), "prediction": tags}
@@ -166,7 +166,7 @@ class Task(ExampleTask):
         return records
 
     def _words(self, split: str, outputs: dict[str, np.ndarray]) -> list[tuple[list[str], list[float]]]:
-        """Tag and probability of each word of each example; of words without a place O and 0."""
+        """Return tag and probability of each word of each example; O and 0 for words that were cut."""
         rows, names = self.rows[split], self.setting.labels
         missing = OUTSIDE if OUTSIDE in names else names[0]
         found = [([missing] * len(e["words"]), [0.0] * len(e["words"])) for e in self.setting.splits[split]]
@@ -179,14 +179,14 @@ class Task(ExampleTask):
         return found
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """The share of the commonest tag of the evaluated words."""
+        """Return the share of the commonest tag of the evaluated words."""
         del kind, num_rows
         tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
         return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
 
 
 def windows(length: int, firsts: np.ndarray, room: int, overlap: int) -> list[tuple[int, np.ndarray]]:
-    """Cut a sentence of ``length`` pieces to windows of ``room``.
+    """Cut a sentence of ``length`` pieces into windows of ``room``.
 
     Args:
       firsts: [words] place of the first piece of each word.
@@ -194,13 +194,13 @@ def windows(length: int, firsts: np.ndarray, room: int, overlap: int) -> list[tu
 
     Returns:
       (first piece, numbers of the words scored there) of each window. Every word is scored once, in the window where
-      its first piece has more pieces on its poorer side.
+      the smaller of its left and right context is larger.
     """
     stride = room - min(overlap, room // 2)
     begins = [0]
     while begins[-1] + room < length:
         begins.append(begins[-1] + stride)
-    # Half-way through what two windows share the later one begins to know more.
+    # From the middle of what two windows share, the later one shows more context.
     borders = [(begin + stride + begin + room) / 2 for begin in begins[:-1]]
     owner = np.searchsorted(borders, firsts, side="right")
     return [(begin, np.flatnonzero(owner == i)) for i, begin in enumerate(begins)]

@@ -13,14 +13,14 @@ from bert_jax.text.tokenizer import Tokenizer
 
 
 class Passage(NamedTuple):
-    """The T tokens of a text, and the characters [start, end) of it that each stands for."""
+    """The T tokens of a text, and the characters [start, end) of the text for each."""
 
     ids: np.ndarray  # [T] int32
     starts: np.ndarray  # [T] int32
     ends: np.ndarray  # [T] int32
 
     def tokens(self, start: int, end: int) -> tuple[int, int] | None:
-        """First and last token with a character of [start, end); None if no token has one."""
+        """Return the first and the last token with a character of [start, end); None if no token has one."""
         touched = np.flatnonzero((self.starts < end) & (self.ends > start))
         return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
@@ -29,7 +29,7 @@ class Windows(NamedTuple):
     """W windows over the tokens of one passage, in reading order.
 
     A token's best window is the one where the smaller of its left and right context is largest. An answer may begin
-    only where its first token has its best window: these are the tokens [best_start, best_end) of each.
+    only in the best window of its first token; a window is the best for the tokens [best_start, best_end).
     """
 
     starts: np.ndarray  # [W] first token
@@ -39,13 +39,16 @@ class Windows(NamedTuple):
 
 
 def read_passages(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Each different text once."""
+    """Return the passage of each different text."""
     return {text: read_passage(tokenizer, text) for text in dict.fromkeys(texts)}
 
 
 def read_passage(tokenizer: Tokenizer, text: str) -> Passage:
-    """A token takes the combining marks after it that are in no token: a tokenizer that strips accents drops them, and
-    an answer would lose the last one."""
+    """Return the passage of a text.
+
+    A token includes the combining marks after it that are in no token: a tokenizer that strips accents drops them, and
+    an answer would lose the last one.
+    """
     encoded = tokenizer.encode(text)
     spans = np.array(encoded.offsets[1:-1], np.int32).reshape(-1, 2)
     if not text.isascii():
@@ -62,9 +65,9 @@ def _over_marks(text: str, end: int, stop: int) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def cut(num_tokens: int, room: int, stride: int) -> Windows:
-    """Windows of ``room`` tokens, one every ``stride``, until one holds the passage's end; an empty passage has one.
+    """Return windows of ``room`` tokens, one every ``stride``, up to the passage's end; an empty passage has one.
 
-    The context of a token counts a hundredth of its window's size too, and the first of equal windows is the best.
+    A hundredth of the window's size is added to the context of a token, and the first of equal windows is the best.
     """
     step = min(stride, room)
     num_windows = 1 + max(0, -(-(num_tokens - room) // step))
@@ -79,7 +82,7 @@ def cut(num_tokens: int, room: int, stride: int) -> Windows:
         better = context > highest[here]
         highest[here][better] = context[better]
         owner[here][better] = window
-    # Owners ascend: what a window gains on the one before it only grows from token to token.
+    # Best windows ascend: the lead of a window over the one before it only grows from token to token.
     numbers = np.arange(num_windows)
     best = np.searchsorted(owner, numbers), np.searchsorted(owner, numbers, side="right")
     result = Windows(starts, sizes, *best)

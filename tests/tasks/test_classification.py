@@ -62,8 +62,8 @@ def test_labels_of_any_split_that_training_has_not():
     with pytest.raises(UserError) as error:
         task.check({"dev": [{**EXAMPLES[0], "label": "Yes"}], "test": [{"id": "t", "text": "x", "label": 3}]})
     assert str(error.value) == (
-        "dev has label that training has not: 'Yes' (1 times, as in a); test has label that training has not: "
-        "'3' (1 times, as in t); those it has are no, yes. Correct the examples, or leave them out"
+        "dev has label that training lacks: 'Yes' (1 times, as in a); test has label that training lacks: "
+        "'3' (1 times, as in t); training has no, yes. Correct the examples, or leave them out"
     )
 
 

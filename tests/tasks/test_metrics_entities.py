@@ -96,7 +96,7 @@ def tags_of(file):
     [
         ([["O"]], [], "conll", None, "0 predictions for 1 labels"),
         ([["O"], ["O", "O"]], [["O"], ["O"]], "conll", None, "number 1: 1 predicted tags for 2 words"),
-        ([["PER", "o"]], [["O", "O"]], "conll", None, "2 tags are none of a known scheme: 'PER', 'o'"),
+        ([["PER", "o"]], [["O", "O"]], "conll", None, "2 tags belong to no known scheme: 'PER', 'o'"),
         ([["U-PER"]], [["O"]], "conll", None, "take mode strict"),
         ([["I-PER"]], [["O"]], "strict", None, "more than one scheme; name one of IOB2"),
         ([["B-PER", "U-PER", "S-PER"]], [["O"] * 3], "strict", None, "B, S, U: that fits no scheme"),

@@ -102,7 +102,7 @@ def test_columns_of_conll(tmp_path):
         ("cola", {"0": 1, "2": 1}, "2 predictions are of 2 rows from 0 to 2; GLUE wants each row"),
         ("cola", {"dev-0": 1, "test-0": 1}, "2 predictions are of 1 rows"),
         ("cola", {"first": 1}, "1 ids of predictions hold no row number, such as 'first'"),
-        ("squad", {"q": None}, "1 answers are no text, such as that of 'q'"),
+        ("squad", {"q": None}, "1 answers are not text, such as that of 'q'"),
         ("squad_null_odds", {"q": float("inf")}, "1 null odds are not finite, such as that of 'q'"),
         ("conll", [(["a", "b"], ["O"])], "sentence 0 has columns of 2, 1 rows"),
         ("conll", [(["a"], ["O"]), (["a b"], ["O"])], "sentence 1 holds 'a b'"),

@@ -83,7 +83,7 @@ def test_words_that_are_cut_count_as_outside():
     short = {"id": "short", "words": ["anna"], "tags": ["B-PER"]}
     task = toy_tasks.make_task("tagging", {"train": [short], "dev": [example, short]}, 10, {"overflow": "cut"})
     assert task.notes == [
-        "dev: 1 of 2 sentences are longer than 10 tokens, cut: 5 words are not learned from, and count as O"
+        "dev: 1 of 2 sentences are longer than 10 tokens, cut: 5 words are not trained on and count as O"
     ]
     metrics = task.finish("dev", perfect(task, "dev"))
     assert metrics["recall"] == 0.5
@@ -103,7 +103,7 @@ def test_sentences_without_tags_weigh_nothing():
 
 def test_tags_that_training_has_not():
     other = {"id": "d-7", "words": ["oslo", "rome"], "tags": ["B-LOC", "B-LOC"]}
-    with pytest.raises(UserError, match=r"dev has tags that training has not: 'B-LOC' \(2 times, as in d-7\); those"):
+    with pytest.raises(UserError, match=r"dev has tags that training lacks: 'B-LOC' \(2 times, as in d-7\); training"):
         toy_tasks.make_task("tagging", {"train": [SENTENCE], "dev": [other]})
     listed = ("B-PER", "I-PER", "B-LOC", "O")
     task = toy_tasks.make_task("tagging", {"train": [SENTENCE], "dev": [other]}, config={"labels": listed})

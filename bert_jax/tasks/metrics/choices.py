@@ -8,7 +8,7 @@ from bert_jax.tasks.metrics.counting import check_lengths, ratio
 
 
 def choice_metrics(labels: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """accuracy, of indices among the choices of each question (questions may have different numbers of them)."""
+    """Return accuracy of predicted indices of choices; questions may have different numbers of choices."""
     check_lengths(labels, predictions)
     correct = sum(int(label == choice) for label, choice in zip(labels, predictions, strict=True))
     return {"accuracy": ratio(correct, len(labels))}

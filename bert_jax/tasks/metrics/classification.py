@@ -1,4 +1,4 @@
-"""Accuracy, F1, Matthews correlation and what lies behind them, from the confusion matrix of one label an example."""
+"""Accuracy, precision, recall, F1 and Matthews correlation, from the confusion matrix of one label an example."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def classification_metrics(
     label_names: Sequence[str],
     positive: str | None = None,
 ) -> dict[str, float]:
-    """The scores called ``names``, of indices into ``label_names``.
+    """Return the scores called ``names``, of indices into ``label_names``.
 
-    accuracy, matthews_correlation (multi-class too: Gorodkin 2004), precision, recall and f1 of the label ``positive``
-    (the second of two where it is None, as in GLUE), and f1, precision, recall averaged: ``f1_macro`` (plain mean over
-    the labels that occur, true or predicted), ``f1_micro``, ``f1_weighted`` (by the number of true ones).
+    They are accuracy, matthews_correlation (multi-class too: Gorodkin 2004), precision, recall and f1 of the label
+    ``positive`` (None: the second of two, as in GLUE), and averages of f1, precision, recall: ``f1_macro`` (plain mean
+    over the labels that occur, true or predicted), ``f1_micro``, ``f1_weighted`` (by the number of true examples).
 
-    Raises ``UserError`` for every unknown name, for unequal lengths, indices without a name, and for a binary score
-    where no label is named as positive.
+    Raises ``UserError`` for every unknown name, for unequal lengths, indices without a name, and for a binary score if
+    no label is named as positive.
     """
     check_names(names, label_names, positive)
     matrix = confusion_matrix(labels, predictions, len(label_names))
@@ -42,7 +42,7 @@ def classification_metrics(
 
 
 def check_names(names: Sequence[str], label_names: Sequence[str], positive: str | None = None) -> None:
-    """Raise ``UserError`` where ``classification_metrics`` would for these names, before there are predictions."""
+    """Raise ``UserError`` for names that ``classification_metrics`` would refuse, before there are predictions."""
     problems = []
     for name in names:
         try:
@@ -56,7 +56,7 @@ def check_names(names: Sequence[str], label_names: Sequence[str], positive: str 
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> np.ndarray:
-    """[K, K] int64: how many of each true label (row) were predicted as each label (column)."""
+    """Return [K, K] int64: how many of each true label (row) were predicted as each label (column)."""
     check_lengths(labels, predictions)
     true, predicted = np.asarray(labels, np.int64), np.asarray(predictions, np.int64)
     for kind, indices in (("labels", true), ("predictions", predicted)):
@@ -67,13 +67,13 @@ def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labe
 
 
 def per_label(matrix: np.ndarray, label_names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """precision, recall, f1 and support (number of true examples) of each label, from a confusion matrix."""
+    """Return precision, recall, f1 and support (number of true examples) of each label, from a confusion matrix."""
     support = matrix.sum(1)
     return {name: {**_of_label(matrix, k), "support": float(support[k])} for k, name in enumerate(label_names)}
 
 
 def matthews_correlation(matrix: np.ndarray) -> float:
-    """The correlation of true and predicted labels, from their confusion matrix; 0 where either is constant."""
+    """Return the correlation of true and predicted labels, from their confusion matrix; 0 if either is constant."""
     true, predicted = [int(n) for n in matrix.sum(1)], [int(n) for n in matrix.sum(0)]
     total, correct = sum(true), int(np.trace(matrix))
     spread = [total**2 - sum(n * n for n in side) for side in (true, predicted)]  # Python's integers cannot overflow

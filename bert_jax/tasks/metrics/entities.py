@@ -1,7 +1,7 @@
 """Precision, recall and F1 of whole entities in tagged sentences, as ``seqeval`` defines them.
 
-Tags are ``O`` or a prefix, a dash and a type (``B-PER``; a bare ``B`` has the type ``_``). An entity is right where its
-type and both its ends are.
+Tags are ``O`` or a prefix, a dash and a type (``B-PER``; a bare ``B`` has the type ``_``). An entity is right if its
+type and both its ends are right.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Scheme(NamedTuple):
     """How the prefixes of a scheme spell an entity; used by mode "strict"."""
 
     first: str
-    inside: str  # follow, of the same type
-    single: str  # no prefix of ``inside`` follows these
-    last: str  # an entity that does not end with one of these is none
+    inside: str  # prefixes that continue an entity of the same type
+    single: str  # prefixes that no prefix of ``inside`` follows
+    last: str  # prefixes with which an entity has to end
 
 
 SCHEMES = {
@@ -50,20 +50,21 @@ def entity_metrics(
     mode: Literal["conll", "strict"] = "conll",
     scheme: str | None = None,
 ) -> dict[str, float]:
-    """precision, recall and f1 over all entities, accuracy of the tags, and PER_precision, PER_recall, PER_f1 and
-    PER_support of each type PER that is true or predicted.
+    """Return precision, recall and f1 over all entities, accuracy of the tags, and the scores of each type.
+
+    Those of the type PER, if it is true or predicted, are PER_precision, PER_recall, PER_f1 and PER_support.
 
     Mode "conll" reads tags as conlleval does: an ``I`` after an ``O`` or another type begins an entity (so IOB1, IOB2
-    and IOBES are understood). Mode "strict" takes what the scheme spells in full, and no other; the scheme (IOB2, IOE2,
-    IOBES, BILOU) is found from the prefixes where None. Raises ``UserError`` for sentences of unequal length, malformed
-    tags, an unknown mode or scheme, and prefixes that fit no scheme.
+    and IOBES are understood). Mode "strict" counts only entities that the scheme spells in full; the scheme (IOB2,
+    IOE2, IOBES, BILOU), if None, is found from the prefixes. Raises ``UserError`` for sentences of unequal length,
+    malformed tags, an unknown mode or scheme, and prefixes that fit no scheme.
     """
     check_lengths(labels, predictions)
     unequal = [i for i, (a, b) in enumerate(zip(labels, predictions, strict=True)) if len(a) != len(b)]
     if unequal:
         i = unequal[0]
         raise UserError(
-            f"{len(unequal)} sentences have not one tag a word, such as number {i}: {len(predictions[i])} predicted "
+            f"{len(unequal)} sentences lack one tag for each word, such as number {i}: {len(predictions[i])} predicted "
             f"tags for {len(labels[i])} words"
         )
     true, predicted = (set(found) for found in _both(labels, predictions, mode, scheme))
@@ -78,7 +79,7 @@ def entity_metrics(
 
 
 def conll_entities(sentences: Sentences) -> Iterator[Entity]:
-    """Entities as conlleval reads them, whatever the scheme."""
+    """Yield entities as conlleval reads them, with any scheme."""
     for number, tags in enumerate(sentences):
         start, before, type_before = 0, "O", ""
         for i, (prefix, type_) in enumerate([*map(_split, tags), ("O", "")]):
@@ -91,7 +92,7 @@ def conll_entities(sentences: Sentences) -> Iterator[Entity]:
 
 
 def strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
-    """Entities that follow the scheme from their first tag to their last."""
+    """Yield entities that follow the scheme from their first tag to their last."""
     for number, tags in enumerate(sentences):
         pairs = [_split(tag) for tag in tags]
         i = 0
@@ -127,7 +128,7 @@ def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | No
 
 
 def _detect(prefixes: set[str]) -> Scheme:
-    """The first scheme with these prefixes: ``seqeval``'s choice wherever it makes one."""
+    """Return the first scheme with these prefixes, which is ``seqeval``'s choice wherever it makes one."""
     fitting = [scheme for scheme in SCHEMES.values() if prefixes <= set(scheme.first + scheme.inside)]
     if not fitting or prefixes == {"I"}:
         kind = "more than one scheme" if fitting else "no scheme"
@@ -136,13 +137,13 @@ def _detect(prefixes: set[str]) -> Scheme:
 
 
 def _prefixes(sentences: Iterable[Sequence[str]]) -> set[str]:
-    """All but O. Raises ``UserError`` that lists malformed tags."""
+    """Return all prefixes but O. Raises ``UserError`` that lists malformed tags."""
     tags = Counter(tag for sentence in sentences for tag in sentence)
     wrong = [tag for tag in tags if not TAG.fullmatch(tag)]
     if wrong:
         listed = ", ".join(repr(tag) for tag in sorted(wrong)[:5])
         raise UserError(
-            f"{len(wrong)} tags are none of a known scheme: {listed}; allowed: O and such as B-PER or I-PER"
+            f"{len(wrong)} tags belong to no known scheme: {listed}; allowed: O and tags such as B-PER or I-PER"
         )
     return {tag[0] for tag in tags if tag != "O"}
 

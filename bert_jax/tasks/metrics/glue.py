@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2018): which scores each task is judged by, and the two averages that are printed."""
+"""GLUE (Wang et al. 2018): the scores of each task, and the two averages that are printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Results = Mapping[str, Mapping[str, float]]  # task -> its metrics, as fractions
 
 
 class GlueTask(NamedTuple):
-    metrics: tuple[str, ...]  # of the leaderboard, which takes their mean
+    metrics: tuple[str, ...]  # those whose mean the leaderboard takes
     paper: str  # the one that the paper's table prints
 
 
@@ -33,8 +33,11 @@ RULES = ("paper", "leaderboard")
 
 
 def glue_score(task: str, metrics: Mapping[str, float], rule: Literal["paper", "leaderboard"] = "paper") -> float:
-    """The one number of a task, in percent: the paper's (F1 of MRPC and QQP, Spearman of STS-B), or the mean of those
-    that the leaderboard shows. Raises ``UserError`` for an unknown task or rule and a metric that is missing."""
+    """Return the one number of a task, in percent.
+
+    It is the paper's (F1 of MRPC and QQP, Spearman of STS-B), or the mean of those that the leaderboard shows. Raises
+    ``UserError`` for an unknown task or rule and a metric that is missing.
+    """
     if rule not in RULES:
         raise UserError(f"unknown rule {rule!r} of GLUE; allowed: {', '.join(RULES)}")
     known = choose("GLUE task", task, TASKS)
@@ -46,10 +49,10 @@ def glue_score(task: str, metrics: Mapping[str, float], rule: Literal["paper", "
 
 
 def glue_average(results: Results, rule: Literal["paper", "leaderboard"] = "paper") -> float:
-    """The mean over tasks, in percent.
+    """Return the mean over tasks, in percent.
 
-    "paper" (Devlin et al. 2019, Table 1): nine numbers, both of MNLI apart, without WNLI. "leaderboard": the mean over
-    nine tasks, the two of MNLI averaged first, with WNLI. The diagnostic set is in neither.
+    "paper" (Devlin et al. 2019, Table 1): the mean of nine numbers, two of them of MNLI, without WNLI. "leaderboard":
+    the mean over nine tasks, the two numbers of MNLI averaged first, with WNLI. The diagnostic set is in neither.
     Raises ``UserError`` that lists the tasks that are missing.
     """
     names = [name for name in TASKS if name != "ax" and not (name == "wnli" and rule == "paper")]

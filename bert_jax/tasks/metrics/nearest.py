@@ -6,24 +6,24 @@ import numpy as np
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """``vectors`` [N, D] at length 1; a zero stays zero."""
+    """Return ``vectors`` [N, D] scaled to length 1; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit_length: np.ndarray = vectors / np.maximum(lengths, 1e-12)
     return unit_length
 
 
 class Nearest:
-    """The ``count`` nearest of many vectors to each of Q queries, the many seen block by block and not kept."""
+    """Finds the ``count`` nearest of many vectors to each of Q queries; the vectors come in blocks and are not kept."""
 
     def __init__(self, queries: np.ndarray, count: int):
-        """``queries`` [Q, D], of any length."""
+        """``queries``: vectors [Q, D], of any length."""
         self._queries, self._count = unit(queries), count
         self._seen = 0
         self.scores = np.zeros((len(queries), 0), np.float32)  # [Q, <= count], best first
         self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors in the order they were seen
 
     def add(self, block: np.ndarray) -> None:
-        """More vectors [N, D]. Of equal scores among the nearest the one seen first comes first."""
+        """Add vectors [N, D]. Of vectors with equal scores the one added first ranks first."""
         scores = self._queries @ unit(block).T
         best = np.broadcast_to(np.arange(len(block)), scores.shape)
         if len(block) > self._count:

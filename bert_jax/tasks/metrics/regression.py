@@ -17,12 +17,12 @@ def regression_metrics(
     predictions: Sequence[float],
     note: Callable[[str], None] | None = None,
 ) -> dict[str, float]:
-    """The scores called ``names``: pearson, spearmanr (ties get the mean of their ranks), mean_squared_error,
-    mean_absolute_error.
+    """Return the scores called ``names``.
 
-    A correlation is 0 where either side is constant or has fewer than two values, and ``note`` is told so (a model that
-    predicts one value for all has learned no order). Predictions that are not finite give nan: they are not hidden.
-    Raises ``UserError`` for every unknown name and for unequal lengths.
+    They are pearson, spearmanr (ties get the mean of their ranks), mean_squared_error and mean_absolute_error. A
+    correlation is 0 if either side is constant or has fewer than two values, and ``note`` gets a line that says so (a
+    model that predicts one value for all has learned no order). Predictions that are not finite give nan. Raises
+    ``UserError`` for every unknown name and for unequal lengths.
     """
     check_names(names)
     check_lengths(labels, predictions)
@@ -49,7 +49,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear correlation of two vectors [N] float64, within [-1, 1]; 0 where either is constant."""
+    """Return the linear correlation of two vectors [N] float64, within [-1, 1]; 0 if either is constant."""
     if _constant(x) or _constant(y):
         return 0.0
     x, y = x - x.mean(), y - y.mean()
@@ -58,14 +58,14 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def spearmanr(x: np.ndarray, y: np.ndarray) -> float:
-    """The linear correlation of ranks."""
+    """Return the linear correlation of ranks."""
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
     return pearson(ranks(x), ranks(y))
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks [N] from 1, equal values sharing the mean of theirs."""
+    """Return ranks [N] from 1; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]

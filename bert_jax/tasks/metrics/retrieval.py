@@ -13,8 +13,9 @@ Rankings = Mapping[str, Mapping[str, float]]  # query -> document -> score of th
 
 
 def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequence[int] = (10,)) -> dict[str, float]:
-    """ndcg@k (linear gain, discount log2(rank + 1); Jarvelin and Kekalainen 2002), recall@k and mrr@k, means over all
-    queries of ``relevances``.
+    """Return ndcg@k, recall@k and mrr@k, means over all queries of ``relevances``.
+
+    ndcg has linear gain and discount log2(rank + 1) (Jarvelin and Kekalainen 2002).
 
     A query without scores counts as 0, and so does one without a relevant document. Documents of equal score are ranked
     by name, the last first, as trec_eval does. Raises ``UserError`` for queries that are unknown and cutoffs below 1.
@@ -36,7 +37,7 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
 
 
 def ranking(scores: Mapping[str, float]) -> list[str]:
-    """Documents, best first."""
+    """Return the documents, best first."""
     return [name for score, name in sorted(((score, name) for name, score in scores.items()), reverse=True)]
 
 

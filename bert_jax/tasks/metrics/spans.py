@@ -17,7 +17,7 @@ from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
-Answers = Mapping[str, Sequence[str]]  # question id -> right answers; none where the question has no answer
+Answers = Mapping[str, Sequence[str]]  # question id -> right answers; empty if the question has no answer
 Texts = Mapping[str, str]  # question id -> predicted answer; "" says that there is none
 Scores = dict[str, tuple[float, float]]  # question id -> exact match, F1, as fractions
 
@@ -29,17 +29,17 @@ _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 
 
 def span_metrics(kind: str, answers: Answers, predictions: Texts) -> dict[str, float]:
-    """exact_match and f1 (squad_v1.1, cmrc2018), or those of ``squad_v2_metrics`` without scores (squad_v2.0)."""
+    """Return exact_match and f1 (squad_v1.1, cmrc2018), or ``squad_v2_metrics`` without scores (squad_v2.0)."""
     return choose("kind of span metrics", kind, KINDS)(answers, predictions)
 
 
 def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """exact_match and f1. A question without a prediction counts as wrong; predictions for no question are left out."""
+    """Return exact_match and f1. A question without a prediction counts as wrong; other predictions do not count."""
     return _means(answers, predictions, exact_match, token_f1)
 
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """exact_match, f1 and average (their mean); needs the extra ``cmrc``. Missing predictions count as wrong."""
+    """Return exact_match, f1 and average (their mean); needs the extra ``cmrc``. Missing predictions count as wrong."""
     segment = _Segmenter()
     means = _means(answers, predictions, _cmrc_exact_match, segment.f1)
     return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
@@ -51,10 +51,10 @@ def squad_v2_metrics(
     no_answer: Mapping[str, float] | None = None,
     no_answer_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """exact, f1, total; HasAns_* and NoAns_* of them where there are such questions.
+    """Return exact, f1 and total, and the same as HasAns_* and NoAns_* of the questions with and without an answer.
 
-    ``no_answer`` holds a score a question (null odds, a probability): above the threshold the prediction is taken as
-    "". With it come best_exact, best_exact_thresh, best_f1 and best_f1_thresh, for which ``predictions`` must be the
+    ``no_answer`` holds a score for each question (null odds, a probability): above the threshold the prediction counts
+    as "". With it come best_exact, best_exact_thresh, best_f1 and best_f1_thresh, for which ``predictions`` must be the
     best texts that are not empty. Raises ``UserError`` for a question without a prediction or without a score.
     """
     _check_complete("predictions", answers, predictions)
@@ -76,7 +76,7 @@ def squad_v2_metrics(
 
 
 def squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
-    """Of each question before any threshold; right answers that normalise to nothing are left out."""
+    """Return the scores of each question before any threshold; right answers that normalise to "" are left out."""
     scores = {}
     for key, texts in answers.items():
         right = [text for text in texts if normalize(text)] or [""]
@@ -94,10 +94,10 @@ class BestThreshold(NamedTuple):
 def find_best_thresh(
     predictions: Texts, scores: Mapping[str, float], no_answer: Mapping[str, float], answers: Answers
 ) -> BestThreshold:
-    """The threshold on ``no_answer`` above which "" is predicted, that makes the mean of ``scores`` highest.
+    """Return the threshold on ``no_answer``, above which "" is predicted, that makes the mean of ``scores`` highest.
 
-    As the official script finds it: questions are answered one by one in rising order of their score, equal ones too,
-    in the order of ``no_answer``; starting from none answered, where the threshold is 0. The first best one is taken.
+    It is found as in the official script: starting with none answered and the threshold 0, questions are answered one
+    by one in rising order of their score, equal ones in the order of ``no_answer``. The first best one is taken.
     """
     current = best = float(sum(1 for texts in answers.values() if not texts))
     threshold = 0.0
@@ -110,24 +110,24 @@ def find_best_thresh(
 
 
 def normalize(text: str) -> str:
-    """Lower case, without ASCII punctuation and English articles, words one space apart."""
+    """Return ``text`` in lower case, without ASCII punctuation and English articles, with words one space apart."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, prediction: str) -> float:
-    """1 where both are the same once normalised, else 0."""
+    """Return 1 if both are the same once normalised, else 0."""
     return float(normalize(answer) == normalize(prediction))
 
 
 def token_f1(answer: str, prediction: str) -> float:
-    """F1 of the bags of normalised words; 0 where they share none, two empty ones included."""
+    """Return F1 of the bags of normalised words; 0 if they share none, also if both are empty."""
     true, predicted = normalize(answer).split(), normalize(prediction).split()
     shared = (Counter(true) & Counter(predicted)).total()
     return precision_recall_f1(shared, len(predicted), len(true))["f1"]
 
 
 def _no_answer_f1(answer: str, prediction: str) -> float:
-    """SQuAD v2.0's: two empty texts agree."""
+    """Return F1 as SQuAD v2.0 defines it: two empty texts agree."""
     return token_f1(answer, prediction) or float(not normalize(answer) and not normalize(prediction))
 
 
@@ -137,7 +137,7 @@ def _cmrc_exact_match(answer: str, prediction: str) -> float:
 
 
 class _Segmenter:
-    """Ideographs one by one, and the words of NLTK between them."""
+    """Splits text into single ideographs and, between them, NLTK's words."""
 
     def __init__(self) -> None:
         try:
@@ -147,12 +147,12 @@ class _Segmenter:
         self.words: Callable[[str], list[str]] = NLTKWordTokenizer().tokenize
 
     def __call__(self, text: str) -> list[str]:
-        """A run between ideographs is one sentence: the official script would split it where one ends inside."""
+        """Return segments. Text between ideographs is one sentence here; the official script might split it."""
         pieces = _CMRC_PIECES.findall(text.lower().strip().translate(_CMRC_PUNCTUATION))
         return [word for piece in pieces for word in ([piece] if "\u4e00" <= piece <= "\u9fa5" else self.words(piece))]
 
     def f1(self, answer: str, prediction: str) -> float:
-        """Of the longest run of segments that both have."""
+        """Return F1 of the longest run of segments that both have."""
         true, predicted = self(answer), self(prediction)
         shared = SequenceMatcher(None, true, predicted, autojunk=False).find_longest_match().size
         return precision_recall_f1(shared, len(predicted), len(true))["f1"]
@@ -161,7 +161,7 @@ class _Segmenter:
 def _means(
     answers: Answers, predictions: Texts, exact: Callable[[str, str], float], f1: Callable[[str, str], float]
 ) -> dict[str, float]:
-    """In percent over all questions, the best answer of each."""
+    """Return means in percent over all questions, with the best answer of each."""
     empty = [key for key, texts in answers.items() if not texts]
     if empty:
         raise UserError(f"{len(empty)} questions have no answer, such as {empty[0]!r}; score them as squad_v2.0")
@@ -174,7 +174,7 @@ def _means(
 
 
 def _withheld(answers: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 of saying that there is no answer."""
+    """Return exact match and F1 of the prediction that there is no answer."""
     return (float(not answers), float(not answers))
 
 
