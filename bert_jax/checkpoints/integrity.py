@@ -95,6 +95,8 @@ def damaged_arrays(step: epath.Path, name: str) -> list[str]:
     tells."""
     if files.is_remote(step) or not name.startswith(f"{STATE}/"):
         return []
+    if not all((Path(step) / STATE / other).is_file() for other in files.below(step / STATE)):
+        return []  # tensorstore would wait for a pipe for ever
     try:
         wanted = files.listed(reading.read_text(step / ARRAYS))
         with ThreadPoolExecutor(THREADS) as pool:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import RepeatingError, UserError
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.straight import read_by_classifier
 from bert_jax.models.config import ModelConfig
@@ -55,7 +55,9 @@ def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: He
     for name, value in expected.items():
         theirs, ours = _real(value, batch), _real(np.asarray(found[name]), batch)
         if not np.isfinite(theirs).all():
-            raise UserError(f"the model's outputs are not finite numbers ({name}): its weights are too large; {advice}")
+            raise RepeatingError(
+                f"the model's outputs are not finite numbers ({name}): its weights are too large; {advice}"
+            )
         error = np.abs(theirs - ours.reshape(theirs.shape)).max() / max(np.abs(theirs).max(), 1.0)
         if not error <= TOLERANCE:
             raise UserError(f"the tensors make another model than ours ({name} differs by {error:.1e}); {advice}")

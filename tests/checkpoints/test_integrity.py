@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import subprocess
 from collections.abc import Callable
@@ -85,6 +86,17 @@ def test_any_other_file(saved: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"step 10 cannot be read .*SHA256SUMS.*choose another of its steps: 5$"):
         read_params(str(saved))
     assert_same(read_params(str(saved), 5)[0], state_at(5).params)
+
+
+def test_what_is_no_file_is_not_read(saved: Path) -> None:
+    step = step_of(saved, 10)
+    arrays = arrays_file(step)
+    arrays.unlink()
+    os.mkfifo(arrays)  # to read it would wait for ever
+    assert list(findings(step)) == [f"{arrays.relative_to(step)} is a pipe, a socket or a device"]
+    notes: list[str] = []
+    assert_same(restore(str(saved), notes), state_at(5))
+    assert len(notes) == 1
 
 
 def test_a_list_that_lacks_files_is_damaged(saved: Path) -> None:
