@@ -21,7 +21,7 @@ from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import Settings, checked, open_inputs
+from bert_jax.runs.pretraining import PretrainingSettings, checked, open_inputs
 from tests import toy
 from tests.training import gang
 
@@ -61,7 +61,7 @@ def rows_and_trees(folder: Path) -> dict[str, str]:
     text, found = toy.write_text(folder / "text.txt", documents=120), {}
     for objective in OBJECTIVES:
         for packing in PACKINGS:
-            settings = configuration.build(Settings, recipe(text, objective, packing, 64), "config")
+            settings = configuration.build(PretrainingSettings, recipe(text, objective, packing, 64), "config")
             tokenizer, corpus = open_inputs(
                 Inputs(str(folder), settings.vocab, settings.corpus, None, False), lambda line: None
             )

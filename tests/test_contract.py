@@ -12,7 +12,7 @@ import pytest
 from bert_jax import catalogue, configuration
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import Settings, checked, open_inputs
+from bert_jax.runs.pretraining import PretrainingSettings, checked, open_inputs
 from bert_jax.task import Variables, is_weight
 from bert_jax.training.mesh import unbox
 from tests import floor, toy
@@ -70,7 +70,7 @@ def test_counts_of_objectives(
     folder = tmp_path_factory.getbasetemp() / "contract"
     folder.mkdir(exist_ok=True)
     recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), objective, packing, 64)
-    settings = configuration.build(Settings, recipe, "config")
+    settings = configuration.build(PretrainingSettings, recipe, "config")
     inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, False)
     tokenizer, corpus = open_inputs(inputs, lambda line: None)
     model = choose_model(settings.model, tokenizer.size, None)

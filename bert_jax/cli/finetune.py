@@ -22,8 +22,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.training.malloc import keep_freed_memory
 
     keep_freed_memory()  # before jax is imported
-    from bert_jax.runs.finetuning import Request, finetune
+    from bert_jax.runs.finetuning import FinetuningRequest, finetune
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
-    request = Request(arguments.workdir, arguments.data, command, arguments.init, recipes.typed(arguments.overrides))
+    request = FinetuningRequest(
+        arguments.workdir, arguments.data, command, arguments.init, recipes.typed(arguments.overrides)
+    )
     return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.runs.recipe_plan import Request, plan
+    from bert_jax.runs.recipe_plan import PlanRequest, plan
 
     names = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
-    request = Request(**{name: getattr(arguments, name) for name in names})
+    request = PlanRequest(**{name: getattr(arguments, name) for name in names})
     found = plan(arguments.config.to_dict(), request, print_note)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0 if found.fits else 1

@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.training.malloc import keep_freed_memory
 
     keep_freed_memory()  # before jax is imported
-    from bert_jax.runs.pretraining import Request, pretrain
+    from bert_jax.runs.pretraining import PretrainingRequest, pretrain
 
-    request = Request(
+    request = PretrainingRequest(
         workdir=arguments.workdir,
         command=shlex.join(["bert-jax", *sys.argv[1:]]),
         init=arguments.init,

@@ -21,7 +21,7 @@ from bert_jax.reporting import page
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.pretraining import Request, Settings, checked, pretrain
+from bert_jax.runs.pretraining import PretrainingRequest, PretrainingSettings, checked, pretrain
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -63,7 +63,9 @@ def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.Varian
         found.
     """
     configs = _configs(ablation)
-    settings = {name: configuration.build(Settings, config, f"{name}: config") for name, config in configs.items()}
+    settings = {
+        name: configuration.build(PretrainingSettings, config, f"{name}: config") for name, config in configs.items()
+    }
     for name, one in settings.items():
         try:
             checked(one, one.experiment())
@@ -83,7 +85,7 @@ def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.Varian
         def run(cell: Cell, workdir: str) -> Metrics:
             config = configs[cell.overrides["variant"]]
             config = _replaced(config, seed=cell.overrides["seed"], **paths)
-            own = pretrain(config, Request(workdir=workdir, command=ablation.command))
+            own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
         found = run_cells(cells, run, ablation.workdir, _evaluation(first), note)
@@ -114,7 +116,7 @@ def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
     configs = {}
     for recipe in ablation.finetune:
         config = recipes.load(recipe).to_dict()
-        configuration.build(finetuning.Settings, config, f"{recipe}: config")
+        configuration.build(finetuning.FinetuningSettings, config, f"{recipe}: config")
         configs[re.sub(r"\.py$|\.json$", "", re.split(r"[/:]", recipe)[-1])] = config
     return configs
 
@@ -137,7 +139,7 @@ def _finetune_all(
     def run(cell: Cell, workdir: str) -> Metrics:
         variant, seed = cell.overrides["variant"], cell.overrides["seed"]
         init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(BILSTM)}-seed{seed}")
-        request = finetuning.Request(workdir, ablation.data, ablation.command, init)
+        request = finetuning.FinetuningRequest(workdir, ablation.data, ablation.command, init)
         return finetuning.finetune(cell.overrides["config"], request)
 
     scores: dict[tuple[str, int], Metrics] = {}
@@ -147,7 +149,7 @@ def _finetune_all(
     return scores
 
 
-def _check_text(settings: Mapping[str, Settings]) -> None:
+def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:
     name, *others = settings
     for other in others:
         for group in ("vocab", "corpus"):
@@ -160,7 +162,7 @@ def _check_text(settings: Mapping[str, Settings]) -> None:
 
 
 def _inputs(
-    ablation: Ablation, settings: Settings, cells: Sequence[Cell], note: Note
+    ablation: Ablation, settings: PretrainingSettings, cells: Sequence[Cell], note: Note
 ) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
     """Make the text that all runs read, once, and return the paths that a recipe needs for it."""
     root = files.as_path(ablation.workdir)
@@ -179,7 +181,7 @@ def _replaced(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {**config, **{k: {**config.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 
-def _on_rows_of(reference: Settings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
+def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
     """Return the masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``; none if it is
     causal."""
     trained, experiment = load_trained(workdir), reference.experiment()
@@ -192,12 +194,12 @@ def _on_rows_of(reference: Settings, corpus: Mixture, tokenizer: Tokenizer, work
     return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
 
 
-def _masked_rows(settings: Settings) -> mlm.Config:
+def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
     fields = {name: settings.objective[name] for name in PAIRS if name in settings.objective}
     return configuration.build(mlm.Config, fields, "config.objective")
 
 
-def _evaluation(settings: Settings) -> dict[str, Any]:
+def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
     """Return what the held-out figures depend on beside the run: another choice gives other results."""
     experiment = settings.experiment()
     rows = dataclasses.asdict(_masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)

@@ -15,7 +15,7 @@ from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import recipes
-from bert_jax.runs.finetuning import Request, checked, finetune
+from bert_jax.runs.finetuning import FinetuningRequest, checked, finetune
 from bert_jax.storage import files
 
 INIT = "init"  # the model that a run starts from: the one key that is not in the config
@@ -82,7 +82,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
             init = _init(cell.overrides.get(INIT, request.init))
             typed = (*recipes.typed(request.overrides), *request.vary)
-            metrics = finetune(config, Request(workdir, request.data, request.command, init, typed))
+            metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # the metric that counts comes first
 
         found = run_cells(cells, run, request.workdir, [request.data, request.init], note)

@@ -1,4 +1,4 @@
-"""Which parts of our tree each class of transformers has, and what its ``config.json`` says of the head."""
+"""The parts of our tree that each class of transformers has, and the head that its ``config.json`` describes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ PIPELINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """What stands on the encoder.
+    """The head on an encoder.
 
     Attributes:
       architecture: a class of transformers, of one of the families.
       labels: names of the outputs of a classifier, in their order; empty for a number and for the other heads.
-      classifier_dropout: None: as in the encoder.
+      classifier_dropout: the rate before the classifier; None: that of the encoder.
     """
 
     architecture: str = "BertForPreTraining"
@@ -70,7 +70,7 @@ class Head:
 
     @property
     def num_outputs(self) -> int:
-        """K of the classifier."""
+        """K, the number of outputs of the classifier."""
         return len(self.labels) if self.ending in LABELLED and self.labels else 1
 
     @property
@@ -116,7 +116,7 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
 
 
 def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> Head:
-    """The head that ``config.json`` describes; where it names no class, the one that the tensors make.
+    """Return the head that ``config.json`` describes or, if it names no class, that the tensors make.
 
     Args:
       tensors: by their present names.
@@ -161,7 +161,7 @@ def _of_tensors(family: Family, tensors: Collection[str]) -> str:
 
 
 def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> tuple[str, ...]:
-    """Names by their number; ``LABEL_0``, ... where the config has none."""
+    """Return the names of labels in the order of their numbers; ``LABEL_0``, ... if the config has none."""
     if ending not in LABELLED:
         return ()
     by_number = theirs.get("id2label") or {}
@@ -184,7 +184,7 @@ def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> 
 
 
 def config_fields(head: Head) -> dict[str, Any]:
-    """What ``config.json`` says of a head."""
+    """Return the fields of ``config.json`` that describe a head."""
     fields: dict[str, Any] = {"architectures": [head.architecture]}
     if head.ending in LABELLED:
         labels = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_outputs))

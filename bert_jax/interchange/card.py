@@ -34,8 +34,8 @@ _HEADLESS = "fine-tuning, feature extraction and study"
 _TRAINED = "texts of the kind it was trained and evaluated on, after a look at its errors on yours"
 
 
-class Parent(NamedTuple):
-    """What a model was started from."""
+class ParentModel(NamedTuple):
+    """The model that another one was started from."""
 
     source: str
     licence: str | None = None  # as its card names it
@@ -49,15 +49,15 @@ def model_card(
     splits: Mapping[str, Any] | None = None,
     head: Head | None = None,
     pooling: Pooling | None = None,
-    parent: Parent | None = None,
+    parent: ParentModel | None = None,
 ) -> str:
-    """Markdown with YAML front matter.
+    """Return the card as Markdown with YAML front matter.
 
     Args:
-      facts: what a checkpoint keeps: ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``,
+      facts: those of a checkpoint: ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``,
         and ``task`` and ``data`` of a fine-tuned one.
       metrics: the newest evaluation; may be empty.
-      baselines: what models without learning reach on the same rows, as in ``baselines.json``.
+      baselines: the baselines on the same rows, as in ``baselines.json``.
       splits: ``num_documents`` and ``num_tokens`` of the corpus's ``train`` and ``heldout``, as in its manifest.
     """
     head, run = head or Head(), facts.get("run") or {}
@@ -99,23 +99,23 @@ outputs.
 
 
 def weights_section(digests: Mapping[str, str]) -> str:
-    """The end of a card: the sha256 of the weights among ``digests`` (file name -> sha256)."""
+    """Return the end of a card: the sha256 of the weights among ``digests`` (file name -> sha256)."""
     lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
     return "\n".join(["", "## Weights", "", *lines, ""])
 
 
-def _front(head: Head, pooling: Pooling | None, parent: Parent | None) -> str:
+def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None) -> str:
     licence = (parent and parent.licence) or "unknown"
-    told = "that of the weights: yours to say, with the licences of the training text in view"
+    comment = "that of the weights: yours to say, with the licences of the training text in view"
     if parent and parent.licence:
-        told = "of the model it was made from: say whether it is that of yours too"
+        comment = "of the model it was made from: say whether it is that of yours too"
     lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
     if pipeline := "sentence-similarity" if pooling else PIPELINES.get(head.ending):
         lines.append(f"pipeline_tag: {pipeline}")
     return "\n".join(
         [
             *lines,
-            f"license: {licence}  # {told}",
+            f"license: {licence}  # {comment}",
             "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
             f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
         ]
@@ -143,7 +143,7 @@ def _loading(head: Head, pooling: Pooling | None) -> str:
     return f"It loads as `{head.architecture}`."
 
 
-def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: Parent | None) -> str:
+def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: ParentModel | None) -> str:
     lineage = {
         "run": run.get("run_id"),
         "step": step,

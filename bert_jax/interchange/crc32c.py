@@ -25,7 +25,7 @@ _TABLE = _byte_table()
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
-    """Of bytes, or of the bytes of an array."""
+    """Return the CRC-32C of bytes, or of the bytes of an array."""
     message = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
     lanes = min(_MAX_LANES, 1 << (len(message) // 64).bit_length())
     width = max(4, -(-len(message) // lanes))
@@ -47,7 +47,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked(crc: int) -> int:
-    """As the files store it, so that the checksum of a checksum is no trouble (LevelDB, util/crc32c.h)."""
+    """Return a checksum in the form that files store: a checksum over checksums is safe (LevelDB, util/crc32c.h)."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -59,7 +59,7 @@ def _short(message: np.ndarray) -> int:
 
 
 def _zeros(count: int) -> np.ndarray:
-    """What ``count`` bytes of zeros make of each of the 32 bits of a remainder: uint32 [32]."""
+    """Return the remainders that ``count`` bytes of zeros make of each of the 32 bits of a remainder: uint32 [32]."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(count):
         bits = _TABLE[bits & 0xFF] ^ bits >> 8
@@ -67,7 +67,7 @@ def _zeros(count: int) -> np.ndarray:
 
 
 def _apply(shift: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The linear map with the columns ``shift`` on each of ``values``."""
+    """Return the linear map with the columns ``shift`` applied to each of ``values``."""
     found = np.zeros_like(values)
     for i, column in enumerate(shift):
         found ^= np.where(values >> np.uint32(i) & 1, column, np.uint32(0))

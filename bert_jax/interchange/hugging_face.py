@@ -15,10 +15,10 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields, of_config, pretraining_class
 from bert_jax.interchange.card import CARD, weights_section
+from bert_jax.interchange.comparison import check_outputs
 from bert_jax.interchange.family import family_described, family_of
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.pooling import Pooling, write_pooling
-from bert_jax.interchange.probe import check_outputs
 from bert_jax.interchange.tensors import MAX_SHARD_BYTES, WEIGHTS, present_names, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
@@ -33,7 +33,7 @@ __all__ = ["WEIGHTS", "Imported", "export_model", "import_model"]
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """What a folder of others holds."""
+    """The content of a Hugging Face folder, or of a released checkpoint."""
 
     params: dict[str, Any]  # unrolled, float32; without the missing parts
     config: ModelConfig
@@ -44,12 +44,12 @@ class Imported:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Their names of tensors that are not there: heads, pooler."""
+        """The file's names of absent tensors, such as those of heads or the pooler."""
         return self.report.missing
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Tensors of theirs that a model of the class has no place for."""
+        """The tensors of the file that a model of the class has no place for."""
         return self.report.unused
 
 
@@ -92,7 +92,7 @@ def export_model(
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             write_pooling(folder, config, pooling)
-        # What an import reads: pooling files lie deeper, and the card is for people to go on with.
+        # Only files that an import reads: pooling files lie deeper, and people may edit the card.
         digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
         probe = _check_written(folder, params, config, head)
@@ -150,7 +150,7 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
 
 
 def listed_damage(folder: Path | epath.Path) -> str | None:
-    """What is wrong with a folder by its list of sha256, which must name config and weights; None if nothing is.
+    """Return the damage of a folder by its list of sha256, which must name config and weights; None if it has none.
 
     Raises ``OSError`` if the folder or its list is missing.
     """
@@ -163,7 +163,7 @@ def _count(tensors: dict[str, np.ndarray]) -> str:
 
 
 def licence_of(folder: str | os.PathLike[str]) -> str | None:
-    """What the front matter of a folder's model card says, if anything."""
+    """Return the licence in the front matter of a folder's model card, if it has one."""
     try:
         lines = reading.read_text(files.as_path(folder) / CARD).splitlines()
     except (OSError, ValueError):

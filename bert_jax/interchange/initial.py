@@ -37,8 +37,8 @@ FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
 
 
 @dataclasses.dataclass(frozen=True)
-class Parent:
-    """A run of ours that another one starts from."""
+class ParentRun:
+    """The run that another one starts from."""
 
     kind: Kind
     key: str  # sha256 of its identity and of the step
@@ -46,16 +46,16 @@ class Parent:
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """A model to go on from."""
+    """The model that a run starts from."""
 
     source: str
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
     tokenizer: Tokenizer
-    missing: tuple[str, ...] = ()  # their names of tensors that its class has and it lacks
-    checkpoints: tuple[str, int] | None = None  # workdir and step, where it is a run of ours
+    missing: tuple[str, ...] = ()  # names in its file of tensors that its class needs and it lacks
+    checkpoints: tuple[str, int] | None = None  # workdir and step, if it is a run of ours
     head: Head = Head()
-    parent: Parent | None = None
+    parent: ParentRun | None = None
 
     def check_moments(self) -> None:
         """Raise ``UserError`` if there are no moments to keep."""
@@ -66,7 +66,7 @@ class Initial:
 
 
 def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | None:
-    """The model of --init; None: the run starts from nothing. All processes must have found the same.
+    """Return the model of --init; None: the run starts from nothing. All processes must find the same one.
 
     Raises:
       UserError: see ``load_initial``.
@@ -77,23 +77,25 @@ def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | N
 
 
 def begun_from(workdir: str) -> Initial | None:
-    """What the run in ``workdir`` was begun from, as far as it is needed to go on: without parameters, and whether or
-    not the model is still where it was. None: it began from nothing."""
+    """Return the model that the run in ``workdir`` began from; None if it began from nothing.
+
+    It has no parameters, which a run does not need to go on, so the model need not be there any more.
+    """
     run = read_run(workdir)
     identity, facts = run.get("identity", {}), run.get("facts", {})
     if not identity.get("init") or "model" not in facts:
         return None
-    parent = Parent(kind_of(identity), facts["parent_key"]) if "parent_key" in facts else None
+    parent = ParentRun(kind_of(identity), facts["parent_key"]) if "parent_key" in facts else None
     model = config_of(facts["model"])
     tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
     return Initial(str(identity["init"]), {}, model, tokenizer, parent=parent)
 
 
 def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int, dict[str, str]]:
-    """The seed of a run's rows, masks and dropout, and what its facts keep of it.
+    """Return the seed of a run's rows, masks and dropout, and what its facts keep of it.
 
-    A run that starts from another of its kind has a hash of that parent's identity and step folded in: on the same text
-    with the same seed it would be shown the parent's rows, masks and dropout again. Any other start changes nothing.
+    If a run starts from another of its kind, a hash of that parent's identity and step is folded in: on the same text
+    with the same seed it would repeat the parent's rows, masks and dropout. Any other start keeps the seed.
     """
     if initial is None or initial.parent is None or initial.parent.kind != kind:
         return seed, {}
@@ -102,8 +104,10 @@ def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int,
 
 
 def load_initial(source: str) -> Initial:
-    """``source`` is a Hugging Face directory, one with a TensorFlow checkpoint of google-research/bert, or a workdir
-    of ours with an optional ``@step``.
+    """Return the model at ``source``.
+
+    That is a Hugging Face directory, one with a TensorFlow checkpoint of google-research/bert, or a workdir of ours
+    with an optional ``@step``.
 
     Raises:
       UserError: none of these, or a model that is not a BERT.
@@ -127,7 +131,7 @@ def load_initial(source: str) -> Initial:
     at, parent = (workdir, trained.step), None
     if identity := (trained.facts.get("run") or {}).get("identity"):  # an imported model has none
         key = hashlib.sha256(json.dumps([identity, trained.step], sort_keys=True).encode()).hexdigest()
-        parent = Parent(kind_of(identity), key)
+        parent = ParentRun(kind_of(identity), key)
     return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, trained.head, parent)
 
 
@@ -143,17 +147,17 @@ def start_from(
     note: Callable[[str], None],
     head: Head | None = None,
 ) -> Callable[[TrainState], TrainState]:
-    """What turns a fresh state into one that goes on from ``initial``.
+    """Return a function that turns a fresh state into one that goes on from ``initial``.
 
-    Pieces that the vocabulary has and the model has not start at the mean of the pieces they were cut into before.
-    Heads that have no place or another shape in the fresh state are left out and named, as is what starts fresh.
+    Pieces that the model lacks start at the mean of the pieces into which its vocabulary cuts them. Heads that have no
+    place or another shape in the fresh state are left out; a note names them, and the parts that start fresh.
 
     Args:
       optimizer: "kept" takes over the moments of a run of ours; the schedule begins anew either way.
-      head: of the model to train. A classifier of another task, or of other labels, is left out even where it fits.
+      head: that of the model to train. A classifier of another task, or of other labels, is left out even if it fits.
 
     Raises:
-      UserError: moments are to be kept where there are none, or where the vocabulary is another.
+      UserError: moments are to be kept, but there are none or the vocabulary is another.
     """
     params = initial.params
     same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.model.vocab_size
@@ -175,8 +179,8 @@ def start_from(
         fitting = heads_that_fit(params, state.params, head in (None, initial.head))
         fresh = [part for part in state.params if part not in fitting]
         left_out = [part for part in params if part not in fitting]
-        told = "".join(f"; {what}: {', '.join(p)}" for what, p in (("fresh", fresh), ("left out", left_out)) if p)
-        note(f"starting from {initial.source}{told}; optimizer {optimizer}")
+        changes = "".join(f"; {what}: {', '.join(p)}" for what, p in (("fresh", fresh), ("left out", left_out)) if p)
+        note(f"starting from {initial.source}{changes}; optimizer {optimizer}")
         if optimizer == "kept":
             state = _kept_state(initial, state)
         return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
@@ -187,7 +191,7 @@ def start_from(
 def frozen_parts(
     names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any], resumes: bool
 ) -> Callable[[Any], Any] | None:
-    """What puts the parts that are not trained in their place. They are saved once, in ``workdir/frozen``."""
+    """Return a function that puts the frozen parts in their place. They are saved once, in ``workdir/frozen``."""
     if not names:
         return None
     folder = str(files.as_path(workdir) / FROZEN)
@@ -207,7 +211,7 @@ def frozen_parts(
 
 
 def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_task: bool) -> dict[str, Any]:
-    """The encoder of ``params``, whatever its shapes, and those heads that ``fresh`` has in the same shapes."""
+    """Return the encoder of ``params``, with any shapes, and those heads that ``fresh`` has in the same shapes."""
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: tuple(x.shape), tree)
@@ -221,10 +225,10 @@ def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_tas
 
 
 def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
-    """``params`` with the vocabulary's rows reordered and extended for ``new``, of any kind.
+    """Return ``params`` with the vocabulary's rows reordered and extended for the tokenizer ``new``, of any kind.
 
-    A piece that ``old`` lacks starts at the mean of the pieces that ``old`` cuts it into; for one inside a word the
-    first of them is taken from inside a word too, where ``old`` has it.
+    A piece that ``old`` lacks starts at the mean of the pieces into which ``old`` cuts it; for one inside a word the
+    first of them is one inside a word too, if ``old`` has it.
 
     Returns:
       (params, number of pieces that are new).
@@ -246,7 +250,7 @@ def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, i
 
 
 def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
-    """Ids in ``old``, at least one, that stand for each of ``added``."""
+    """Return the ids in ``old``, at least one, that stand for each of ``added``."""
     cut = {}
     for surface, ids in zip(added, old.encode_batch([text for text, _ in added]), strict=True):
         first, *others = ids.tolist() or [old.unk_id]
@@ -257,7 +261,7 @@ def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface
 
 
 def _kept_state(initial: Initial, state: TrainState) -> TrainState:
-    """``state`` with the parameters, the moments and the carry of ``initial``; what else a run counts starts fresh."""
+    """Return ``state`` with the parameters, moments and carry of ``initial``; all else of a state starts fresh."""
     assert initial.checkpoints is not None
     workdir, step = initial.checkpoints
 

@@ -11,7 +11,7 @@ from bert_jax.storage import reading
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file. Raises ``UserError`` for one that is missing, spoilt, or no object."""
+    """Return the object in a file. Raises ``UserError`` if the file is missing, damaged, or not an object."""
     try:
         content = json.loads(reading.read_bytes(path))
     except FileNotFoundError as error:

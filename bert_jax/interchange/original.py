@@ -11,10 +11,10 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import Head, of_config
+from bert_jax.interchange.comparison import check_outputs
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import Imported
 from bert_jax.interchange.json_files import read_json
-from bert_jax.interchange.probe import check_outputs
 from bert_jax.interchange.straight import OriginalNames, straight_outputs
 from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, present_names
@@ -26,7 +26,7 @@ CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
 
 def is_original(directory: str | os.PathLike[str]) -> bool:
-    """Does the folder hold such a checkpoint, and no Hugging Face model?"""
+    """Return whether the folder holds such a checkpoint and no Hugging Face model."""
     folder = files.as_path(directory)
     return (folder / CONFIG).exists() and not (folder / "config.json").exists()
 
@@ -75,7 +75,7 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
 
 
 def lowercase_of(name: str, where: str) -> bool:
-    """What the name of a released folder says. Raises ``UserError`` where it says nothing."""
+    """Return whether a released folder's name says "uncased". Raises ``UserError`` if the name does not say."""
     if "uncased" in name.lower():
         return True
     if "cased" in name.lower():
@@ -92,7 +92,7 @@ def _head(tensors: Mapping[str, Any], where: str) -> Head:
 
 
 def _prefix(folder: Path, where: str) -> Path:
-    """The one checkpoint in a folder, without its endings."""
+    """Return the path of the one checkpoint in a folder, without its endings."""
     found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     if CHECKPOINT in found:
         return folder / CHECKPOINT

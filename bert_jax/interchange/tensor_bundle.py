@@ -36,11 +36,11 @@ class _Entry:
 
 
 class _Damaged(Exception):
-    """What is read is no such table."""
+    """The file is not such a table."""
 
 
 def read_bundle(prefix: Path) -> dict[str, np.ndarray]:
-    """Every tensor of numbers by its name; float16, bfloat16 and float64 as float32.
+    """Return every tensor of numbers by its name; float16, bfloat16 and float64 as float32.
 
     Raises:
       UserError: a file is missing, cut short or damaged (all of it has checksums), or tensors are stored in slices.
@@ -78,7 +78,7 @@ def _read(entry: _Entry, shards: list[Path], name: str) -> np.ndarray:
 
 
 def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a LevelDB table, in order."""
+    """Yield the keys and values of a LevelDB table, in order."""
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
         raise _Damaged("its last bytes are not those of a table")
     footer = data[-_FOOTER:]
@@ -94,7 +94,7 @@ def _handle(data: bytes) -> tuple[int, int]:
 
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Entries of a block; each key leaves out what it shares with the one before."""
+    """Yield the entries of a block; a stored key leaves out what it shares with the one before."""
     block, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if len(block) < 4 or len(trailer) < 5:
         raise _Damaged("a block lies beyond its end")
@@ -114,7 +114,7 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
 
 
 def _entry(message: bytes) -> _Entry:
-    """``BundleEntryProto`` of tensorflow/core/protobuf/tensor_bundle.proto."""
+    """Return the entry of a ``BundleEntryProto`` (tensorflow/core/protobuf/tensor_bundle.proto)."""
     values = list(_fields(message))
     known = dict(values)
     shape = tuple(dict(_fields(dim)).get(1, 0) for kind, dim in _fields(known.get(2, b"")) if kind == 2)
@@ -124,7 +124,7 @@ def _entry(message: bytes) -> _Entry:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a protocol buffer: integers, and bytes as they lie there."""
+    """Yield number and value of each field of a protocol buffer: integers, and raw bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

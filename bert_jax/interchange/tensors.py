@@ -25,7 +25,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
-    """Every tensor of floats, by the name in the file, as float32.
+    """Return every tensor of floats, by its name in the file, as float32.
 
     Raises:
       UserError: no safetensors file, a damaged one, values that are no finite numbers.
@@ -94,10 +94,10 @@ def write_tensors(
     output: str | os.PathLike[str],
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """One file, or several of at most ``max_shard_bytes`` of tensors each and their index.
+    """Write one file, or several of at most ``max_shard_bytes`` of tensors each and their index.
 
     Args:
-      output: what an error calls the folder.
+      output: the name of the folder in errors.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0

@@ -17,7 +17,7 @@ MAX_SPARE = 1024  # rows of a table that no piece has, so that it divides over d
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    """Its own file, ``tokenizer.json`` and what transformers asks for beside it."""
+    """Write the tokenizer's own file, ``tokenizer.json`` and the files that transformers needs besides."""
     tokenizer.save(folder / tokenizer.file_name)
     (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
     write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
@@ -47,7 +47,7 @@ def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, An
 
 
 def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: bool | None = None) -> Tokenizer:
-    """The tokenizer of a model's folder.
+    """Return the tokenizer of a model's folder.
 
     Args:
       lowercase: None: as the tokenizer's files say.
@@ -71,14 +71,16 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
 
 
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
-    """Whether a vocabulary can be that of a table: as large, or filled up to a round number (a multiple of 8 or more,
-    by fewer rows than 1,024)."""
+    """Return whether a vocabulary fits a table of embeddings.
+
+    The table is as large, or filled up to a round number (a multiple of 8 or more, by fewer rows than 1,024).
+    """
     spare = num_embeddings - num_pieces
     return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
 
 
 def _pieces_of_json(folder: Path) -> int:
-    """Of the copy of the vocabulary in ``tokenizer.json``; 0 where there is none."""
+    """Return the number of pieces in ``tokenizer.json``, which has a copy of the vocabulary; 0 if there is none."""
     path = folder / "tokenizer.json"
     model = read_json(path).get("model") if path.exists() else None
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -86,7 +88,7 @@ def _pieces_of_json(folder: Path) -> int:
 
 
 def _lowercase(folder: Path) -> bool | None:
-    """What the tokenizer's files say, if anything."""
+    """Return whether the tokenizer's files say that text is lower-cased; None if they do not say."""
     for name in ("tokenizer_config.json", "config.json"):
         if (folder / name).exists() and "do_lower_case" in (content := read_json(folder / name)):
             return bool(content["do_lower_case"])

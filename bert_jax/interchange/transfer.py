@@ -1,4 +1,4 @@
-"""Tensors from one tree of names to another, and the report of what went where."""
+"""Moves tensors from one tree of names to another, and reports what went where."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Report:
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The whole report in one line."""
         counts = [f"{len(self.moved)} tensors", *(f"{note}" for note in self.notes)]
         counts += [f"{len(found)} {kind}" for kind, found in self._rest() if found]
         return f"{self.title}: {'; '.join(counts)}"
@@ -49,7 +49,7 @@ class Report:
         return ("missing", self.missing), ("left out", self.unused)
 
     def _folded(self) -> Iterable[tuple[str, str, str]]:
-        """One row for all layers that are alike."""
+        """Yield one row for all layers that are alike."""
         groups: dict[tuple[str, str, tuple[int, ...]], int] = {}
         for entry, shape in self.moved:
             key = (_template(entry.ours), _template(entry.theirs), shape)
@@ -64,7 +64,7 @@ def _template(name: str) -> str:
 
 
 def folded(found: Iterable[str]) -> list[str]:
-    """Names, those of layers that are alike in one: ``encoder.layer.*.output.dense.bias (12)``."""
+    """Return names, with those of like layers as one: ``encoder.layer.*.output.dense.bias (12)``."""
     counts: dict[str, int] = {}
     for name in found:
         counts[_template(name)] = counts.get(_template(name), 0) + 1
@@ -72,7 +72,7 @@ def folded(found: Iterable[str]) -> list[str]:
 
 
 def leaf(tree: Any, path: str) -> Any:
-    """What lies at ``encoder/layer_0/...``, or None."""
+    """Return the value at a path such as ``encoder/layer_0/...``, or None."""
     for name in path.split("/"):
         if not isinstance(tree, Mapping) or name not in tree:
             return None
@@ -93,7 +93,7 @@ def _pretraining_shapes(config: ModelConfig) -> Any:
 
 
 def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
-    """Shapes of all parts that can be read beside ``head``, as a tree of tuples."""
+    """Return the shapes of all parts that can be read with ``head``, as a tree of tuples."""
 
     def last(outputs: int) -> dict[str, Any]:
         return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}

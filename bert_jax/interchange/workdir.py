@@ -1,4 +1,4 @@
-"""A trained model out of a run's folder: what exports, fill-mask and new runs start from."""
+"""Reads a trained model from a run's folder, for exports, fill-mask and new runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts
-from bert_jax.interchange.card import Parent, model_card
+from bert_jax.interchange.card import ParentModel, model_card
 from bert_jax.interchange.hugging_face import Imported, export_model, import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.interchange.pooling import Pooling
@@ -42,7 +42,7 @@ class TrainedModel:
 
     @property
     def head(self) -> Head:
-        """What stands on the encoder, by the class of transformers."""
+        """The head on the encoder, as a class of transformers."""
         return of_facts(self.facts, self.params)
 
     def filling_params(self) -> Any:
@@ -60,7 +60,7 @@ class TrainedModel:
 
 
 def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
-    """The checkpoint of ``step``; without one that of the best evaluation, where the run chose it, or the newest.
+    """Return the model of ``step``; None: of the best evaluation, if the run chose one, or of the newest step.
 
     Raises:
       UserError: no checkpoint, or a vocabulary that is not the one it was trained with.
@@ -145,12 +145,12 @@ def newest_metrics(workdir: str, step: int) -> dict[str, float]:
     return figures
 
 
-def parent_of(facts: Mapping[str, Any]) -> Parent | None:
+def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
     """What the model was started from, or imported from, and the licence that it names."""
     if facts.get("parent"):
-        return Parent(facts["parent"]["source"], facts["parent"].get("licence"))
+        return ParentModel(facts["parent"]["source"], facts["parent"].get("licence"))
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
-    return Parent(source, licence_of(source)) if source else None
+    return ParentModel(source, licence_of(source)) if source else None
 
 
 def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -119,7 +119,7 @@ def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequen
 def _picture(
     predictor: Predictor, record: Mapping[str, Any], wrong: bool | None, ids: np.ndarray, maps: np.ndarray
 ) -> dict[str, Any]:
-    told = {
+    known = {
         name: value if isinstance(value, int | float) else clipped(value, 80)
         for name in ("prediction", "label")
         if isinstance(value := record.get(name), str | int | float)
@@ -132,7 +132,7 @@ def _picture(
     return {
         "id": record["id"],
         "right": None if wrong is None else not wrong,
-        **told,
+        **known,
         "tokens": [predictor.trained.tokenizer.vocab[i] for i in ids[shown]],
         "num_tokens": len(ids),
         "layer": predictor.trained.config.num_layers,

@@ -92,7 +92,7 @@ class FinetuningOptimizerConfig(OptimizerConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class FinetuningSettings:
     """A fine-tuning recipe, typed: every key of the config is a field of this class or of the classes it names."""
 
     task: Mapping[str, Any]  # name, and what that task takes
@@ -126,7 +126,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class FinetuningRequest:
     """What the command line adds to a recipe."""
 
     workdir: str
@@ -136,7 +136,7 @@ class Request:
     typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
 
 
-def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str, float]:
     """Run a recipe to its end in ``request.workdir``, from wherever it stands.
 
     Returns:
@@ -146,7 +146,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
       UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
     """
     settings, room, task_config = checked(
-        run_record.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
+        run_record.as_begun(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
     )
     absent = {"model": old_model(settings.model), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
 
@@ -162,7 +162,7 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
         train = next(examples for name, examples in splits.items() if name.startswith("train"))
         labels = room.Task.labels(task_config, all_to_train_on(settings.data, request.data, room.Task.roles, train))
         identity = settings.identity() | {"init": request.init}
-        meant = old_defaults(Settings) | absent
+        meant = old_defaults(FinetuningSettings) | absent
         run = run_record.described(workdir, config, identity, request.command, bound=bool(saved), absent=meant)
         given = initial if settings.weights == "pretrained" else None
         seed, parent = continued_seed(settings.seed, given, "fine-tuning")
@@ -215,14 +215,14 @@ def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             return finish(settings, request, splits, observer, experiment.selection.metric)
 
 
-def checked(config: Mapping[str, Any]) -> tuple[Settings, ModuleType, Any]:
+def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, Any]:
     """(settings, file of the task, its config) of a recipe. Raises ``UserError`` for a key or a value that is none."""
     if "objective" in config:
         raise UserError(
             "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or choose "
             "one of configs/finetune"
         )
-    settings = configuration.build(Settings, config, "config")
+    settings = configuration.build(FinetuningSettings, config, "config")
     check_loggers(settings.loggers)
     room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
@@ -253,7 +253,7 @@ def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
 
 
 def setting(
-    settings: Settings,
+    settings: FinetuningSettings,
     splits: Mapping[str, tuple[Example, ...]],
     tokenizer: Tokenizer,
     model: ModelConfig,
@@ -276,7 +276,7 @@ def setting(
     )
 
 
-def make_experiment(settings: Settings, task: ExampleTask) -> Experiment:
+def make_experiment(settings: FinetuningSettings, task: ExampleTask) -> Experiment:
     """Steps, cadence and choice of the run, from epochs."""
     train = settings.train
     source = task.source("train", KIND, 0)
@@ -339,7 +339,11 @@ def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experim
 
 
 def finish(
-    settings: Settings, request: Request, splits: Mapping[str, tuple[Example, ...]], observer: Observer, metric: str
+    settings: FinetuningSettings,
+    request: FinetuningRequest,
+    splits: Mapping[str, tuple[Example, ...]],
+    observer: Observer,
+    metric: str,
 ) -> dict[str, float]:
     """Predictions of the best checkpoint, which ``metric`` has chosen, report and export."""
     workdir = files.as_path(request.workdir)

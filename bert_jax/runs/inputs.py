@@ -226,13 +226,13 @@ class Inputs:
 
 def _now_and_then(note: Note) -> Progress:
     """Progress of a build as a line every ``NOTE_SECONDS``."""
-    start = told = time.monotonic()
+    start = noted = time.monotonic()
 
     def progress(documents: int, num_bytes: int, tokens: int) -> None:
-        nonlocal told
+        nonlocal noted
         now = time.monotonic()
-        if now - told >= NOTE_SECONDS:
-            told = now
+        if now - noted >= NOTE_SECONDS:
+            noted = now
             rate = num_bytes / 1e6 / (now - start)
             note(f"{documents:,} documents, {num_bytes / 1e6:,.0f} MB, {tokens:,} tokens so far ({rate:.1f} MB/s)")
 

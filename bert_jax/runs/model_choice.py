@@ -29,7 +29,7 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
 
 
 def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
-    """Lines to be told: what a recipe says of the model and ``initial`` says otherwise.
+    """Return lines about the settings of the model in which a recipe and ``initial`` differ.
 
     Args:
       typed: keys of the config that were typed on the command line, such as ``model.size``.
@@ -50,13 +50,13 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
         for key in ("model", f"model.{name}", *(("model.size",) if name in of_size else ()))
         if key in typed
     }
-    told = ", ".join(differing.values())
+    has = ", ".join(differing.values())
     if wrong:
         raise UserError(
-            f"{' '.join(sorted(wrong))} contradicts --init={initial.source}, whose model has {told}; a run that starts "
+            f"{' '.join(sorted(wrong))} contradicts --init={initial.source}, whose model has {has}; a run that starts "
             "from a model has its architecture: leave it out, or start without --init"
         )
-    return [f"the model of --init is taken, not the recipe's: {told}"] if differing else []
+    return [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
 
 
 def old_model(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Predictor:
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """(metrics, one record an example, in order); no metrics where an answer is not known.
 
-        ``note`` is told what becomes of the examples, such as a cut.
+        ``note`` gets lines about what becomes of the examples, such as a cut.
 
         Raises:
           UserError: no examples, or labels that the model does not know.

@@ -23,7 +23,7 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.pretraining import Settings
+from bert_jax.runs.pretraining import PretrainingSettings
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
@@ -51,16 +51,16 @@ def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
     Raises:
       UserError: a recipe that is none.
     """
-    settings = configuration.build(Settings, config, "config")
+    settings = configuration.build(PretrainingSettings, config, "config")
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     own = {"config": digest, **_of_host(), **_of_inputs(settings, workdir), **_of_workdir(workdir)}
-    told = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
+    processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
     findings = [
-        _processes(told),
-        *(_alike(name, told) for name in ("code", "config", "Python", "jax", "devices a process")),
+        _processes(processes),
+        *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
     ]
-    findings += [_alike(name, told, needed=True) for name in ("vocabulary", "corpus")]
-    findings += [_shared(told), _layout(settings), _reads(told), _disk(told, settings), _all_reduce()]
+    findings += [_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")]
+    findings += [_shared(processes), _layout(settings), _reads(processes), _disk(processes, settings), _all_reduce()]
     return findings
 
 
@@ -92,7 +92,7 @@ def _of_host() -> dict[str, Any]:
     }
 
 
-def _of_inputs(settings: Settings, workdir: str) -> dict[str, Any]:
+def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
     """Hashes of vocabulary and corpus, and seconds of a random read; None where something is missing."""
     found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None}
     path = settings.vocab.path or tokenizers.existing(workdir)
@@ -150,42 +150,42 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
 # ---- What process 0 makes of it --------------------------------------------------------------------------------------
 
 
-def _processes(told: Sequence[Mapping[str, Any]]) -> Finding:
-    indices, hosts = sorted(one["index"] for one in told), sorted({one["host"] for one in told})
-    found = f"{len(told)} on {len(hosts)} host{'s' * (len(hosts) != 1)}, {len(jax.devices())} devices"
-    if indices != list(range(len(told))) or any(one["seen"] != len(told) for one in told):
+def _processes(processes: Sequence[Mapping[str, Any]]) -> Finding:
+    indices, hosts = sorted(one["index"] for one in processes), sorted({one["host"] for one in processes})
+    found = f"{len(processes)} on {len(hosts)} host{'s' * (len(hosts) != 1)}, {len(jax.devices())} devices"
+    if indices != list(range(len(processes))) or any(one["seen"] != len(processes) for one in processes):
         return Finding("processes", f"{found}, of indices {indices}", "bad", "start every process with its own number")
     return Finding("processes", found, "ok")
 
 
-def _alike(name: str, told: Sequence[Mapping[str, Any]], needed: bool = False) -> Finding:
-    values = [one[name] for one in told]
-    without = [one["host"] for one in told if one[name] is None]
-    if needed and len(without) == len(told) == 1:
+def _alike(name: str, processes: Sequence[Mapping[str, Any]], needed: bool = False) -> Finding:
+    values = [one[name] for one in processes]
+    without = [one["host"] for one in processes if one[name] is None]
+    if needed and len(without) == len(processes) == 1:
         return Finding(name, "missing: the run makes it", "ok")
-    if needed and len(without) == len(told):
+    if needed and len(without) == len(processes):
         advice = f"make it once: bert-jax {'vocab' if name == 'vocabulary' else 'corpus'}, and name it in the config"
         return Finding(name, "missing", "bad", advice)
     if len(set(values)) == 1:
         return Finding(name, str(values[0]), "ok")
-    others = [f"{one[name]} on {one['host']} (process {one['index']})" for one in told if one[name] != values[0]]
-    return Finding(name, f"{values[0]} on {told[0]['host']}, {', '.join(others[:3])}", "bad", "make them the same")
+    others = [f"{one[name]} on {one['host']} (process {one['index']})" for one in processes if one[name] != values[0]]
+    return Finding(name, f"{values[0]} on {processes[0]['host']}, {', '.join(others[:3])}", "bad", "make them the same")
 
 
-def _shared(told: Sequence[Mapping[str, Any]]) -> Finding:
-    cannot = [f"process {one['index']} on {one['host']}" for one in told if not one["writes"]]
-    blind = [f"process {one['index']} on {one['host']}" for one in told if not one["sees"]]
+def _shared(processes: Sequence[Mapping[str, Any]]) -> Finding:
+    cannot = [f"process {one['index']} on {one['host']}" for one in processes if not one["writes"]]
+    blind = [f"process {one['index']} on {one['host']}" for one in processes if not one["sees"]]
     if cannot:
         return Finding(
-            "workdir", f"{told[0]['workdir']}: {', '.join(cannot[:3])} cannot write", "bad", "mend its rights"
+            "workdir", f"{processes[0]['workdir']}: {', '.join(cannot[:3])} cannot write", "bad", "mend its rights"
         )
     if blind:
-        found = f"{told[0]['workdir']}: {', '.join(blind[:3])} sees not what process 0 writes"
+        found = f"{processes[0]['workdir']}: {', '.join(blind[:3])} cannot see what process 0 writes"
         return Finding("workdir", found, "bad", "choose a shared mount or gs://")
-    return Finding("workdir", f"{told[0]['workdir']}: written and seen by all", "ok")
+    return Finding("workdir", f"{processes[0]['workdir']}: written and seen by all", "ok")
 
 
-def _layout(settings: Settings) -> Finding:
+def _layout(settings: PretrainingSettings) -> Finding:
     try:
         settings.experiment().check()
     except UserError as error:
@@ -195,8 +195,8 @@ def _layout(settings: Settings) -> Finding:
     return Finding("mesh and batch", f"{', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}", "ok")
 
 
-def _reads(told: Sequence[Mapping[str, Any]]) -> Finding:
-    times = {one["host"]: one["read seconds"] for one in told if one["read seconds"] is not None}
+def _reads(processes: Sequence[Mapping[str, Any]]) -> Finding:
+    times = {one["host"]: one["read seconds"] for one in processes if one["read seconds"] is not None}
     if not times:
         return Finding("random reads", "not tried: no corpus", "ok")
     host = max(times, key=lambda name: times[name])
@@ -206,8 +206,8 @@ def _reads(told: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding("random reads", found, "ok")
 
 
-def _disk(told: Sequence[Mapping[str, Any]], settings: Settings) -> Finding:
-    free = [one["free"] for one in told if one["free"] is not None]
+def _disk(processes: Sequence[Mapping[str, Any]], settings: PretrainingSettings) -> Finding:
+    free = [one["free"] for one in processes if one["free"] is not None]
     if not free:
         return Finding("free disk", "not asked: no local folder that can be written", "ok")
     needed = KEPT * STATE_COPIES * 4 * _num_params(settings)
@@ -215,7 +215,7 @@ def _disk(told: Sequence[Mapping[str, Any]], settings: Settings) -> Finding:
     return Finding("free disk", found, "bad" if min(free) < needed else "ok")
 
 
-def _num_params(settings: Settings) -> int:
+def _num_params(settings: PretrainingSettings) -> int:
     from bert_jax.models.model import fresh_params
     from bert_jax.runs.model_choice import choose_model
 

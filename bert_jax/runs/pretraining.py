@@ -63,7 +63,7 @@ FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates",
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class PretrainingSettings:
     """A recipe, typed: every key of the config is a field of this class or of the classes it names."""
 
     objective: Mapping[str, Any]  # name, and what that objective takes
@@ -121,7 +121,7 @@ class Settings:
 
     def absent(self) -> dict[str, Any]:
         """What the keys of ``identity`` meant before they were recorded."""
-        absent = configuration.old_defaults(Settings) | {
+        absent = configuration.old_defaults(PretrainingSettings) | {
             "objective": configuration.old_defaults(self.find_objective()[0].Config),
             "model": old_model(self.model),
             "phases": {name: configuration.old_defaults(Phase) for name in self.phases},
@@ -142,7 +142,7 @@ def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class PretrainingRequest:
     """What the command line adds to a recipe."""
 
     workdir: str
@@ -155,7 +155,7 @@ class Request:
     typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
 
 
-def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str, float]:
     """Run a recipe to its end in ``request.workdir``, from wherever it stands.
 
     Returns:
@@ -170,8 +170,8 @@ def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
             "this recipe is one for fine-tuning (it has config.task); run it with bert-jax finetune, or choose one of "
             "configs/pretrain"
         )
-    begun = run_record.as_begun(request.workdir, config, Settings, bool(saved_steps(request.workdir)))
-    settings = configuration.build(Settings, begun, "config")
+    begun = run_record.as_begun(request.workdir, config, PretrainingSettings, bool(saved_steps(request.workdir)))
+    settings = configuration.build(PretrainingSettings, begun, "config")
     if request.vocab:
         settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
 
@@ -246,7 +246,7 @@ def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
 
 
 def checked(
-    settings: Settings,
+    settings: PretrainingSettings,
     experiment: Experiment,
     initial: Initial | None = None,
     devices: list[jax.Device] | None = None,
@@ -300,7 +300,7 @@ def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
 
 
 def recorded(
-    config: Mapping[str, Any], settings: Settings, request: Request
+    config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
     """Config, identity and command as ``run.json``, checkpoints, report and export have them."""
     identity = settings.identity() | {"init": request.init}
@@ -322,7 +322,7 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
     note(f"to beat on the held-out rows: {', '.join(shown)}")
 
 
-def finish(settings: Settings, model: ModelConfig, request: Request, observer: Observer) -> None:
+def finish(settings: PretrainingSettings, model: ModelConfig, request: PretrainingRequest, observer: Observer) -> None:
     """Examples, export and report of a run that has ended, and what to do next."""
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
@@ -340,7 +340,7 @@ def finish(settings: Settings, model: ModelConfig, request: Request, observer: O
         observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
 
-def fill_examples(settings: Settings, workdir: str, note: Note) -> None:
+def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> None:
     """``examples.json``: what the newest model fills in for each ``[MASK]``."""
     if not settings.examples or settings.private:
         return

@@ -17,7 +17,7 @@ from bert_jax.planning.scaling import Advice
 from bert_jax.planning.search import SearchResult, search
 from bert_jax.planning.smallest_change import FittingChange, smallest_change
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import Settings, checked
+from bert_jax.runs.pretraining import PretrainingSettings, checked
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 
@@ -26,7 +26,7 @@ COMPILES = 3  # of a search
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """What the command line adds to a recipe: its flags.
 
     Attributes:
@@ -105,7 +105,7 @@ class Planned:
         return json.dumps(record)
 
 
-def plan(config: Mapping[str, Any], request: Request, note: Note) -> Planned:
+def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned:
     """Plan a recipe.
 
     Raises:
@@ -134,7 +134,7 @@ def plan(config: Mapping[str, Any], request: Request, note: Note) -> Planned:
 class PretrainingRecipe:
     """A ``planning.plan.Recipe``. The vocabulary is taken to have ``config.vocab.size`` pieces."""
 
-    settings: Settings
+    settings: PretrainingSettings
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
@@ -144,7 +144,7 @@ class PretrainingRecipe:
                 "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "
                 "examples; plan reads those of configs/pretrain"
             )
-        return cls(configuration.build(Settings, config, "config"))
+        return cls(configuration.build(PretrainingSettings, config, "config"))
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         settings = self._changed(change)
@@ -158,7 +158,7 @@ class PretrainingRecipe:
     def shape(self) -> ModelConfig:
         return choose_model(self.settings.model, self.settings.vocab.size, None)
 
-    def _changed(self, change: Change) -> Settings:
+    def _changed(self, change: Change) -> PretrainingSettings:
         settings = self.settings
         if change.mesh is not None:
             settings = dataclasses.replace(settings, mesh=change.mesh)

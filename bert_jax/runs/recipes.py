@@ -26,7 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
-# The fields of pretraining.Settings and of finetuning.Settings, which are not imported to read a recipe.
+# The fields of PretrainingSettings and of FinetuningSettings, which are not imported to read a recipe.
 PRETRAINING = (
     "objective", "model", "phases", "seed", "vocab", "corpus", "optimizer", "schedule", "mesh", "training",
     "checkpoints", "loader", "probe", "examples", "private", "export",

@@ -11,7 +11,7 @@ import pytest
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.interchange.initial import Initial, Parent, continued_seed, load_initial, start_from, with_vocabulary
+from bert_jax.interchange.initial import Initial, ParentRun, continued_seed, load_initial, start_from, with_vocabulary
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.layers import stack_layers
 from bert_jax.records import SPECIAL_TOKENS, Sum
@@ -129,12 +129,12 @@ def test_moments_are_kept_only_with_the_same_rows(initial: Initial, message: str
 
 
 def test_the_seed_of_a_run_that_goes_on() -> None:
-    def of(parent: Parent | None, seed: int = 3) -> tuple[int, dict[str, str]]:
+    def of(parent: ParentRun | None, seed: int = 3) -> tuple[int, dict[str, str]]:
         return continued_seed(seed, Initial("there", {}, CONFIG, OLD, parent=parent), "pretraining")
 
-    assert continued_seed(3, None, "pretraining") == of(None) == of(Parent("fine-tuning", "a")) == (3, {})
-    assert of(Parent("pretraining", "a"))[1] == {"parent_key": "a"}
-    seeds = [of(Parent("pretraining", key), seed)[0] for key in "ab" for seed in (3, 4)]
+    assert continued_seed(3, None, "pretraining") == of(None) == of(ParentRun("fine-tuning", "a")) == (3, {})
+    assert of(ParentRun("pretraining", "a"))[1] == {"parent_key": "a"}
+    seeds = [of(ParentRun("pretraining", key), seed)[0] for key in "ab" for seed in (3, 4)]
     assert seeds[0] == 2113198376  # it must not change: runs that were begun with it go on
     assert len({3, 4, *seeds}) == 6
     assert all(0 <= seed < 2**31 for seed in seeds)

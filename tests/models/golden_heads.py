@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.interchange.probe import module_outputs
+from bert_jax.interchange.comparison import module_outputs
 from bert_jax.models.config import ModelConfig
 from tests.interchange.heads import HEADS, module_of
 

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+from bert_jax.interchange.comparison import module_outputs
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import export_model, import_model
-from bert_jax.interchange.probe import module_outputs
 from tests.interchange.heads import TOKENIZER
 from tests.interchange.test_families import config_of, head_of, params_of
 

@@ -208,7 +208,7 @@ def test_sentence_transformers_gives_our_vectors(tmp_path, pooling):
     model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = ["abc de", "f", "a b c d e f g h i j k l m n o p q r s t", "BAD cab"]
     found = model.encode(texts)
-    from bert_jax.interchange.probe import module_outputs
+    from bert_jax.interchange.comparison import module_outputs
 
     for text, vector in zip(texts, found, strict=True):
         encoded = TOKENIZER.encode(text, max_length=config.max_length)

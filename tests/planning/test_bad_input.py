@@ -7,7 +7,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.planning import topologies
-from bert_jax.runs.recipe_plan import Request, plan
+from bert_jax.runs.recipe_plan import PlanRequest, plan
 from tests.planning import tiny
 
 
@@ -36,13 +36,13 @@ def test_is_named_before_a_compile(name):
     changes, topology, message = CASES[name]
     notes: list[str] = []
     with pytest.raises(UserError, match=message):
-        plan(tiny.config(**changes), Request(topology), notes.append)
+        plan(tiny.config(**changes), PlanRequest(topology), notes.append)
     assert notes == []
 
 
 def test_recipes_of_fine_tuning_are_refused():
     with pytest.raises(UserError, match=r"one for fine-tuning .*configs/pretrain"):
-        plan({"task": {"name": "classification"}}, Request("cpu:8"), print)
+        plan({"task": {"name": "classification"}}, PlanRequest("cpu:8"), print)
 
 
 def test_every_listed_name_is_understood():

@@ -9,14 +9,14 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.runs import recipes
-from bert_jax.runs.finetuning import Settings
+from bert_jax.runs.finetuning import FinetuningSettings
 from bert_jax.tasks.classification import Task
 
 
 def test_the_recipe_names_every_group():
     config = recipes.load("bbc_news").to_dict()
-    assert set(config) == {field.name for field in dataclasses.fields(Settings)}
-    configuration.build(Settings, config, "config")
+    assert set(config) == {field.name for field in dataclasses.fields(FinetuningSettings)}
+    configuration.build(FinetuningSettings, config, "config")
 
 
 def test_what_stands_after_the_colon_is_read():

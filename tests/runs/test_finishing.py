@@ -15,11 +15,11 @@ from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.reporting import status
 from bert_jax.reporting.observer import RunObserver
 from bert_jax.runs import pretraining
-from bert_jax.runs.pretraining import Request, Settings, finish
+from bert_jax.runs.pretraining import PretrainingRequest, PretrainingSettings, finish
 from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
 
-SETTINGS = configuration.build(Settings, toy.recipe(Path("none"), examples=()), "config")
+SETTINGS = configuration.build(PretrainingSettings, toy.recipe(Path("none"), examples=()), "config")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def observe(workdir: Path) -> RunObserver:
 def finish_run(workdir: Path) -> None:
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, Request(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, PretrainingRequest(str(workdir)), observer)
 
 
 def check_finished(workdir: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
     for name in ("export_workdir", "write_report"):
         monkeypatch.setattr(pretraining, name, watched(getattr(pretraining, name)))
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, Request(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, PretrainingRequest(str(workdir)), observer)
     assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 

@@ -59,7 +59,7 @@ def test_a_workdir_that_not_all_see_or_write() -> None:
     told = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
     assert _shared(told).verdict == "ok"
     told[1]["sees"] = False
-    assert "process 1 on h1 sees not what process 0 writes" in _shared(told).found
+    assert "process 1 on h1 cannot see what process 0 writes" in _shared(told).found
     told[0]["writes"] = False
     assert "process 0 on h0 cannot write" in _shared(told).found
     assert _shared(told).verdict == "bad"

@@ -39,7 +39,7 @@ def fails(*arguments):
 def settings(name):
     from bert_jax.runs import finetuning, pretraining
 
-    return (finetuning if name.startswith("finetune/") else pretraining).Settings
+    return finetuning.FinetuningSettings if name.startswith("finetune/") else pretraining.PretrainingSettings
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -73,7 +73,7 @@ def test_finetune_recipes_are_sound(name):
     from bert_jax.examples.load import make_reader
     from bert_jax.runs import finetuning
 
-    config = configuration.build(finetuning.Settings, recipes.load(name).to_dict(), "config")
+    config = configuration.build(finetuning.FinetuningSettings, recipes.load(name).to_dict(), "config")
     task = catalogue.find("tasks", config.task["name"], having="Task")
     configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
     make_reader(config.data)
@@ -91,7 +91,7 @@ def test_pretrain_recipes_are_sound(name):
     from bert_jax import configuration
     from bert_jax.runs import pretraining
 
-    settings = configuration.build(pretraining.Settings, recipes.load(name).to_dict(), "config")
+    settings = configuration.build(pretraining.PretrainingSettings, recipes.load(name).to_dict(), "config")
     assert callable(pretraining.checked(settings, settings.experiment(), devices=jax.devices()))
 
 
@@ -99,7 +99,7 @@ def test_the_stages_of_ernie_come_in_order_and_mask_their_units():
     from bert_jax import configuration
     from bert_jax.runs import pretraining
 
-    settings = configuration.build(pretraining.Settings, recipes.load("ernie1").to_dict(), "config")
+    settings = configuration.build(pretraining.PretrainingSettings, recipes.load("ernie1").to_dict(), "config")
     phases = settings.experiment().phases.phases
     assert [phase.changes.get("masking", {}).get("unit", "piece") for phase in phases] == [
         "piece",
@@ -137,7 +137,7 @@ def test_finetune_recipes_read_public_data(name, shared_data):
     from bert_jax.runs import finetuning
 
     folder, sizes = PUBLIC[name]
-    config = configuration.build(finetuning.Settings, recipes.load(name).to_dict(), "config")
+    config = configuration.build(finetuning.FinetuningSettings, recipes.load(name).to_dict(), "config")
     task = catalogue.find("tasks", config.task["name"], having="Task")
     found = load(config.data, shared_data(folder), task.Task.roles, [].append)
     assert tuple(len(found[name]) for name in ("train", "dev", "test") if name in found) == sizes
@@ -268,14 +268,23 @@ def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.objectives.mlm_nsp import Config
     from bert_jax.rows.loader import LoaderConfig
     from bert_jax.rows.masking import MaskingConfig
-    from bert_jax.runs.pretraining import Settings
+    from bert_jax.runs.pretraining import PretrainingSettings
     from bert_jax.training.loop import TrainingConfig
     from bert_jax.training.mesh import MeshConfig
     from bert_jax.training.optimizers import OptimizerConfig
     from bert_jax.training.schedules import ScheduleConfig
 
     page = (Path(__file__).parents[2] / "configs" / "README.md").read_text()
-    groups = (CorpusConfig, PartConfig, VocabularyConfig, bert.Config, Config, Settings, LoaderConfig, MaskingConfig)
+    groups = (
+        CorpusConfig,
+        PartConfig,
+        VocabularyConfig,
+        bert.Config,
+        Config,
+        PretrainingSettings,
+        LoaderConfig,
+        MaskingConfig,
+    )
     groups += (CheckpointConfig, TrainingConfig, MeshConfig, OptimizerConfig, ScheduleConfig)
     keys = {field.name for group in groups for field in dataclasses.fields(group)}
     assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()
@@ -293,5 +302,5 @@ def test_the_step_of_every_phase_compiles_and_fits(name, monkeypatch):
 
     pages = {"SC_PAGE_SIZE": 2**12, "SC_PHYS_PAGES": 8 * 2**22}  # whatever this machine has
     monkeypatch.setattr(topologies.os, "sysconf", pages.__getitem__)
-    planned = recipe_plan.plan(recipes.load(name).to_dict(), recipe_plan.Request("cpu:8"), print)
+    planned = recipe_plan.plan(recipes.load(name).to_dict(), recipe_plan.PlanRequest("cpu:8"), print)
     assert planned.fits, planned.as_lines()

@@ -67,7 +67,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:
     """Return ``config`` with every key that a component has, also those whose default stands."""
-    tree = dataclasses.asdict(build(pretraining.Settings, config, "config"))
+    tree = dataclasses.asdict(build(pretraining.PretrainingSettings, config, "config"))
     model = {f.name: f.default for f in dataclasses.fields(bert.Config) if f.name != "vocab_size"}
     objective = dataclasses.asdict(mlm_nsp.Config())
     return {**tree, "model": model | config["model"], "objective": objective | config["objective"]}

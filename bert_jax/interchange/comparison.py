@@ -1,4 +1,4 @@
-"""Whether the tensors of a file make the model that ours is: our modules beside numpy, on fixed random tokens."""
+"""Compares our modules with a numpy model of the tensors of a file, on fixed random tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Straight = Callable[[ModelConfig, Mapping[str, np.ndarray], frozenset[str], str]
 
 @functools.partial(jax.jit, static_argnames=("config", "head"))
 def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: Head) -> dict[str, Any]:
-    """Return the same outputs from the modules of ``models``, for those parts that ``params`` has."""
+    """Return the outputs of the modules of ``models``, for the parts that ``params`` has."""
     rows, length = batch["input_ids"].shape
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     vectors = read_by_classifier(head.architecture)
@@ -38,17 +38,17 @@ def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndar
 
 
 def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: Head, advice: str) -> str:
-    """Compare both on fixed random tokens, one row padded; return a line that says how far apart they are.
+    """Compare both models on fixed random tokens, one row padded; return a line that says how far apart they are.
 
     Args:
-      straight: gives the outputs in numpy, from the tensors of the file.
+      straight: computes the outputs in numpy, from the tensors of the file.
 
     Raises:
       UserError: they are not the same model. ``advice`` ends the message.
     """
     config = dataclasses.replace(config, dtype="float32", layers="unrolled", remat="none")
-    batch = probe_batch(config)
-    with np.errstate(all="ignore"):  # numbers that are too large are told below
+    batch = random_batch(config)
+    with np.errstate(all="ignore"):  # numbers that are too large are reported below
         expected = straight(config, batch, frozenset(params), head.architecture)
     found = module_outputs(params, config, batch, head)
     worst = 0.0
@@ -67,13 +67,13 @@ def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: He
 
 
 def _real(x: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Without the positions that are padding, whose outputs mean nothing."""
+    """Return ``x`` without the positions of padding, whose outputs mean nothing."""
     mask = batch["attention_mask"] > 0
     return x[mask] if x.ndim == 3 and x.shape[:2] == mask.shape else x
 
 
-def probe_batch(config: ModelConfig) -> dict[str, np.ndarray]:
-    """Two rows of random tokens, the second with padding."""
+def random_batch(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Return two rows of random tokens, the second with padding."""
     rng = np.random.default_rng(0)
     length = min(16, config.max_length)
     mask = np.arange(length)[None] < np.array([[length], [max(1, length * 3 // 4)]])
