@@ -112,7 +112,7 @@ def test_the_baseline_with_context_beats_the_one_without(text: Text) -> None:
 def test_what_makes_no_sense_is_refused(text: Text) -> None:
     with pytest.raises(UserError, match="attention is 'bidirectional', which shows .* set it to 'causal'"):
         objective(ltr, text)
-    with pytest.raises(UserError, match="config.objective.masking is set, and the objective 'ltr' masks nothing"):
+    with pytest.raises(UserError, match="config.objective.masking is set, but the objective 'ltr' masks nothing"):
         objective(ltr, text, "causal", masking=MaskingConfig(rate=0.3))
     with pytest.raises(UserError, match="config.phases.phase1.masking is set"):
         objective(ltr, text, "causal", changes={"phase1": {"masking": {"rate": 0.3}}})
