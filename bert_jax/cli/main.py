@@ -87,7 +87,7 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
         advice = "name another path, or change its permissions"
         if isinstance(error, reading.NotPlainError):
-            advice = "put a plain file in its place"
+            return f"error: {error.filename} {error.strerror}; put a plain file in its place", code
         if isinstance(error, IsADirectoryError):
             advice = "name a file, or remove the folder that is in its place"
         if error.errno in write_errors.DISK_TROUBLE:

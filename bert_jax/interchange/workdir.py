@@ -163,7 +163,7 @@ def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_model(directory: str, lowercase: bool | None = None) -> Imported:
     """A Hugging Face directory, or one of an original TensorFlow checkpoint. See ``import_model``."""
-    files.check_plain(directory)
+    reading.check_plain(files.as_path(directory))
     if is_original(directory):
         return import_original(directory, lowercase)
     if lowercase is not None:

@@ -50,17 +50,6 @@ def as_path(path: str | os.PathLike[str]) -> epath.Path:
     return epath.Path(path).expanduser()
 
 
-def check_plain(path: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` if ``path``, or a file in that folder, is a pipe, a socket or a device: reading one may never
-    end."""
-    if is_remote(path):
-        return
-    place = Path(as_path(path))
-    for entry in [place, *(place.iterdir() if place.is_dir() else ())]:
-        if entry.exists() and not (entry.is_file() or entry.is_dir()):
-            raise UserError(f"{entry} is a pipe, a socket or a device; put a plain file in its place")
-
-
 def glob(pattern: str) -> list[epath.Path]:
     """Return the files that match ``pattern`` (``**`` goes into folders), sorted."""
     if is_remote(pattern):

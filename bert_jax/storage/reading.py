@@ -8,6 +8,8 @@ import os
 import stat
 from typing import IO, Any
 
+from etils import epath
+
 from bert_jax.storage.remote import RemotePath
 
 
@@ -48,6 +50,15 @@ def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise NotPlainError(path)
+
+
+def check_plain(folder: epath.Path) -> None:
+    """Raise ``NotPlainError`` if a local ``folder``, or an entry of it, is a pipe, a socket or a device."""
+    if isinstance(folder, RemotePath):
+        return
+    for entry in [folder, *(folder.iterdir() if folder.is_dir() else ())]:
+        if entry.exists() and not (entry.is_file() or entry.is_dir()):
+            raise NotPlainError(entry)
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
