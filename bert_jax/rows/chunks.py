@@ -79,8 +79,8 @@ def check(split: Sentences, max_length: int) -> None:
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
-            f"the split has {documents} document(s); next-sentence prediction draws from another document and "
-            "needs two: add text, or raise heldout_fraction if this is the held-out split"
+            f"the split has {documents} document(s); a second segment may come from another one, so that a "
+            "split needs two: add text, or raise heldout_fraction if this is the held-out split"
         )
     if max_length < SPECIAL_TOKENS_PER_ROW + 2:
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")

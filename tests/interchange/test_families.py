@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.interchange.architectures import Head, of_facts, of_pretraining
+from bert_jax.interchange.architectures import Head, config_fields, of_facts, of_pretraining
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.models.heads import Classifier
@@ -74,11 +74,28 @@ def test_positions_of_roberta_are_counted_from_after_the_padding(tmp_path: Path)
     assert described["layer_norm_eps"] == 1e-5
 
 
+def test_albert_is_read_where_its_layers_are_all_one() -> None:
+    family, config = family_of("albert"), config_of("albert")
+    described = family.to_config(config, TOKENIZER.pad_id)
+    assert (described["embedding_size"], described["num_hidden_groups"], described["inner_group_num"]) == (128, 1, 1)
+    assert described["hidden_act"] == "gelu_new"
+    del described["hidden_act"], described["num_hidden_groups"], described["inner_group_num"]
+    assert family.from_config(described, "folder") == config  # as transformers takes what is not there
+    for field in ("num_hidden_groups", "inner_group_num"):
+        with pytest.raises(UserError, match=f"^folder has {field} 2; only an ALBERT whose layers are all one can be"):
+            family.from_config(described | {field: 2}, "folder")
+    head = Head("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
+    assert config_fields(head)["classifier_dropout_prob"] == 0.2
+    assert "classifier_dropout_prob" not in config_fields(dataclasses.replace(head, classifier_dropout=None))
+
+
 def test_the_class_of_what_was_trained() -> None:
     bert, roberta = config_of("bert"), config_of("roberta")
     assert of_pretraining(bert, ("pooler", "mlm_head", "nsp_head")) == "BertForPreTraining"
     assert of_pretraining(bert, ("mlm_head",)) == "BertForMaskedLM"
     assert of_pretraining(bert, ("pooler", "mlm_head", "sop_head")) == "BertForMaskedLM"
+    assert of_pretraining(config_of("albert"), ("pooler", "mlm_head", "sop_head")) == "AlbertForPreTraining"
+    assert of_pretraining(config_of("albert"), ("pooler", "mlm_head", "nsp_head")) == "AlbertForMaskedLM"
     assert of_pretraining(roberta, ("pooler", "mlm_head", "nsp_head")) == "RobertaForMaskedLM"
     assert of_pretraining(dataclasses.replace(bert, attention="causal"), ("mlm_head",)) == "BertLMHeadModel"
     task = {"model": recorded(roberta), "task": {"name": "tagging"}, "labels": ["O", "B-X"]}

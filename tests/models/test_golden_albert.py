@@ -1,16 +1,18 @@
 """Outputs, loss and gradients that PyTorch gave for stored weights (written by tests/parity/test_albert.py)."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.interchange.transfer import leaf, put
 from bert_jax.models.encoders import albert
 from tests.models.golden_albert import GOLDEN, SIZES, V, loss_of
 
 
-def test_what_torch_gave() -> None:
+@pytest.mark.parametrize("layers", ["scanned", pytest.param("unrolled", marks=pytest.mark.heavy)])
+def test_what_torch_gave(layers: Literal["unrolled", "scanned"]) -> None:
     stored = np.load(GOLDEN)
     params: dict[str, Any] = {}
     batch, gradients = {}, {}
@@ -22,7 +24,7 @@ def test_what_torch_gave() -> None:
             batch[path] = stored[name]
         elif kind == "gradients":
             gradients[path] = stored[name]
-    config = albert.Config(V, **SIZES)
+    config = albert.Config(V, **SIZES, layers=layers)
     (loss, outputs), grads = jax.jit(jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True))(params)
     np.testing.assert_allclose(outputs["mlm_logits"], stored["mlm_logits"], atol=2e-5, rtol=0)
     np.testing.assert_allclose(outputs["sop_logits"][:, 0], stored["sop_logits"], atol=2e-5, rtol=0)
