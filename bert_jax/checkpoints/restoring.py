@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -203,8 +203,9 @@ def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh, run_id:
     if run_id and saved_by and saved_by != run_id:  # old steps do not say it
         raise ForeignStepError(f"is of another run ({saved_by}; this one is {run_id})")
     state = _state(folder, shapes, fresh)
-    if int(state.step) != step:
-        raise ForeignStepError(f"holds step {int(state.step)}")
+    saved = int(state["step"] if isinstance(state, Mapping) else state.step)
+    if saved != step:
+        raise ForeignStepError(f"holds step {saved}")
     return state
 
 

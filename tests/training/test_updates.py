@@ -179,7 +179,7 @@ def test_standard_correction_is_adamw() -> None:
 def test_a_run_keeps_the_defaults_that_it_was_begun_with(tmp_path: Path, then: Any, now: Any, found: str) -> None:
     if then:
         identity = {"objective": {}, "optimizer": dataclasses.asdict(OptimizerConfig("lamb", bias_correction="none"))}
-        write_run(str(tmp_path), {"config": {"optimizer": then}, "identity": identity})
+        write_run(str(tmp_path), {"run_id": "a", "config": {"optimizer": then}, "identity": identity})
     config = {"objective": {}, "model": {}, "phases": {}, "optimizer": now}
     settings = configuration.build(
         PretrainingSettings, as_begun(str(tmp_path), config, PretrainingSettings, bool(then)), "config"
