@@ -39,7 +39,9 @@ def make_task(name: str) -> Any:
 def assert_same_counts(task: Any, kind: str) -> None:
     """On rows of which some weigh nothing."""
     source = task.source("train", kind.partition("/")[0], 0)
-    indices = np.arange(ROWS) % (source.buckets[0] if source.buckets else source).rows_per_epoch
+    indices = np.arange(ROWS) % (
+        next((b.rows_per_epoch for b in source.buckets if b.rows_per_epoch), source.rows_per_epoch)
+    )
     batch = source.rows(np.zeros_like(indices), indices)
     for name in filter(is_weight, batch):
         batch[name][::3] = 0

@@ -45,7 +45,9 @@ def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
 
 def batch_of(task: Any) -> dict[str, np.ndarray]:
     source = task.source("train", "phase1", 0)
-    indices = np.arange(ROWS) % (source.buckets[0] if source.buckets else source).rows_per_epoch
+    indices = np.arange(ROWS) % (
+        next((b.rows_per_epoch for b in source.buckets if b.rows_per_epoch), source.rows_per_epoch)
+    )
     return source.rows(np.zeros_like(indices), indices)  # type: ignore[no-any-return]
 
 
