@@ -65,7 +65,7 @@ class Steps:
                 return sum((term.value / jnp.maximum(term.count, 1) for term in terms.values()), jnp.zeros(()))
 
             value, gradient = jax.value_and_grad(loss)(params)
-            return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+            return value, jax.tree.map(lambda p, g: p - 0.02 * g, params, gradient)
 
         self.step = step
 
