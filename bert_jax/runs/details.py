@@ -61,7 +61,7 @@ def write_details(
 
 
 def pictures(predictor: Predictor, examples: Sequence[Example], records: Records) -> list[dict[str, Any]]:
-    """Attention of the last layer for some wrong and some right examples.
+    """Return the attention of the last layer for some wrong and some right examples.
 
     Returns:
       For each ``id``, ``right`` (None where that is no question), ``prediction``, ``label``, ``tokens`` (of many those
@@ -93,7 +93,7 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
 
 
 def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
-    """Numbers of the surest wrong and of the surest right ones; where none is wrong or right, of the first."""
+    """Return the numbers of the surest wrong and the surest right records; if there are none, of the first ones."""
     verdicts = [is_wrong(example, record) for example, record in zip(examples, records, strict=True)]
     if all(verdict is None for verdict in verdicts):
         return list(range(min(len(records), CANDIDATES)))
@@ -106,7 +106,7 @@ def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
 
 
 def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequence[bool | None]) -> list[int]:
-    """Places in ``chosen``: two wrong ones if there are, then right ones; those that fit the picture before others."""
+    """Return places in ``chosen``: two wrong ones if there are, then right ones; first those that fit the picture."""
 
     def fitting(verdict: Any) -> list[int]:
         places = [place for place in range(len(chosen)) if bool(wrong[place]) is verdict]

@@ -116,7 +116,7 @@ class FinetuningSettings:
         configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run. The rest is free."""
+        """Return what makes two runs the same run. The rest is free."""
         tree: dict[str, Any] = dataclasses.asdict(self)
         for free in ("mesh", "loader", "micro_batches", "loggers", "export"):
             del tree[free]
@@ -216,7 +216,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
 
 
 def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, Any]:
-    """(settings, file of the task, its config) of a recipe. Raises ``UserError`` for a key or a value that is none."""
+    """Return (settings, file of the task, its config) of a recipe. Raises ``UserError`` for a wrong key or value."""
     if "objective" in config:
         raise UserError(
             "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or choose "
@@ -235,7 +235,7 @@ def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, 
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
-    """The examples to train on, of which config.data.train_fraction may have taken a part without the rarest labels."""
+    """Return all examples to train on; the part that config.data.train_fraction takes may lack the rarest labels."""
     if config.train_fraction == 1.0:
         return chosen
     splits = load(dataclasses.replace(config, train_fraction=1.0), folder, roles, lambda _: None)
@@ -243,7 +243,7 @@ def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple
 
 
 def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
-    """Raises ``UserError`` unless there is one split to train on and one to evaluate on."""
+    """Raise ``UserError`` unless there is one split to train on and one to evaluate on."""
     train = [name for name in splits if name.startswith("train")]
     if len(train) != 1 or not any(name.startswith("dev") for name in splits):
         raise UserError(
@@ -259,7 +259,7 @@ def setting(
     model: ModelConfig,
     labels: tuple[str, ...],
 ) -> Setting:
-    """What the task is given."""
+    """Return what the task is given besides its config."""
     train = settings.train
     model.check_lengths({"train": train.max_length})
     return Setting(
@@ -277,7 +277,7 @@ def setting(
 
 
 def make_experiment(settings: FinetuningSettings, task: ExampleTask) -> Experiment:
-    """Steps, cadence and choice of the run, from epochs."""
+    """Return the steps, cadence and selection of the run, from its epochs."""
     train = settings.train
     source = task.source("train", KIND, 0)
     assert isinstance(source, ExampleRows)
@@ -316,7 +316,7 @@ def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
-    """Hash of all examples, in their order."""
+    """Return a hash of all examples, in their order."""
     digest = hashlib.sha256()
     for name, examples in splits.items():
         digest.update(f"{name} {len(examples)}\n".encode())
@@ -326,7 +326,7 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 
 def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
-    """What is about to be trained, and what became of the examples."""
+    """Return lines that say what is to be trained, and what became of the examples."""
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
     phase = experiment.phases.phases[0]
@@ -345,7 +345,7 @@ def finish(
     observer: Observer,
     metric: str,
 ) -> dict[str, float]:
-    """Predictions of the best checkpoint, which ``metric`` has chosen, report and export."""
+    """Write the predictions of the best checkpoint, which ``metric`` chose, the report and the export."""
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
         predictor = Predictor.load(request.workdir)

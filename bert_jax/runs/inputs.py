@@ -54,6 +54,7 @@ class Inputs:
     initial: Initial | None
     bound: bool  # the run has saved a step
     private: bool = False
+    columns: tuple[str, ...] = ()  # of the corpus, which the objective reads
     builds: bool = True  # else what was made of other text, or for another recipe, is an error
 
     @property
@@ -61,7 +62,7 @@ class Inputs:
         return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
 
     def check(self) -> None:
-        """Whatever can be found wrong before a text is read. Raises ``UserError``."""
+        """Raise ``UserError`` for whatever can be found wrong before a text is read."""
         tokenizer = self.initial.tokenizer if self.initial else None
         if self.vocab.path:
             tokenizer = tokenizers.load(self.vocab.path, self.lowercase)
@@ -69,7 +70,7 @@ class Inputs:
         for where, corpus in (parts or {"config.corpus": self.corpus}).items():
             if corpus.path:
                 there = Corpus(corpus.path)
-                there.check_columns(corpus.columns)
+                there.check_columns([*corpus.columns, *self.columns])
                 if tokenizer and not self.bound:  # else the vocabulary is that of the workdir
                     there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
@@ -89,7 +90,7 @@ class Inputs:
             raise UserError(f"there is no {' and no '.join([*vocabulary, *corpora])}{self._how_to_build(vocabulary)}")
 
     def _how_to_build(self, vocabulary: object) -> str:
-        """``vocabulary``: whether that is missing too."""
+        """Return the commands that build what is missing. ``vocabulary``: whether that is missing too."""
         vocab = self.vocab.path or "VOCAB"
         learn = "bert-jax vocab --config=RECIPE --output=VOCAB, then " if vocabulary else ""
         name = f"--config.vocab.path={vocab} " if vocabulary or self.vocab.path else ""
@@ -99,7 +100,7 @@ class Inputs:
         )
 
     def places(self) -> dict[str, epath.Path]:
-        """The folder of each part's store; of one corpus, that has no parts, under the name ""."""
+        """Return the folder of each part's store; that of a corpus without parts has the name ""."""
         folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
         if not self.corpus.parts:
             return {"": folder}
@@ -107,11 +108,11 @@ class Inputs:
         return {name: files.as_path(path) if path else folder / name for name, path in own.items()}
 
     def there(self) -> Mixture:
-        """The stores as they are, whatever they were made of. Raises ``UserError`` if one is missing."""
+        """Return the stores as they are, whatever they were made of. Raises ``UserError`` if one is missing."""
         return self._mixed({name: Corpus(place) for name, place in self.places().items()})
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
-        """The tokenizer in the workdir, made first if need be: a copy of config.vocab.path, that of the model to start
+        """Return the tokenizer in the workdir, made first if need be: config.vocab.path, that of the model to start
         from, or a learned one.
 
         Raises:
@@ -135,7 +136,7 @@ class Inputs:
         return tokenizer
 
     def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
-        """The stores at config.corpus.path, or in ``workdir/corpus``, built first if need be."""
+        """Return the stores at config.corpus.path, or in ``workdir/corpus``, built first if need be."""
         corpora = {}
         for name, place in self.places().items():
             config = self.corpus.part(name) if name else self.corpus
@@ -152,7 +153,7 @@ class Inputs:
         return Mixture.of(corpora, weights, self.corpus.temperature)
 
     def _open(self, config: CorpusConfig, place: epath.Path, name: str, tokenizer: Tokenizer, note: Note) -> Corpus:
-        """The store at ``config.path``, or in ``place``, built first if need be."""
+        """Return the store at ``config.path``, or in ``place``, built first if need be."""
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
@@ -198,7 +199,7 @@ class Inputs:
         files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": made}))
 
     def _kept(self) -> dict[str, Any]:
-        """What ``ORIGIN`` says; empty where it is missing or spoilt."""
+        """Return what ``ORIGIN`` says; {} if it is missing or damaged."""
         return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
     def _check_vocabulary(self) -> None:
@@ -210,7 +211,7 @@ class Inputs:
             )
 
     def _origin(self, lowercase: bool) -> str:
-        """Hash of all that the vocabulary depends on."""
+        """Return a hash of all that the vocabulary depends on."""
         if self.vocab.path:
             facts: Any = tokenizers.load(self.vocab.path, lowercase).sha256
         elif self.initial:
@@ -225,7 +226,7 @@ class Inputs:
 
 
 def _now_and_then(note: Note) -> Progress:
-    """Progress of a build as a line every ``NOTE_SECONDS``."""
+    """Return a function that notes the progress of a build every ``NOTE_SECONDS``."""
     start = noted = time.monotonic()
 
     def progress(documents: int, num_bytes: int, tokens: int) -> None:
@@ -255,7 +256,7 @@ def find_vocabulary(
     train: Sequence[Example],
     roles: Roles,
 ) -> Tokenizer:
-    """That of a ``workdir`` with checkpoints, of the model to start from, of config.vocab.path, or one learned from the
+    """Return that of a ``workdir`` with checkpoints, of the model to start from, of config.vocab.path, or learned from
     texts to train on."""
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
@@ -269,7 +270,7 @@ def find_vocabulary(
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
-    """In the workdir, in place of that of a run that failed."""
+    """Keep a vocabulary in the workdir, in place of that of a run that failed."""
     if (there := tokenizers.existing(workdir)) is not None:
         files.as_path(there).unlink()
     tokenizer.save(files.as_path(workdir) / tokenizer.file_name)

@@ -39,7 +39,7 @@ class Predictor:
 
     @classmethod
     def load(cls, workdir: str, step: int | None = None, options: Sequence[str] = ()) -> Predictor:
-        """The best checkpoint of a fine-tuned workdir, or that of ``step``.
+        """Return the best checkpoint of a fine-tuned workdir, or that of ``step``.
 
         Args:
           options: ``key=value``, keys of the task's config to decide otherwise than in training.
@@ -63,16 +63,16 @@ class Predictor:
 
     @property
     def step(self) -> int:
-        """Of the checkpoint."""
+        """The step of the checkpoint."""
         return self.trained.step
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """``config.data`` of the run; of an imported model, that of a plain table."""
+        """Return ``config.data`` of the run; for an imported model, that of a plain table."""
         return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
     def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
-        """The task on ``examples``, encoded as the split ``name``."""
+        """Return the task on ``examples``, encoded as the split ``name``."""
         facts = self.trained.facts
         setting = Setting(
             {name: tuple(examples)},
@@ -89,7 +89,7 @@ class Predictor:
     def predict(
         self, examples: Sequence[Example], name: str = "predict", note: Note = lambda line: None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """(metrics, one record an example, in order); no metrics where an answer is not known.
+        """Return (metrics, one record an example, in order); there are no metrics if an answer is not known.
 
         ``note`` gets lines about what becomes of the examples, such as a cut.
 
@@ -114,7 +114,7 @@ class Predictor:
 
 
 def _parsed(options: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` each, values as in Python, else text."""
+    """Return ``key=value`` pairs as a dict; a value is read as Python, else it is text."""
     parsed: dict[str, Any] = {}
     for option in options:
         key, equals, text = option.partition("=")
@@ -128,7 +128,7 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
 
 
 def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
-    """The examples of a file that is like those of the run; ``split`` "dev" needs answers, "test" does not.
+    """Return the examples of a file like those of the run; ``split`` "dev" needs answers, "test" does not.
 
     Raises:
       UserError: no such file, another format, a column that is not there.
@@ -143,7 +143,7 @@ def read_examples(predictor: Predictor, path: str, form: str | None, split: str,
 
 
 def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
-    """Texts of a command line. Raises ``UserError`` for an empty one, and where the task reads more than a text."""
+    """Return typed texts as examples. Raises ``UserError`` for an empty one, or if the task reads more than a text."""
     reads = list(predictor.task.roles.required)
     if "pair" in predictor.data["columns"]:
         reads.append("pair")
@@ -155,7 +155,7 @@ def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Examp
 
 
 def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
-    """Predictions as JSON Lines in the file ``output``, or as a benchmark wants them, in that folder.
+    """Write predictions as JSON Lines to the file ``output``, or as a benchmark wants them, into that folder.
 
     Returns where they lie.
     """
@@ -187,5 +187,5 @@ def check_submission(predictor: Predictor, kind: str) -> None:
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line, whole or not at all."""
+    """Write one JSON object a line, whole or not at all."""
     files.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))

@@ -65,7 +65,7 @@ def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
 
 
 def table(findings: Sequence[Finding]) -> str:
-    """For the terminal."""
+    """Return the findings as a table for the terminal."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
@@ -93,7 +93,7 @@ def _of_host() -> dict[str, Any]:
 
 
 def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
-    """Hashes of vocabulary and corpus, and seconds of a random read; None where something is missing."""
+    """Return hashes of vocabulary and corpus, and the seconds of a random read; None where something is missing."""
     found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None}
     path = settings.vocab.path or tokenizers.existing(workdir)
     if path:
@@ -113,7 +113,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 def _read_seconds(corpus: Mixture) -> float:
-    """Of one of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
+    """Return the seconds of one of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
     rng = np.random.default_rng(0)
     splits = [part.split("train") for part in corpus.parts.values()]
     which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
@@ -225,7 +225,7 @@ def _num_params(settings: PretrainingSettings) -> int:
 
 
 def _all_reduce() -> Finding:
-    """A sum over all devices, the second time."""
+    """Measure a sum over all devices, the second time that it runs."""
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)

@@ -96,7 +96,7 @@ class PretrainingSettings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
+        """Return what makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
@@ -114,13 +114,13 @@ class PretrainingSettings:
         return bool(self.examples) and not self.private and not model.causal
 
     def find_objective(self) -> tuple[ModuleType, Any]:
-        """(file of the objective, its config). Raises ``UserError`` for a key or a value that is none."""
+        """Return (file of the objective, its config). Raises ``UserError`` for a wrong key or value."""
         room = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
         own = _without(dict(self.objective), "name")
         return room, configuration.build(room.Config, own, "config.objective", also=("name",))
 
     def absent(self) -> dict[str, Any]:
-        """What the keys of ``identity`` meant before they were recorded."""
+        """Return what the keys of ``identity`` meant before they were recorded."""
         absent = configuration.old_defaults(PretrainingSettings) | {
             "objective": configuration.old_defaults(self.find_objective()[0].Config),
             "model": old_model(self.model),
@@ -129,7 +129,7 @@ class PretrainingSettings:
         return private_config(absent) if self.private else absent
 
     def absent_facts(self) -> dict[str, Any]:
-        """What the keys of the facts meant before they were recorded."""
+        """Return what the keys of the facts meant before they were recorded."""
         objective = configuration.old_defaults(self.find_objective()[0].Config)
         return {
             "model": old_model(self.model),
@@ -182,11 +182,12 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         seed, parent = continued_seed(settings.seed, initial, "pretraining")
         experiment = dataclasses.replace(settings.experiment(), seed=seed)
         make_task = checked(settings, experiment, initial)
+        columns = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).columns
         given_way = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
         if initial and not saved and request.init_optimizer == "kept":
             initial.check_moments()
         prepared = prepare(settings.probe, experiment)
-        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private)
+        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, columns)
         inputs.check()
         run = run_record.described(
             workdir, *recorded(config, settings, request), request.extend, bool(saved), settings.absent()
@@ -226,7 +227,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
 
 
 def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
-    """Vocabulary and corpus. Of several processes the first one copies or finds them, then the others read the same;
+    """Return vocabulary and corpus. Of several processes the first copies or finds them, the others read the same;
     none builds, for the others would wait for hours."""
     if distributed.several():
         inputs.check_made()
@@ -251,7 +252,7 @@ def checked(
     initial: Initial | None = None,
     devices: list[jax.Device] | None = None,
 ) -> Callable[..., Any]:
-    """Whatever can be found wrong in a recipe before a text is read.
+    """Check what can be found wrong in a recipe before a text is read; return what makes its objective.
 
     Args:
       devices: what it is to run on; None: those there are.
@@ -302,7 +303,7 @@ def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
 def recorded(
     config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
-    """Config, identity and command as ``run.json``, checkpoints, report and export have them."""
+    """Return config, identity and command as ``run.json``, checkpoints, report and export have them."""
     identity = settings.identity() | {"init": request.init}
     if not settings.private:
         return config, identity, request.command
@@ -310,7 +311,7 @@ def recorded(
 
 
 def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
-    """``baselines.json``: what the held-out figures are to be compared with, reckoned once."""
+    """Write ``baselines.json``, computed once: what the held-out figures are to be compared with."""
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     reckoned_for = [fingerprint, phase.kind, rows]
@@ -323,7 +324,7 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
 
 
 def finish(settings: PretrainingSettings, model: ModelConfig, request: PretrainingRequest, observer: Observer) -> None:
-    """Examples, export and report of a run that has ended, and what to do next."""
+    """Write examples, export and report of a run that has ended, and say what to do next."""
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
         fill_examples(settings, request.workdir, observer.note)
@@ -341,7 +342,7 @@ def finish(settings: PretrainingSettings, model: ModelConfig, request: Pretraini
 
 
 def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> None:
-    """``examples.json``: what the newest model fills in for each ``[MASK]``."""
+    """Write ``examples.json``: what the newest model fills in for each ``[MASK]``."""
     if not settings.examples or settings.private:
         return
     trained = load_trained(workdir)
@@ -358,7 +359,7 @@ def report_at_the_end(workdir: str, observer: Observer) -> str:
 
 
 def export_newest(workdir: str, observer: Observer) -> epath.Path:
-    """``workdir/hugging_face``, written anew unless it holds the last step as it was exported; an old one stays until
+    """Return ``workdir/hugging_face``, written anew unless it holds the last step as exported; an old one stays until
     then."""
     model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
@@ -375,7 +376,7 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
 
 
 def export_damage(model: epath.Path) -> str | None:
-    """What is wrong with an exported folder by its list of sha256; None if nothing is."""
+    """Return what is wrong with an exported folder by its list of sha256; None if nothing is."""
     try:
         return listed_damage(model)
     except FileNotFoundError:

@@ -91,7 +91,7 @@ class Prepared:
     notes: tuple[str, ...]
 
     def make(self, tokenizer: Tokenizer, model: ModelConfig) -> Probe:
-        """The probe of a run with this vocabulary and this model."""
+        """Return the probe of a run with this vocabulary and this model."""
         return Probe(self, tokenizer, model)
 
 
@@ -134,7 +134,7 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
 
 
 def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
-    """At most ``max_examples``, of each label its share."""
+    """Return at most ``max_examples``, of each label its share."""
     if len(examples) <= config.max_examples:
         return examples
     return keep(examples, config.max_examples / len(examples), config.seed)[: config.max_examples]
@@ -144,7 +144,7 @@ class Probe:
     """``probe(step, params, between)`` -> metrics by name, "probe/..."; {} at steps that are not probed."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
-        """Raises ``UserError`` where the task cannot encode the examples."""
+        """Raise ``UserError`` if the task cannot encode the examples."""
         config, self._prepared = prepared.config, prepared
         length = min(config.max_length, model.max_length)
         self.task = prepared.task(
@@ -160,7 +160,7 @@ class Probe:
 
     @property
     def notes(self) -> list[str]:
-        """What who runs it should know, a line each."""
+        """Lines about the examples that a user should know."""
         floors = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.task.baselines(KIND, 0).items()]
         return [*self._prepared.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
 
@@ -260,7 +260,7 @@ class FeatureTask:
         return Losses({}, {}, carry)
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
-        """vectors [B, D] float32."""
+        """Return vectors [B, D] float32."""
         del carry
         found: Any = self._model.apply({"params": variables.params}, batch)
         if self._features == "pooled":
@@ -269,12 +269,12 @@ class FeatureTask:
 
 
 def logits_of(head: Any, vectors: Any) -> jax.Array:
-    """vectors [N, D] -> [N, K]."""
+    """Return logits [N, K] of vectors [N, D]."""
     return vectors @ head["kernel"] + head["bias"][None]
 
 
 def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: ProbeConfig) -> Any:
-    """The head after ``num_steps`` updates by Adam from zero, each over all examples, on the task's own loss."""
+    """Return the head after ``num_steps`` updates by Adam from zero, each over all examples, on the task's loss."""
     tx = optax.adam(config.learning_rate or 0.02)
 
     def loss(head: Any) -> jax.Array:
@@ -291,7 +291,7 @@ def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch
 
 
 def of_parts(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Metrics of one held-out part as they are, of several with the name of each."""
+    """Return the metrics of one held-out part as they are, those of several with the name of each."""
     if len(parts) == 1:
         return dict(next(iter(parts.values())))
     return {f"{name}/{part}": value for part, metrics in parts.items() for name, value in metrics.items()}

@@ -138,7 +138,7 @@ class PretrainingRecipe:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
-        """Raises ``UserError`` for a key or a value that is none, and for a recipe of fine-tuning."""
+        """Return the recipe. Raises ``UserError`` for a wrong key or value, and for a recipe of fine-tuning."""
         if "task" in config:
             raise UserError(
                 "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "

@@ -39,7 +39,7 @@ KEYS = re.compile(r"[^.\[\]]+")
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """The locked config of a recipe, with ``--config.key=value`` overrides applied in order.
+    """Return the locked config of a recipe, with ``--config.key=value`` overrides applied in order.
 
     Raises:
       UserError: no such recipe, a config file that fails, an unknown key or a value of a wrong type.
@@ -56,18 +56,18 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that a recipe of this kind may have, whether or not it names them."""
+    """Return the keys that a recipe of this kind may have, whether or not it names them."""
     return FINETUNING if "task" in recipe else PRETRAINING
 
 
 def typed(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The keys that ``overrides`` change: ``--config.model.size=tiny`` -> ``model.size``."""
+    """Return the keys that ``overrides`` change: ``--config.model.size=tiny`` -> ``model.size``."""
     matches = (OVERRIDE.fullmatch(override) for override in overrides)
     return tuple(".".join(KEYS.findall(match["key"])) for match in matches if match)
 
 
 def names() -> dict[str, Path]:
-    """The recipes that come with the package: ``pretrain/quickstart`` -> file."""
+    """Return the recipes that come with the package: ``pretrain/quickstart`` -> file."""
     package = Path(__file__).resolve().parents[1]
     installed, checkout = package / "configs", package.parent / "configs"
     folder = installed if installed.is_dir() else checkout
@@ -75,7 +75,7 @@ def names() -> dict[str, Path]:
 
 
 def _locate(recipe: str) -> tuple[str, str | None]:
-    """Path of the file, and the text after the colon."""
+    """Return the path of the file, and the text after the colon."""
     match = re.fullmatch(r"((?:\w+://)?[^:]*)(?::(.*))?", recipe, re.DOTALL)
     if not match:
         raise UserError(f"--config={recipe} is not FILE[:argument] or a recipe's name")
@@ -137,7 +137,7 @@ def _as_config(value: Any, path: str) -> ConfigDict:
 
 
 def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
-    """``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place, so that references follow.
+    """Return ``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place: references follow.
 
     A new group is a slip, unless runs of that kind have it. A new key within a group is for its component to judge.
     """
@@ -164,7 +164,7 @@ def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
 
 
 def parse_value(text: str, old: Any, where: str) -> Any:
-    """``text`` as a value of the type of ``old``, which it replaces.
+    """Return ``text`` as a value of the type of ``old``, which it replaces.
 
     An ``old`` of None has no type: any Python literal is taken as such, any other text as text. ``None`` unsets
     anything but a text; the component that reads the key says whether it may be unset.
@@ -213,7 +213,7 @@ def _finite(text: str, where: str) -> float:
 
 
 def _sequence(text: str, value: Any, old: tuple | list, where: str) -> tuple | list:
-    """A tuple such as ``(1,2)`` or ``1,2``; of texts also ``a,b``. Its entries have the type of the old ones."""
+    """Return a tuple such as ``(1,2)`` or ``1,2``; of texts also ``a,b``. Entries have the type of the old ones."""
     kinds = {type(entry) for entry in old}
     if not isinstance(value, tuple | list):
         value = (value,) if kinds - {str} else tuple(text.split(","))

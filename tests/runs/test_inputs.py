@@ -88,3 +88,15 @@ def test_a_corpus_with_other_columns_is_made_again_while_no_step_is_saved(inputs
     vocab = dataclasses.replace(inputs.vocab, path=f"{inputs.workdir}/vocab.txt")
     with pytest.raises(UserError, match="has no column 'words' .it has phrases.; build it with the column: "):
         dataclasses.replace(wanted, corpus=elsewhere, vocab=vocab).check()
+
+
+def test_a_column_that_masking_reads_is_asked_for_before_anything_is_made(inputs: Inputs) -> None:
+    tokenizer = inputs.open_vocabulary(lambda _: None)
+    inputs.open_corpus(tokenizer, lambda _: None)
+    corpus = dataclasses.replace(inputs.corpus, path=f"{inputs.workdir}/corpus")
+    vocab = dataclasses.replace(inputs.vocab, path=f"{inputs.workdir}/vocab.txt")
+    given = dataclasses.replace(inputs, workdir=f"{inputs.workdir}/next", corpus=corpus, vocab=vocab)
+    given.check()
+    with pytest.raises(UserError, match="has no column 'words'"):
+        dataclasses.replace(given, columns=("words",)).check()
+    assert not Path(given.workdir).exists()
