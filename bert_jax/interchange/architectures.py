@@ -1,4 +1,4 @@
-"""The parts of our tree that each class of transformers has, and the head that its ``config.json`` describes."""
+"""The heads of models as transformers describes them: the class, its labels, and its fields in ``config.json``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bert_jax.models.model import BERT
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
 
-# Read wherever a file has them whole: published files call themselves BertForMaskedLM and hold these too.
+# Read from every file that has them whole: some published files name BertForMaskedLM and hold these too.
 PRETRAINED_PARTS = ("pooler", "mlm_head", "nsp_head", "sop_head")
 LABELLED = ("ForSequenceClassification", "ForTokenClassification")
-# The end of the name of the class that our task of a name becomes, and its problem_type.
+# The name of a task of ours -> the ending of the class that its models are exported as, and its problem_type.
 TASKS: dict[str, tuple[str, ProblemType | None]] = {
     "classification": ("ForSequenceClassification", "single_label_classification"),
     "regression": ("ForSequenceClassification", "regression"),
@@ -26,9 +26,9 @@ TASKS: dict[str, tuple[str, ProblemType | None]] = {
     "span_qa": ("ForQuestionAnswering", None),
     "multiple_choice": ("ForMultipleChoice", None),
     "sentence_embeddings": ("Model", None),
-    "feature_tagging": ("Model", None),  # what its probe stands on
+    "feature_tagging": ("Model", None),  # the encoder that its tagger reads
 }
-NAMELESS = ("sentence_embeddings", "feature_tagging")  # no class of transformers says them
+UNNAMED = ("sentence_embeddings", "feature_tagging")  # transformers has no class of their own for these
 PIPELINES = {
     "Model": "feature-extraction",
     "ForPreTraining": "fill-mask",
@@ -44,9 +44,10 @@ class Head:
     """The head on an encoder.
 
     Attributes:
-      architecture: a class of transformers, of one of the families.
-      labels: names of the outputs of a classifier, in their order; empty for a number and for the other heads.
-      classifier_dropout: the rate before the classifier; None: that of the encoder.
+      architecture: a class of transformers that one of the families has.
+      labels: the names of a classifier's outputs, in order; empty for a regression and for all other heads.
+      problem_type: how the outputs of a text classifier are read; None for all other heads.
+      classifier_dropout: the dropout rate before the classifier; None: the encoder's rate.
     """
 
     architecture: str = "BertForPreTraining"
@@ -60,12 +61,12 @@ class Head:
 
     @property
     def family(self) -> Family:
-        """The family of encoders that the class is one of."""
+        """The family that has the class."""
         return family_with(self.architecture)
 
     @property
     def ending(self) -> str:
-        """The name of the class without that of its family: "ForMaskedLM"."""
+        """The name of the class without the name of its family, such as "ForMaskedLM"."""
         return self.architecture.removeprefix(self.family.name)
 
     @property
@@ -75,13 +76,16 @@ class Head:
 
     @property
     def task(self) -> str | None:
-        """The task of ours that trains and evaluates such a model."""
-        kinds = {kind: task for task, kind in TASKS.items() if task not in NAMELESS}
+        """The name of our task that trains and evaluates such a model; None if there is none."""
+        kinds = {kind: task for task, kind in TASKS.items() if task not in UNNAMED}
         return kinds.get((self.ending, self.problem_type))
 
 
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
-    """Return the class of transformers that has the most of the ``parts`` of a pretrained model, and no others."""
+    """Return the name of the class for a model of ``config`` that was pretrained with these ``parts``.
+
+    For causal models it is the name that transformers would give; no family exports it.
+    """
     family = family_of(config.encoder)
     if config.causal:
         return f"{family.name}LMHeadModel"
@@ -89,18 +93,22 @@ def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
 
 
 def pretraining_class(family: Family, parts: Collection[str]) -> str:
-    """Return the class of a pretrained model that has these ``parts`` beside encoder and pooler."""
+    """Return "...ForPreTraining" if ``parts`` include all the heads that this class needs, else "...ForMaskedLM"."""
     needed = set(family.classes.get("ForPreTraining", ("none",)))
     return f"{family.name}{'ForPreTraining' if needed <= {'encoder', 'pooler', *parts} else 'ForMaskedLM'}"
 
 
 def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> Head:
-    """Return the head of a checkpoint of ours, from the facts saved with it; where they name no task, from its parts.
+    """Return the head of one of our checkpoints.
+
+    Args:
+      facts: the facts saved with the checkpoint.
+      parts: the parts of its parameters, used if the facts name no task; None: all parts of a pretrained model.
 
     Raises:
-      UserError: a task or an encoder whose model transformers has no class for.
+      UserError: transformers has no class for models of its task or its encoder.
     """
-    if facts.get("head"):  # an import as it was, or what a pretraining task says
+    if facts.get("head"):  # saved by an import or by a pretraining objective
         known = dict(facts["head"])
         return Head(**known | {"labels": tuple(known.get("labels", ()))})
     family = family_of((facts.get("model") or {}).get("encoder", BERT))
@@ -116,13 +124,15 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
 
 
 def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> Head:
-    """Return the head that ``config.json`` describes or, if it names no class, that the tensors make.
+    """Return the head that ``config.json`` describes; if it names no class, the head that the tensors belong to.
 
     Args:
-      tensors: by their present names.
+      theirs: the content of ``config.json``.
+      tensors: the tensors of the file under their current names.
+      where: the folder, as errors name it.
 
     Raises:
-      UserError: a class of another family, a decoder, labels that do not fit the classifier.
+      UserError: the class is of another family or a decoder, or the labels do not fit the classifier.
     """
     named = [str(name) for name in theirs.get("architectures") or ()]
     foreign = [name for name in named if not name.startswith(family.name)]
@@ -161,7 +171,7 @@ def _of_tensors(family: Family, tensors: Collection[str]) -> str:
 
 
 def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> tuple[str, ...]:
-    """Return the names of labels in the order of their numbers; ``LABEL_0``, ... if the config has none."""
+    """Return the labels in the order of their numbers; ``LABEL_0``, ... if the config names none."""
     if ending not in LABELLED:
         return ()
     by_number = theirs.get("id2label") or {}
@@ -170,7 +180,7 @@ def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> 
     try:
         labels = {int(number): str(name) for number, name in by_number.items()}
     except (AttributeError, TypeError, ValueError):
-        raise UserError(f"{where}/config.json: id2label is no table of numbers and names; mend it") from None
+        raise UserError(f"{where}/config.json: id2label does not map numbers to names; mend it") from None
     count = len(weight) if weight is not None else len(labels) or int(theirs.get("num_labels") or 2)
     labels = labels or {i: f"LABEL_{i}" for i in range(count)}
     if sorted(labels) != list(range(count)):
@@ -179,7 +189,7 @@ def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> 
             f" ({', '.join(f'{i} {name}' for i, name in sorted(labels.items())[:5])}); copy the whole folder again"
         )
     if len(set(labels.values())) < count:
-        raise UserError(f"{where}/config.json gives two labels one name; give each its own in id2label")
+        raise UserError(f"{where}/config.json gives two labels the same name; give each its own name in id2label")
     return tuple(labels[i] for i in range(count))
 
 

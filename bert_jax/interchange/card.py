@@ -1,4 +1,4 @@
-"""The model card that goes with an export."""
+"""The model card of an export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.interchange.pooling import Pooling
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import BASELINES
 
-# What an export of every class was loaded with (make test-parity).
+# The versions that loaded an export of every class (make test-parity).
 TRIED = {
     "transformers": "5.23.0",
     "torch": "2.13.0",
@@ -35,10 +35,10 @@ _TRAINED = "texts of the kind it was trained and evaluated on, after a look at i
 
 
 class ParentModel(NamedTuple):
-    """The model that another one was started from."""
+    """The model that another model was started or imported from."""
 
     source: str
-    licence: str | None = None  # as its card names it
+    licence: str | None = None  # the licence in its model card
 
 
 def model_card(
@@ -54,11 +54,15 @@ def model_card(
     """Return the card as Markdown with YAML front matter.
 
     Args:
-      facts: those of a checkpoint: ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``,
-        and ``task`` and ``data`` of a fine-tuned one.
-      metrics: the newest evaluation; may be empty.
+      facts: the facts saved with the checkpoint: ``model``, ``lowercase``, ``corpus_fingerprint``,
+        ``vocabulary_sha256``, ``run``, and for a fine-tuned model ``task`` and ``data``.
+      metrics: the figures of the newest evaluation; may be empty.
+      step: the step of the checkpoint.
       baselines: the baselines on the same rows, as in ``baselines.json``.
       splits: ``num_documents`` and ``num_tokens`` of the corpus's ``train`` and ``heldout``, as in its manifest.
+      head: None: the head of a pretrained BERT.
+      pooling: None: the export has no files for sentence-transformers.
+      parent: the model that this one was started from, if any.
     """
     head, run = head or Head(), facts.get("run") or {}
     return f"""---
@@ -99,16 +103,16 @@ outputs.
 
 
 def weights_section(digests: Mapping[str, str]) -> str:
-    """Return the end of a card: the sha256 of the weights among ``digests`` (file name -> sha256)."""
+    """Return the card's last section: the sha256 of each file of weights in ``digests`` (file name -> sha256)."""
     lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
     return "\n".join(["", "## Weights", "", *lines, ""])
 
 
 def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None) -> str:
     licence = (parent and parent.licence) or "unknown"
-    comment = "that of the weights: yours to say, with the licences of the training text in view"
+    comment = "of the weights: choose it with the licences of the training text in view"
     if parent and parent.licence:
-        comment = "of the model it was made from: say whether it is that of yours too"
+        comment = "of the model that this one was made from: check that it is right for this one too"
     lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
     if pipeline := "sentence-similarity" if pooling else PIPELINES.get(head.ending):
         lines.append(f"pipeline_tag: {pipeline}")
@@ -171,7 +175,7 @@ def _text(run: Mapping[str, Any], facts: Mapping[str, Any], splits: Mapping[str,
             f"{named}{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on; "
             f"{heldout['num_documents']:,} documents, {heldout['num_tokens']:,} tokens ({share:.1%}) were held out."
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # not there any more, or of another kind
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # the manifest is gone or of another kind
         return f"{named}How much of it there was is not recorded here."
 
 

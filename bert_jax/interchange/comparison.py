@@ -1,4 +1,4 @@
-"""Compares our modules with a numpy model of the tensors of a file, on fixed random tokens."""
+"""Compares the outputs of our modules with those of a numpy model of a file's tensors, on fixed random tokens."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.interchange.architectures import Head
-from bert_jax.interchange.straight import read_by_classifier
+from bert_jax.interchange.reference import read_by_classifier
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part
 
 TOLERANCE = 1e-4  # relative to the largest output: two orders of float32 sums through 24 layers
-Straight = Callable[[ModelConfig, Mapping[str, np.ndarray], frozenset[str], str], dict[str, np.ndarray]]
+Reference = Callable[[ModelConfig, Mapping[str, np.ndarray], frozenset[str], str], dict[str, np.ndarray]]
 
 
 @functools.partial(jax.jit, static_argnames=("config", "head"))
 def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: Head) -> dict[str, Any]:
-    """Return the outputs of the modules of ``models``, for the parts that ``params`` has."""
+    """Return the outputs of our modules by name, for the parts that ``params`` has."""
     rows, length = batch["input_ids"].shape
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     vectors = read_by_classifier(head.architecture)
@@ -37,19 +37,20 @@ def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndar
     return model.apply({"params": params}, {**batch, "masked_positions": everywhere})  # type: ignore[return-value]
 
 
-def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: Head, advice: str) -> str:
-    """Compare both models on fixed random tokens, one row padded; return a line that says how far apart they are.
+def check_outputs(reference: Reference, params: Any, config: ModelConfig, head: Head, advice: str) -> str:
+    """Compare both models on fixed random tokens, one row padded; return a line with their largest difference.
 
     Args:
-      straight: computes the outputs in numpy, from the tensors of the file.
+      reference: computes the outputs in numpy from the tensors of the file.
+      advice: the end of the messages of errors.
 
     Raises:
-      UserError: they are not the same model. ``advice`` ends the message.
+      UserError: the outputs differ by more than ``TOLERANCE``, or are not finite.
     """
     config = dataclasses.replace(config, dtype="float32", layers="unrolled", remat="none")
     batch = random_batch(config)
     with np.errstate(all="ignore"):  # numbers that are too large are reported below
-        expected = straight(config, batch, frozenset(params), head.architecture)
+        expected = reference(config, batch, frozenset(params), head.architecture)
     found = module_outputs(params, config, batch, head)
     worst = 0.0
     for name, value in expected.items():
@@ -60,14 +61,16 @@ def check_outputs(straight: Straight, params: Any, config: ModelConfig, head: He
             )
         error = np.abs(theirs - ours.reshape(theirs.shape)).max() / max(np.abs(theirs).max(), 1.0)
         if not error <= TOLERANCE:
-            raise UserError(f"the tensors make another model than ours ({name} differs by {error:.1e}); {advice}")
+            raise UserError(
+                f"the file's tensors give other outputs than our modules ({name} differs by {error:.1e}); {advice}"
+            )
         worst = max(worst, float(error))
     numpy = f"those of a numpy {head.family.title} on the file's tensors"
-    return f"probe: {', '.join(expected)} equal {numpy} within {worst:.0e}"
+    return f"checked: {', '.join(expected)} equal {numpy} within {worst:.0e}"
 
 
 def _real(x: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return ``x`` without the positions of padding, whose outputs mean nothing."""
+    """Return ``x`` without the positions of padding, whose outputs have no meaning."""
     mask = batch["attention_mask"] > 0
     return x[mask] if x.ndim == 3 and x.shape[:2] == mask.shape else x
 

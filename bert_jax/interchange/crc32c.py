@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of TensorFlow's files, over whole arrays at once.
 
 The remainder of a message is linear in its bits, and zeros in front do not change it. So a message is cut into lanes of
-one width that advance together, a byte a step, and neighbours are then joined two by two: the remainder of AB is that
-of A followed by as many zeros as B is long, exclusive-or that of B.
+equal width, which advance together, one byte per step. Neighbours are then joined in pairs: the remainder of AB is the
+remainder of A followed by as many zeros as B is long, exclusive-or the remainder of B.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
     padded = np.zeros(lanes * width, np.uint8)
     start = len(padded) - len(message)
     padded[start:] = message
-    if len(message) >= 4:  # the register starts with ones, which is to turn the first 32 bits of the message
+    if len(message) >= 4:  # the register starts with ones: this inverts the first 32 bits of the message
         padded[start : start + 4] ^= 0xFF
     else:
         return _short(message)
@@ -47,7 +47,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked(crc: int) -> int:
-    """Return a checksum in the form that files store: a checksum over checksums is safe (LevelDB, util/crc32c.h)."""
+    """Return a checksum in the form that files store (LevelDB, util/crc32c.h), safe for checksums over checksums."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -59,7 +59,7 @@ def _short(message: np.ndarray) -> int:
 
 
 def _zeros(count: int) -> np.ndarray:
-    """Return the remainders that ``count`` bytes of zeros make of each of the 32 bits of a remainder: uint32 [32]."""
+    """Return the remainder that follows each single bit of a remainder after ``count`` zero bytes: uint32 [32]."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(count):
         bits = _TABLE[bits & 0xFF] ^ bits >> 8
@@ -67,7 +67,7 @@ def _zeros(count: int) -> np.ndarray:
 
 
 def _apply(shift: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the linear map with the columns ``shift`` applied to each of ``values``."""
+    """Return each of ``values`` multiplied over GF(2) by the matrix with the columns ``shift``."""
     found = np.zeros_like(values)
     for i, column in enumerate(shift):
         found ^= np.where(values >> np.uint32(i) & 1, column, np.uint32(0))

@@ -1,4 +1,7 @@
-"""What transformers has of one kind of encoder: classes, names, ``config.json``. A family is a file of ``families``."""
+"""The base class of families: the classes, tensor names and ``config.json`` of one kind of encoder in transformers.
+
+Each family is a file of ``interchange/families``.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
 class Family(abc.ABC):
-    """``Family`` of ``interchange/families/<encoder>.py``.
+    """One kind of encoder in transformers. ``interchange/families/<encoder>.py`` defines a subclass named ``Family``.
 
     Class attributes of a family:
-      name: what its classes begin with, such as "Bert".
-      title: its name in a sentence.
-      model_type: of ``config.json``.
-      prefix: of the encoder's tensors under a head.
-      classes: the end of a class's name -> the parts of our tree that it has.
-      fields: ``config.json``'s name of each number of the encoder's ``Config``.
-      defaults: of the numbers that older files leave out.
-      decoder: the name of the tied decoder, of which a file may hold a copy.
-      classifier_dropout: ``config.json``'s name of it.
+      name: the beginning of its class names, such as "Bert".
+      title: the family's name in a sentence.
+      model_type: the ``model_type`` in ``config.json``.
+      prefix: the prefix of the encoder's tensors in a model that has a head.
+      classes: the end of a class name -> the parts of our tree that a model of the class has.
+      fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
+      defaults: the values of keys that older files leave out.
+      decoder: the name of the MLM decoder. It is tied to the word embeddings; a file may hold a copy of it.
+      classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier.
     """
 
     name: ClassVar[str]
@@ -47,35 +50,35 @@ class Family(abc.ABC):
 
     @property
     def encoder(self) -> str:
-        """The name of the encoder, which is that of the family's file."""
+        """The name of the encoder, which is also the name of the family's file."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
     def architectures(self) -> dict[str, tuple[str, ...]]:
-        """The classes of transformers by their whole names, with the parts of our tree that they have."""
+        """The whole name of each class in transformers -> the parts of our tree that a model of the class has."""
         return {f"{self.name}{ending}": parts for ending, parts in self.classes.items()}
 
     @abc.abstractmethod
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
-        """Return the names of all parts that ``architecture`` can be read beside."""
+        """Return the entries of every tensor that a file of the class ``architecture`` may hold."""
 
     def entries(self, num_layers: int, architecture: str = "", pad_id: int = 0) -> Iterator[Entry]:
-        """Yield the names of ``map``, layers written out."""
+        """Yield the entries of ``map`` with one entry per layer in place of ``{i}``."""
         return names.written_out(self.map(architecture, pad_id), num_layers)
 
     def modern(self, name: str) -> str:
-        """Return the present name of a tensor of an older file; encoders saved without the prefix get it."""
+        """Return the current name of a tensor that may have an older name or lack the family's prefix."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         return f"{self.prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
     @property
     def redundant(self) -> tuple[str, ...]:
-        """Names of copies of other tensors, and of buffers, that a file may hold beside the model."""
+        """Names of tensors that a file may hold and an import ignores: copies of other tensors, and buffers."""
         return f"{self.prefix}embeddings.position_ids", f"{self.decoder}.weight", f"{self.decoder}.bias"
 
     @property
     def decoder_bias(self) -> str:
-        """The name of the decoder's bias, which some files have as that of the decoder alone."""
+        """The name of the MLM output bias. Some files store it only as ``<decoder>.bias``."""
         return f"{self.decoder.rpartition('.')[0]}.bias"
 
     @abc.abstractmethod
@@ -87,10 +90,16 @@ class Family(abc.ABC):
         parts: frozenset[str],
         architecture: str,
     ) -> dict[str, np.ndarray]:
-        """Return in numpy the outputs of the model that the tensors of a file make, by the file's own names."""
+        """Return the model's outputs, computed in numpy from the tensors of a file under the file's own names.
+
+        Args:
+          tensors: the tensors of the file.
+          parts: the parts of our tree whose outputs are wanted.
+          architecture: the model's class in transformers.
+        """
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
-        """Return what ``config.json`` says of an encoder."""
+        """Return the fields of ``config.json`` that describe the encoder."""
         return {
             "model_type": self.model_type,
             **{theirs: getattr(config, ours) for theirs, ours in self.fields.items()},
@@ -101,7 +110,15 @@ class Family(abc.ABC):
         }
 
     def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
-        """Return our config. Raises ``UserError`` for a model that is not quite of this family."""
+        """Return our config for the ``config.json`` ``theirs``.
+
+        Args:
+          where: the folder, as errors name it.
+          file: the file's name, as errors name it.
+
+        Raises:
+          UserError: the model is not of this family, or has a feature that our modules do not have.
+        """
         if theirs.get("position_embedding_type", "absolute") != "absolute":
             raise UserError(
                 f"{where} has {theirs['position_embedding_type']} positions; only absolute ones can be read"
@@ -121,38 +138,42 @@ class Family(abc.ABC):
             raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
 
     def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of our config where they differ from the values in theirs."""
+        """Return the field values of our config, corrected where ``theirs`` means another number by the same name."""
         del theirs
         return values
 
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """Return every family by the name of its encoder."""
+    """Return the name of each encoder -> its family."""
     found = catalogue.parts(PACKAGE, having="Family")
     return {name: catalogue.find(PACKAGE, name).Family() for name in found}
 
 
 def family_of(encoder: str) -> Family:
-    """Return the family of an encoder. Raises ``UserError`` for one that transformers has no class for."""
+    """Return the family of an encoder. Raises ``UserError`` if transformers has no class for the encoder."""
     if encoder not in families():
         raise UserError(
-            f"no class of transformers is known for the encoder {encoder!r}, so its models stay here; those of "
+            f"models of the encoder {encoder!r} cannot be exported: transformers has no class for it; models of "
             f"{', '.join(families())} can be exported"
         )
     return families()[encoder]
 
 
 def family_with(architecture: str) -> Family:
-    """Return the family that has a class of transformers. Raises ``UserError`` with the nearest name for none."""
+    """Return the family with the class ``architecture``. If none has it, raise ``UserError`` with the nearest name."""
     known = {name: family for family in families().values() for name in family.architectures}
     return configuration.choose("architecture", architecture, known)
 
 
 def family_described(theirs: Mapping[str, Any], where: str) -> Family:
-    """Return the family that ``config.json`` names; BERT's where it names none."""
+    """Return the family that ``config.json`` names, or BERT's if it names none.
+
+    Raises:
+      UserError: the ``model_type`` is not one of the families; ``where`` names the folder.
+    """
     by_type = {family.model_type: family for family in families().values()}
     kind = theirs.get("model_type", "bert")
     if kind not in by_type:
-        raise UserError(f"{where} is a {kind!r} model; those of model_type {', '.join(sorted(by_type))} can be read")
+        raise UserError(f"{where} is a {kind!r} model; readable model types: {', '.join(sorted(by_type))}")
     return by_type[kind]

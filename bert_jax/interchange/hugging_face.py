@@ -1,4 +1,4 @@
-"""Hugging Face directories, out and in, without torch or transformers."""
+"""Writes and reads Hugging Face directories without torch or transformers."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ __all__ = ["WEIGHTS", "Imported", "export_model", "import_model"]
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """The content of a Hugging Face folder, or of a released checkpoint."""
+    """A model that was read from a Hugging Face directory or from an original TensorFlow checkpoint."""
 
     params: dict[str, Any]  # unrolled, float32; without the missing parts
     config: ModelConfig
     tokenizer: Tokenizer
     head: Head
     report: Report
-    licence: str | None = None  # as the model card says
+    licence: str | None = None  # the licence in the model card
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The file's names of absent tensors, such as those of heads or the pooler."""
+        """The file's names for the tensors that its class needs and the file lacks."""
         return self.report.missing
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The tensors of the file that a model of the class has no place for."""
+        """The names of the file's tensors that a model of the class does not use."""
         return self.report.unused
 
 
@@ -64,24 +64,27 @@ def export_model(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     into: Directory = files.whole_directory,
 ) -> Report:
-    """Write config.json, the tensors, the tokenizer's files, their sha256 and the model card, all or nothing.
+    """Write a Hugging Face directory, whole or not at all, and return the report.
 
-    Before the folder appears it is read again: its tensors must be those in memory, bit by bit, and a numpy model
-    must make of them, by their names, the outputs that our modules make.
+    It holds config.json, the tensors, the tokenizer's files, a list of their sha256, and the model card. Before it
+    appears it is read again: its tensors must equal those in memory bit by bit, and a numpy model of the tensors in
+    the file must give the same outputs as our modules.
 
     Args:
-      params: unrolled tree of the model; parts that the class of ``head`` does not have are left out.
+      params: the unrolled tree of the model; parts that the class of ``head`` does not have are left out.
+      card: the text of the model card, without its last section.
       head: None: the class of a pretrained model that has the parts of ``params``.
-      pooling: of an encoder ("BertModel") for sentence-transformers.
-      into: how ``output`` is written: where it must be new, or in place of an older one (``replaced_directory``).
+      pooling: the pooling that sentence-transformers applies to an encoder ("BertModel"); None: no files for it.
+      into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
-      UserError: ``output`` is there already, the disk is full, a part is missing, or the numerical probe fails.
+      UserError: ``output`` exists already, the disk is full, a part is missing, or the outputs differ.
     """
     head = head or Head(pretraining_class(family_of(config.encoder), params))
     if pooling and head.ending != "Model":
         raise UserError(
-            f"pooling files go with an encoder alone, this is a {head.architecture}; add --as={head.family.name}Model"
+            f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
+            f"--as={head.family.name}Model"
         )
     config = dataclasses.replace(config, layers="unrolled")
     tensors, report = written_tensors(params, config, head, tokenizer.pad_id)
@@ -92,12 +95,12 @@ def export_model(
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             write_pooling(folder, config, pooling)
-        # Only files that an import reads: pooling files lie deeper, and people may edit the card.
+        # Only the files that an import reads: pooling files are in a subfolder, and people may edit the card.
         digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
-        probe = _check_written(folder, params, config, head)
+        checked = _check_written(folder, params, config, head)
     return dataclasses.replace(
-        report, title=f"exported to {output}: {head.architecture}, {_count(tensors)} parameters", notes=(probe,)
+        report, title=f"exported to {output}: {head.architecture}, {_count(tensors)} parameters", notes=(checked,)
     )
 
 
@@ -119,11 +122,11 @@ def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -
 
 
 def import_model(directory: str | os.PathLike[str]) -> Imported:
-    """Read a model of any of the families with any of its heads.
+    """Return the model in a Hugging Face directory: of any family, with any of its heads.
 
     Raises:
-      UserError: no such model, weights only as a pickle, a damaged file, one that is not as ``SHA256SUMS`` beside it
-        says (where that is there), tensors that do not fit the config.
+      UserError: there is no such model, the weights are only there as a pickle, a file is damaged or does not match
+        ``SHA256SUMS`` beside it (if that exists), or the tensors do not fit the config.
     """
     with files.downloaded(directory) as folder:
         return _import_local(folder, str(directory), "nothing was imported")
@@ -142,17 +145,20 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
     tensors = present_names(family, raw, where)
     head = of_config(family, described, tensors, where)
     read = read_params(tensors, config, head, where, tokenizer.pad_id)
-    probe = check_outputs(functools.partial(family.outputs, raw), read.params, config, head, advice)
+    checked = check_outputs(functools.partial(family.outputs, raw), read.params, config, head, advice)
     title = f"read {where}: {head.architecture}, {_count(tensors)} parameters"
-    notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), probe)
+    notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), checked)
     report = Report(title, read.moved, read.missing, read.unused, notes)
     return Imported(read.params, config, tokenizer, head, report, licence_of(folder))
 
 
 def listed_damage(folder: Path | epath.Path) -> str | None:
-    """Return the damage of a folder by its list of sha256, which must name config and weights; None if it has none.
+    """Return the first damage that a folder's list of sha256 shows; None if there is none.
 
-    Raises ``OSError`` if the folder or its list is missing.
+    The list must name the config and the weights.
+
+    Raises:
+      OSError: the folder or its list is missing.
     """
     weights = [path.name for path in folder.iterdir() if path.name.endswith(".safetensors")]
     return first_damage(folder, wanted=["config.json", *(weights or [WEIGHTS])])

@@ -1,4 +1,4 @@
-"""Starting from a model: continued pretraining on new text, with the same or another vocabulary."""
+"""Starts a run from another model (``--init``), with the same vocabulary or another one."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import TrainState, abstract, overlay
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
-# Leaves whose rows are pieces of the vocabulary.
+# Leaves that have one row per piece of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
-# Heads that mean what the labels of their task say.
+# Heads whose outputs have the meaning of their task's labels.
 TASK_HEADS = ("classifier", "qa_outputs")
-FROZEN = "frozen"  # a workdir within the workdir: what is not trained, once
+FROZEN = "frozen"  # a workdir inside the workdir, which holds the parts that are not trained
 
 
 @dataclasses.dataclass(frozen=True)
 class ParentRun:
-    """The run that another one starts from."""
+    """The run that another run starts from."""
 
     kind: Kind
-    key: str  # sha256 of its identity and of the step
+    key: str  # the sha256 of its identity and step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +52,29 @@ class Initial:
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
     tokenizer: Tokenizer
-    missing: tuple[str, ...] = ()  # names in its file of tensors that its class needs and it lacks
+    missing: tuple[str, ...] = ()  # its file's names for the tensors that its class needs and it lacks
     checkpoints: tuple[str, int] | None = None  # workdir and step, if it is a run of ours
     head: Head = Head()
     parent: ParentRun | None = None
 
     def check_moments(self) -> None:
-        """Raise ``UserError`` if there are no moments to keep."""
+        """Raise ``UserError`` if the model has no optimizer moments to keep."""
         if self.checkpoints is None:
             raise UserError(
-                f"--init_optimizer=kept needs --init=WORKDIR, a run of ours; {self.source} has no moments: leave it out"
+                f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {self.source} has no optimizer moments: "
+                "leave --init_optimizer out"
             )
 
 
 def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | None:
-    """Return the model of --init; None: the run starts from nothing. All processes must find the same one.
+    """Return the model that a run starts from; None if it starts from nothing.
+
+    Args:
+      source: the value of --init.
+      resumes: whether the run goes on from a checkpoint of its own; the model is then the one that it began from.
 
     Raises:
-      UserError: see ``load_initial``.
+      UserError: see ``load_initial``, or the processes of the job found different models.
     """
     initial = load_initial(source) if source and not resumes else begun_from(workdir) if resumes else None
     distributed.wait("the model of --init", "" if initial is None else f"{initial.model} {initial.parent}")
@@ -79,7 +84,7 @@ def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | N
 def begun_from(workdir: str) -> Initial | None:
     """Return the model that the run in ``workdir`` began from; None if it began from nothing.
 
-    It has no parameters, which a run does not need to go on, so the model need not be there any more.
+    The result has no parameters: a run that resumes does not need them, so the model itself may be gone.
     """
     run = read_run(workdir)
     identity, facts = run.get("identity", {}), run.get("facts", {})
@@ -92,10 +97,11 @@ def begun_from(workdir: str) -> Initial | None:
 
 
 def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int, dict[str, str]]:
-    """Return the seed of a run's rows, masks and dropout, and what its facts keep of it.
+    """Return the seed of a run's rows, masks and dropout, and the entries to save with the run's facts.
 
-    If a run starts from another of its kind, a hash of that parent's identity and step is folded in: on the same text
-    with the same seed it would repeat the parent's rows, masks and dropout. Any other start keeps the seed.
+    If a run starts from another run of its kind, a hash of that parent's identity and step is folded into the seed.
+    Otherwise, on the same text with the same seed, it would repeat the parent's rows, masks and dropout. Any other run
+    keeps its seed.
     """
     if initial is None or initial.parent is None or initial.parent.kind != kind:
         return seed, {}
@@ -106,11 +112,12 @@ def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int,
 def load_initial(source: str) -> Initial:
     """Return the model at ``source``.
 
-    That is a Hugging Face directory, one with a TensorFlow checkpoint of google-research/bert, or a workdir of ours
-    with an optional ``@step``.
+    Args:
+      source: a Hugging Face directory, a directory with a TensorFlow checkpoint of google-research/bert, or a workdir
+        of a run with an optional ``@step``.
 
     Raises:
-      UserError: none of these, or a model that is not a BERT.
+      UserError: ``source`` is none of these, or the model cannot be read.
     """
     if (files.as_path(source) / "config.json").exists() or is_original(source):
         imported = read_model(source)
@@ -147,17 +154,19 @@ def start_from(
     note: Callable[[str], None],
     head: Head | None = None,
 ) -> Callable[[TrainState], TrainState]:
-    """Return a function that turns a fresh state into one that goes on from ``initial``.
+    """Return a function that turns a fresh state into one that starts from the parameters of ``initial``.
 
-    Pieces that the model lacks start at the mean of the pieces into which its vocabulary cuts them. Heads that have no
-    place or another shape in the fresh state are left out; a note names them, and the parts that start fresh.
+    Pieces that ``initial`` lacks start at the mean of the pieces into which its vocabulary cuts them. Heads that the
+    fresh state does not have, or has in another shape, are left out. A note names them and the parts that start fresh.
 
     Args:
-      optimizer: "kept" takes over the moments of a run of ours; the schedule begins anew either way.
-      head: that of the model to train. A classifier of another task, or of other labels, is left out even if it fits.
+      optimizer: "kept" takes over the optimizer's moments from the run; the schedule begins anew either way.
+      note: called with each line for the user.
+      head: the head of the model to train. A classifier of another task, or of other labels, is left out even if its
+        shapes fit.
 
     Raises:
-      UserError: moments are to be kept, but there are none or the vocabulary is another.
+      UserError: the moments are to be kept, but there are none or the vocabulary is another.
     """
     params = initial.params
     same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.model.vocab_size
@@ -191,17 +200,25 @@ def start_from(
 def frozen_parts(
     names: tuple[str, ...], initial: Initial | None, workdir: str, facts: Mapping[str, Any], resumes: bool
 ) -> Callable[[Any], Any] | None:
-    """Return a function that puts the frozen parts in their place. They are saved once, in ``workdir/frozen``."""
+    """Return a function that fills in the parameters of the frozen parts; None if no part is frozen.
+
+    A new run takes them from ``initial`` and saves them once, in ``workdir/frozen``. A run that resumes reads them
+    there.
+
+    Args:
+      names: the names of the frozen parts.
+      facts: the facts to save with them.
+    """
     if not names:
         return None
     folder = str(files.as_path(workdir) / FROZEN)
 
     def place(frozen: Any) -> Any:
-        if resumes:  # the model to start from may be another by now
+        if resumes:  # the model at --init may have changed since
             return overlay(read_params(folder)[0], frozen)
         if initial is not None:
             frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
-        if distributed.is_first() and files.as_path(folder).exists():  # of a try that failed
+        if distributed.is_first() and files.as_path(folder).exists():  # left by a start that failed
             files.as_path(folder).rmtree()
         distributed.wait("no frozen parts are there")
         save_params(folder, frozen, facts)
@@ -211,7 +228,11 @@ def frozen_parts(
 
 
 def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_task: bool) -> dict[str, Any]:
-    """Return the encoder of ``params``, with any shapes, and those heads that ``fresh`` has in the same shapes."""
+    """Return the encoder of ``params``, whatever its shapes, and the heads that ``fresh`` has in the same shapes.
+
+    Args:
+      same_task: False leaves out heads that have a meaning only for the labels of their task.
+    """
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: tuple(x.shape), tree)
@@ -225,13 +246,17 @@ def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_tas
 
 
 def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
-    """Return ``params`` with the vocabulary's rows reordered and extended for the tokenizer ``new``, of any kind.
+    """Return ``params`` with the vocabulary's rows reordered and extended for another tokenizer.
 
-    A piece that ``old`` lacks starts at the mean of the pieces into which ``old`` cuts it; for one inside a word the
-    first of them is one inside a word too, if ``old`` has it.
+    A piece that ``old`` lacks starts at the mean of the pieces into which ``old`` cuts it. If the piece continues a
+    word, so does the first of these, where ``old`` has such a piece.
+
+    Args:
+      old: the tokenizer that ``params`` was trained with.
+      new: the tokenizer of the new model; it may be of another kind.
 
     Returns:
-      (params, number of pieces that are new).
+      (params, number of pieces that ``old`` lacks).
     """
     index = {surface: i for i, surface in enumerate(old.surfaces)}
     added = [surface for surface in new.surfaces if surface not in index]
@@ -250,7 +275,7 @@ def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, i
 
 
 def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
-    """Return the ids in ``old``, at least one, that stand for each of ``added``."""
+    """Return for each surface of ``added`` the ids of the pieces, at least one, into which ``old`` cuts it."""
     cut = {}
     for surface, ids in zip(added, old.encode_batch([text for text, _ in added]), strict=True):
         first, *others = ids.tolist() or [old.unk_id]
@@ -261,7 +286,7 @@ def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface
 
 
 def _kept_state(initial: Initial, state: TrainState) -> TrainState:
-    """Return ``state`` with the parameters, moments and carry of ``initial``; all else of a state starts fresh."""
+    """Return ``state`` with the parameters, moments and carry of ``initial``; everything else stays fresh."""
     assert initial.checkpoints is not None
     workdir, step = initial.checkpoints
 
@@ -274,7 +299,7 @@ def _kept_state(initial: Initial, state: TrainState) -> TrainState:
         restored = read_step(workdir, step, abstract(state), fresh)
     except PassingError:
         raise
-    except Exception as error:  # another optimizer, other shapes, a damaged file: whatever Orbax raises for it
+    except Exception as error:  # Orbax raises various errors for another optimizer, other shapes or a damaged file
         raise UserError(
             f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read "
             f"({first_line(error)}); "

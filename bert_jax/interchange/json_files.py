@@ -1,4 +1,4 @@
-"""JSON files of a model's folder, in and out."""
+"""Reads and writes the JSON files of a model's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.storage import reading
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file. Raises ``UserError`` if the file is missing, damaged, or not an object."""
+    """Return the object in a JSON file. Raises ``UserError`` if the file is missing, damaged, or holds no object."""
     try:
         content = json.loads(reading.read_bytes(path))
     except FileNotFoundError as error:
@@ -24,4 +24,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` as an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Our parameter paths and the names of others, as data: what the map of a family is written with.
+"""Entries that pair a path in our parameter tree with the names of the same array in other checkpoint formats.
 
-Layer ``{i}`` stands for every layer.
+A family's ``map`` is made of these entries. ``{i}`` in a name stands for the number of any layer.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import numpy as np
 
 
 class Entry(NamedTuple):
-    """One array of ours and one of theirs.
+    """One array of our tree and its counterpart in transformers.
 
     Attributes:
-      ours: path in the unrolled tree.
-      theirs: name under any head of transformers; a bare model leaves the family's prefix out.
-      inputs: number of leading input axes of a kernel; 0: an array that is the same on both sides.
-      original: name in a TensorFlow checkpoint of google-research/bert.
-      as_original: that one lies [out, in], as theirs does; other kernels of it lie [in, out].
-      skipped: leading rows of theirs that ours does not have.
+      ours: its path in the unrolled tree.
+      theirs: its name in a transformers model that has a head; the encoder alone leaves out the family's prefix.
+      inputs: the number of leading input axes of a kernel; 0 for an array that is stored alike on both sides.
+      original: its name in a TensorFlow checkpoint of google-research/bert.
+      as_original: whether that checkpoint stores this kernel as [out, in], as transformers does; it stores all other
+        kernels as [in, out].
+      skipped: the number of leading rows in transformers' table that ours does not have.
     """
 
     ours: str
@@ -31,7 +32,7 @@ class Entry(NamedTuple):
     skipped: int = 0
 
 
-# Ends of names in a TensorFlow checkpoint that belong to the optimizer and not to the model.
+# Variables of a TensorFlow checkpoint whose names end so belong to the optimizer, not to the model.
 OPTIMIZER = ("/adam_m", "/adam_v", "global_step")
 
 
@@ -58,12 +59,16 @@ def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
 
 
 def table(ours: str, theirs: str, skipped: int = 0) -> Entry:
-    """Return the entry of a table of embeddings."""
+    """Return the entry of a table of embeddings; see ``Entry.skipped``."""
     return Entry(ours, f"{theirs}.weight", 0, _original(theirs), skipped=skipped)
 
 
 def outputs(ours: str, theirs: str, original: str = "") -> tuple[Entry, Entry]:
-    """Return the entries of a last layer, whose variables run_pretraining.py and its kin make by hand."""
+    """Return the entries of an output layer.
+
+    Args:
+      original: the prefix in a TensorFlow checkpoint, where the variables are ``output_weights`` and ``output_bias``.
+    """
     return (
         Entry(f"{ours}/dense/kernel", f"{theirs}.weight", 1, f"{original}output_weights", as_original=True),
         Entry(f"{ours}/dense/bias", f"{theirs}.bias", 0, f"{original}output_bias"),
@@ -71,12 +76,12 @@ def outputs(ours: str, theirs: str, original: str = "") -> tuple[Entry, Entry]:
 
 
 def part(entry: Entry) -> str:
-    """Return the part of our tree that an entry belongs to: ``encoder``, ``pooler``, ``classifier``, ..."""
+    """Return the name of the part of our tree that the entry belongs to, such as ``encoder`` or ``classifier``."""
     return entry.ours.partition("/")[0]
 
 
 def written_out(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
-    """Yield every entry, layers written out."""
+    """Yield the entries; those with ``{i}`` once per layer, with the layer's number in place of ``{i}``."""
     for entry in entries:
         for i in range(num_layers) if "{i}" in entry.ours else [0]:
             ours, theirs, original = (
@@ -86,8 +91,11 @@ def written_out(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
 
 
 def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
-    """Return a kernel [*inputs, *outputs] as the weight [out, in] of a Linear, a table with the rows that it skips as
-    zeros, anything else as it is."""
+    """Return our array as transformers stores it.
+
+    A kernel [*inputs, *outputs] becomes the weight [out, in] of a Linear, a table gets rows of zeros for those that
+    ours skips, and a bias becomes one axis. Everything else stays as it is.
+    """
     if entry.skipped:
         return np.concatenate([np.zeros((entry.skipped, *array.shape[1:]), array.dtype), array])
     if not entry.inputs:
@@ -97,12 +105,15 @@ def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
 
 
 def to_ours(array: np.ndarray, entry: Entry, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the inverse of ``to_theirs``, for a leaf of ``shape``."""
+    """Return transformers' array as a leaf of ``shape`` in our tree: the inverse of ``to_theirs``."""
     return np.ascontiguousarray(array.T if entry.inputs else array[entry.skipped :]).reshape(shape)
 
 
 def from_original(tensors: dict[str, np.ndarray], entries: Iterable[Entry]) -> dict[str, np.ndarray]:
-    """Return tensors of a TensorFlow checkpoint as Hugging Face names and lays them; unknown ones keep their names."""
+    """Return the tensors of a TensorFlow checkpoint under Hugging Face's names and in its layout.
+
+    Tensors without an entry keep their names and layout.
+    """
     known = {entry.original: entry for entry in entries}
     found = {}
     for name, array in tensors.items():

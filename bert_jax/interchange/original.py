@@ -1,4 +1,4 @@
-"""Checkpoints as Google released them: ``bert_model.ckpt.*``, ``bert_config.json`` and ``vocab.txt``."""
+"""Reads checkpoints as Google released them: ``bert_model.ckpt.*``, ``bert_config.json`` and ``vocab.txt``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.interchange.comparison import check_outputs
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import Imported
 from bert_jax.interchange.json_files import read_json
-from bert_jax.interchange.straight import OriginalNames, straight_outputs
+from bert_jax.interchange.reference import OriginalNames, reference_outputs
 from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, present_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
@@ -26,20 +26,22 @@ CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
 
 def is_original(directory: str | os.PathLike[str]) -> bool:
-    """Return whether the folder holds such a checkpoint and no Hugging Face model."""
+    """Return whether the folder holds an original TensorFlow checkpoint and no Hugging Face model."""
     folder = files.as_path(directory)
     return (folder / CONFIG).exists() and not (folder / "config.json").exists()
 
 
 def import_original(directory: str | os.PathLike[str], lowercase: bool | None = None) -> Imported:
-    """Read a checkpoint of google-research/bert, pretrained or fine-tuned by run_classifier.py or run_squad.py.
+    """Return the model in a checkpoint of google-research/bert.
+
+    The checkpoint may be a pretrained one, or one that run_classifier.py or run_squad.py fine-tuned.
 
     Args:
-      lowercase: as its ``do_lower_case``, which no file of it says. None: from "uncased" or "cased" in the folder's
-        name.
+      lowercase: whether the tokenizer lower-cases text (``do_lower_case``), which no file of the checkpoint records.
+        None: as "uncased" or "cased" in the folder's name says.
 
     Raises:
-      UserError: neither of these says it; files that are missing, damaged or do not fit together.
+      UserError: ``lowercase`` is None and the name does not say; files are missing, damaged or do not fit together.
     """
     where = str(directory)
     if lowercase is None:
@@ -55,15 +57,15 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
         tensors = present_names(family, names.from_original(raw, family.entries(config.num_layers)), where)
         head = _head(tensors, where)
         read = read_params(tensors, config, head, where)
-        straight = functools.partial(straight_outputs, OriginalNames(raw))
-        probe = check_outputs(straight, read.params, config, head, "nothing was imported")
+        reference = functools.partial(reference_outputs, OriginalNames(raw))
+        checked = check_outputs(reference, read.params, config, head, "nothing was imported")
     back = {entry.theirs: entry.original for entry in family.entries(config.num_layers)}
     moved = tuple((entry._replace(theirs=entry.original), raw[entry.original].shape) for entry, _ in read.moved)
     count = sum(array.size for array in raw.values())
     case = "lower-case" if lowercase else "cased"
-    notes = [f"the vocabulary is read as {case}", probe]
+    notes = [f"the vocabulary is read as {case}", checked]
     if len(raw) < len(stored):
-        notes.insert(0, f"read past: {len(stored) - len(raw)} tensors of the optimizer")
+        notes.insert(0, f"skipped: {len(stored) - len(raw)} tensors of the optimizer")
     report = Report(
         f"read {where}/{prefix.name}: {head.architecture}, {count:,} parameters",
         moved,
@@ -75,7 +77,7 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
 
 
 def lowercase_of(name: str, where: str) -> bool:
-    """Return whether a released folder's name says "uncased". Raises ``UserError`` if the name does not say."""
+    """Return whether a folder's name says "uncased". Raises ``UserError`` if it says neither that nor "cased"."""
     if "uncased" in name.lower():
         return True
     if "cased" in name.lower():
@@ -92,7 +94,7 @@ def _head(tensors: Mapping[str, Any], where: str) -> Head:
 
 
 def _prefix(folder: Path, where: str) -> Path:
-    """Return the path of the one checkpoint in a folder, without its endings."""
+    """Return the path of the only checkpoint in a folder, without ".index" or ".data"."""
     found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     if CHECKPOINT in found:
         return folder / CHECKPOINT

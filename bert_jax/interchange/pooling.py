@@ -1,4 +1,4 @@
-"""The files by which sentence-transformers reads an encoder and makes one vector of a text."""
+"""The files that let sentence-transformers read an encoder and pool its outputs to one vector per text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
 
 def write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
-    """``modules.json``, ``1_Pooling/config.json`` and ``sentence_bert_config.json``.
+    """Write ``modules.json``, ``1_Pooling/config.json`` and ``sentence_bert_config.json``.
 
     Args:
-      pooling: "mean" over the last layer's vectors of all real tokens, or "cls", that of ``[CLS]`` before the pooler.
+      pooling: "mean": the mean of the last layer's vectors over all real tokens; "cls": the last layer's vector of
+        ``[CLS]``, without the pooler.
     """
     modules = (("", "Transformer"), ("1_Pooling", "Pooling"))
     write_json(
@@ -36,5 +37,5 @@ def write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
             "pooling_mode_mean_sqrt_len_tokens": False,
         },
     )
-    # The tokenizer lowers by itself.
+    # The tokenizer itself lower-cases where the model needs it.
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False})

@@ -1,4 +1,4 @@
-"""Reading a TensorFlow checkpoint (``NAME.index``, ``NAME.data-*``) without TensorFlow.
+"""Reads a TensorFlow checkpoint (``NAME.index``, ``NAME.data-*``) without TensorFlow.
 
 The index is a LevelDB table, never compressed, of tensor names and ``BundleEntryProto`` messages; the data files hold
 the values, little-endian. Layout after tensorflow/core/util/tensor_bundle, tensorflow/core/lib/io/table and LevelDB's
@@ -36,14 +36,17 @@ class _Entry:
 
 
 class _Damaged(Exception):
-    """The file is not such a table."""
+    """The index is damaged or is not a LevelDB table."""
 
 
 def read_bundle(prefix: Path) -> dict[str, np.ndarray]:
-    """Return every tensor of numbers by its name; float16, bfloat16 and float64 as float32.
+    """Return every numeric tensor by its name; all floats as float32, integers as they are.
+
+    Args:
+      prefix: the path of the checkpoint without ".index".
 
     Raises:
-      UserError: a file is missing, cut short or damaged (all of it has checksums), or tensors are stored in slices.
+      UserError: a file is missing, cut short or damaged (checksums cover all of it), or a tensor is stored in slices.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
@@ -53,7 +56,7 @@ def read_bundle(prefix: Path) -> dict[str, np.ndarray]:
         tensors = {name: _entry(value) for name, value in entries.items()}
     except (_Damaged, ValueError, IndexError, TypeError) as error:
         raise UserError(
-            f"{index} is no index of a TensorFlow checkpoint, or damaged ({error}); copy it again"
+            f"{index} is damaged or not the index of a TensorFlow checkpoint ({error}); copy it again"
         ) from error
     sliced = [name for name, entry in tensors.items() if entry.is_sliced]
     if sliced:
@@ -70,7 +73,9 @@ def _read(entry: _Entry, shards: list[Path], name: str) -> np.ndarray:
     except FileNotFoundError:
         raise UserError(f"{path.parent} has no {path.name}, which holds {name}; copy the whole checkpoint") from None
     if entry.size != count * dtype.itemsize or entry.offset + entry.size > size:
-        raise UserError(f"{path} is too short for {name} or of another checkpoint; copy the whole checkpoint again")
+        raise UserError(
+            f"{path} is too short for {name} or belongs to another checkpoint; copy the whole checkpoint again"
+        )
     array = np.fromfile(path, dtype, count, offset=entry.offset).reshape(entry.shape)
     if masked(crc32c(array)) != entry.checksum:
         raise UserError(f"{path} is damaged: the checksum of {name} does not match; copy the whole checkpoint again")
@@ -80,9 +85,9 @@ def _read(entry: _Entry, shards: list[Path], name: str) -> np.ndarray:
 def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a LevelDB table, in order."""
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
-        raise _Damaged("its last bytes are not those of a table")
+        raise _Damaged("it does not end as a table does")
     footer = data[-_FOOTER:]
-    _, at = _varint(footer, 0)  # where the meta index lies, and its size: of no use
+    _, at = _varint(footer, 0)  # offset and size of the meta index, which is not needed
     _, at = _varint(footer, at)
     for _, handle in _block(data, *_handle(footer[at:])):
         yield from _block(data, *_handle(handle))
@@ -94,10 +99,10 @@ def _handle(data: bytes) -> tuple[int, int]:
 
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a block; a stored key leaves out what it shares with the one before."""
+    """Yield the keys and values of a block. Each stored key leaves out the prefix it shares with the key before."""
     block, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if len(block) < 4 or len(trailer) < 5:
-        raise _Damaged("a block lies beyond its end")
+        raise _Damaged("a block lies beyond the end of the file")
     if trailer[0]:
         raise _Damaged("its blocks are compressed")
     if masked(crc32c(block + trailer[:1])) != int.from_bytes(trailer[1:], "little"):
@@ -124,7 +129,7 @@ def _entry(message: bytes) -> _Entry:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field of a protocol buffer: integers, and raw bytes."""
+    """Yield the number and the value of each field of a protocol buffer; a value is an integer or raw bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -1,4 +1,4 @@
-"""Named tensors in safetensors files, one or several."""
+"""Reads and writes named tensors in one or several safetensors files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from bert_jax.storage import write_errors
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them
 PICKLE_HINT = (
-    "; pytorch_model.bin is a pickle, which can run code: load it with transformers where you trust it, then "
+    "; pytorch_model.bin is a pickle, which can run code: if you trust it, load it with transformers and run "
     "model.save_pretrained(folder)"
 )
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
-    """Return every tensor of floats, by its name in the file, as float32.
+    """Return every tensor of floats as float32, by its name in the file.
+
+    Args:
+      where: the folder, as errors name it.
 
     Raises:
-      UserError: no safetensors file, a damaged one, values that are no finite numbers.
+      UserError: there is no safetensors file, one is damaged, or a value is not a finite number.
     """
     if (folder / INDEX).exists():
         places = read_json(folder / INDEX).get("weight_map")
@@ -46,12 +49,12 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Mapping[str, np.ndarray], where: str) -> None:
-    """Raise ``UserError`` for values that are no finite numbers."""
-    spoilt = [name for name, array in tensors.items() if not np.isfinite(array).all()]
-    if spoilt:
+    """Raise ``UserError`` if a value is not a finite number."""
+    damaged = [name for name, array in tensors.items() if not np.isfinite(array).all()]
+    if damaged:
         raise UserError(
-            f"{where} is damaged: {len(spoilt)} tensors hold values that are no finite numbers, such as {spoilt[0]}; "
-            "copy it again"
+            f"{where} is damaged: {len(damaged)} tensors hold values that are not finite numbers, such as "
+            f"{damaged[0]}; copy it again"
         )
 
 
@@ -59,23 +62,27 @@ def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
         with safetensors.safe_open(path, framework="flax") as file:  # its bfloat16 needs jax's dtypes
             for name in file.keys():  # noqa: SIM118 - not a dictionary
-                if file.get_slice(name).get_dtype() in _FLOATS:  # buffers of integers are no weights
+                if file.get_slice(name).get_dtype() in _FLOATS:  # integers are buffers, not weights
                     yield name, np.asarray(file.get_tensor(name)).astype(np.float32)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
 
 
 def present_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Return the tensors under their present names, without copies of a tied decoder.
+    """Return the tensors under their current names, without copies of the tied decoder.
+
+    Args:
+      tensors: the tensors of a file, some of them perhaps under older names.
+      where: the folder, as errors name it.
 
     Raises:
-      UserError: the decoder is not tied, or two old names mean one tensor.
+      UserError: the decoder is not tied, or two names in the file mean the same tensor.
     """
     modern: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
         if family.modern(name) in modern:
             raise UserError(
-                f"{where} has {family.modern(name)} twice, once by an older name; copy the whole folder again"
+                f"{where} has {family.modern(name)} twice, once under an older name; copy the whole folder again"
             )
         modern[family.modern(name)] = array
     kept = {name: array for name, array in modern.items() if name not in family.redundant}
@@ -94,10 +101,13 @@ def write_tensors(
     output: str | os.PathLike[str],
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write one file, or several of at most ``max_shard_bytes`` of tensors each and their index.
+    """Write the tensors to one file, or to several files of at most ``max_shard_bytes`` each and their index.
 
     Args:
-      output: the name of the folder in errors.
+      output: the folder, as errors name it.
+
+    Raises:
+      UserError: a file cannot be written.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
@@ -122,6 +132,6 @@ def _save(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[
     mode = path.stat().st_mode
     try:
         save_file(tensors, path, {"format": "pt"})
-    except safetensors.SafetensorError as error:  # what a full disk is here: no OSError
+    except safetensors.SafetensorError as error:  # a full disk raises this and not OSError
         raise UserError(f"cannot write {output}: {error}; {write_errors.write_advice(error)}") from error
-    path.chmod(mode)  # safetensors leaves it to its owner alone
+    path.chmod(mode)  # safetensors lets only the owner read it

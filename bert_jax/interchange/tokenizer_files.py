@@ -1,4 +1,4 @@
-"""The files of a tokenizer in a Hugging Face directory."""
+"""Writes and reads the tokenizer's files of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
-MAX_SPARE = 1024  # rows of a table that no piece has, so that it divides over devices
+MAX_SPARE = 1024  # below this many rows may pad a table of embeddings, so that it divides over devices
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    """Write the tokenizer's own file, ``tokenizer.json`` and the files that transformers needs besides."""
+    """Write the tokenizer's own file, ``tokenizer.json`` and the two small files that transformers needs."""
     tokenizer.save(folder / tokenizer.file_name)
     (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
     write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
@@ -32,12 +32,12 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     is_wordpiece = tokenizer.file_name == WordPiece.file_name
-    # A class for any tokenizer.json leaves the types of a pair out, unless it is told.
+    # PreTrainedTokenizerFast gives no token types unless model_input_names lists them.
     types = ["token_type_ids"] if "token_type_ids" in encoder_file(config.encoder).Encoder.reads else []
     names = {"model_input_names": ["input_ids", *types, "attention_mask"]}
     own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
     return {
-        # Any other class than these would go by its own rules and not by tokenizer.json.
+        # Any other class would follow its own rules and not tokenizer.json.
         "tokenizer_class": "BertTokenizer" if is_wordpiece else "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": config.max_length,
@@ -50,16 +50,17 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
     """Return the tokenizer of a model's folder.
 
     Args:
-      lowercase: None: as the tokenizer's files say.
+      where: the folder, as errors name it.
+      lowercase: whether the tokenizer lower-cases text; None: as its files say.
 
     Raises:
-      UserError: there is none, one that was cut short, or one with more pieces than the model has embeddings.
+      UserError: the folder has no tokenizer, or its number of pieces does not fit the model's embeddings.
     """
     vocabulary = tokenizers.existing(folder)
     if vocabulary is None:
         raise UserError(
-            f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece"
-            " a line, its sentencepiece model, or its byte-level tokenizer.json"
+            f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece "
+            "per line, or its sentencepiece model, or its byte-level tokenizer.json"
         )
     tokenizer = tokenizers.load(vocabulary, _lowercase(folder) if lowercase is None else lowercase)
     if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < _pieces_of_json(folder):
@@ -73,14 +74,14 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
     """Return whether a vocabulary fits a table of embeddings.
 
-    The table is as large, or filled up to a round number (a multiple of 8 or more, by fewer rows than 1,024).
+    The table has one row per piece, or is padded to a multiple of 8 with fewer than ``MAX_SPARE`` rows.
     """
     spare = num_embeddings - num_pieces
     return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
 
 
 def _pieces_of_json(folder: Path) -> int:
-    """Return the number of pieces in ``tokenizer.json``, which has a copy of the vocabulary; 0 if there is none."""
+    """Return the number of pieces in ``tokenizer.json``; 0 if the file or its vocabulary is missing."""
     path = folder / "tokenizer.json"
     model = read_json(path).get("model") if path.exists() else None
     vocabulary = model.get("vocab") if isinstance(model, dict) else None

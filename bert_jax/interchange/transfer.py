@@ -1,4 +1,4 @@
-"""Moves tensors from one tree of names to another, and reports what went where."""
+"""Moves tensors between our tree and the names of transformers, and reports where each one went."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from bert_jax.models.model import fresh_params
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What an import or an export did; its text is a table."""
+    """The report of an import or an export. ``str`` gives a table, ``line`` a summary."""
 
     title: str
-    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]  # with the shape on their side, layers written out
-    missing: tuple[str, ...] = ()  # their names of tensors that a model of this class has and this one lacks
-    unused: tuple[str, ...] = ()  # names of what was left behind
+    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]  # one per layer, with the shape in their file
+    missing: tuple[str, ...] = ()  # their names for the tensors that the class needs and the model lacks
+    unused: tuple[str, ...] = ()  # names of the tensors or parts that were left out
     notes: tuple[str, ...] = ()
     arrow: str = "<-"  # "->" in an export
 
     @property
     def line(self) -> str:
-        """The whole report in one line."""
+        """The report in one line, with counts in place of names."""
         counts = [f"{len(self.moved)} tensors", *(f"{note}" for note in self.notes)]
         counts += [f"{len(found)} {kind}" for kind, found in self._rest() if found]
         return f"{self.title}: {'; '.join(counts)}"
@@ -49,7 +49,7 @@ class Report:
         return ("missing", self.missing), ("left out", self.unused)
 
     def _folded(self) -> Iterable[tuple[str, str, str]]:
-        """Yield one row for all layers that are alike."""
+        """Yield the rows of the table (ours, theirs, shape), with one row for the same tensor of all layers."""
         groups: dict[tuple[str, str, tuple[int, ...]], int] = {}
         for entry, shape in self.moved:
             key = (_template(entry.ours), _template(entry.theirs), shape)
@@ -64,7 +64,7 @@ def _template(name: str) -> str:
 
 
 def folded(found: Iterable[str]) -> list[str]:
-    """Return names, with those of like layers as one: ``encoder.layer.*.output.dense.bias (12)``."""
+    """Return the names, with one line for all layers: ``encoder.layer.*.output.dense.bias (12)``."""
     counts: dict[str, int] = {}
     for name in found:
         counts[_template(name)] = counts.get(_template(name), 0) + 1
@@ -72,7 +72,7 @@ def folded(found: Iterable[str]) -> list[str]:
 
 
 def leaf(tree: Any, path: str) -> Any:
-    """Return the value at a path such as ``encoder/layer_0/...``, or None."""
+    """Return the value at a path such as ``encoder/layer_0/...``; None if the tree does not have the path."""
     for name in path.split("/"):
         if not isinstance(tree, Mapping) or name not in tree:
             return None
@@ -81,6 +81,7 @@ def leaf(tree: Any, path: str) -> Any:
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a path such as ``encoder/layer_0/...`` and make the levels above it where they are missing."""
     *folders, last = path.split("/")
     for name in folders:
         tree = tree.setdefault(name, {})
@@ -93,7 +94,7 @@ def _pretraining_shapes(config: ModelConfig) -> Any:
 
 
 def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
-    """Return the shapes of all parts that can be read with ``head``, as a tree of tuples."""
+    """Return a tree with the shape of every array that a file with this ``head`` may hold."""
 
     def last(outputs: int) -> dict[str, Any]:
         return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}
@@ -104,6 +105,8 @@ def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
+    """The parameters that were read from a file, and what happened to each of its tensors (see ``Report``)."""
+
     params: dict[str, Any]
     moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]
     missing: tuple[str, ...]
@@ -113,11 +116,17 @@ class Read:
 def read_params(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str, pad_id: int = 0
 ) -> Read:
-    """Return our tree from tensors under their present names: the parts of ``head``, and pretrained ones that are
-    whole.
+    """Return our parameter tree made from the tensors of a file.
+
+    It has the parts of ``head``, and every other pretrained part of which the file has all tensors.
+
+    Args:
+      tensors: the tensors under their current names.
+      where: the folder, as errors name it.
+      pad_id: the id of the padding token, which RoBERTa's positions depend on.
 
     Raises:
-      UserError: shapes that the config does not give, tensors of the encoder that are missing.
+      UserError: a shape does not fit the config, or a tensor of the encoder is missing.
     """
     shapes = shapes_of(config, head)
     entries = list(head.family.entries(config.num_layers, head.architecture, pad_id))
@@ -141,7 +150,7 @@ def read_params(
         problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    broken = {names.part(e) for e in entries if e.theirs in missing}  # half a head is none
+    broken = {names.part(e) for e in entries if e.theirs in missing}  # an incomplete head is left out
     unused = [*left, *(e.theirs for e, _ in moved if names.part(e) in broken)]
     params = {part: tree for part, tree in params.items() if part not in broken}
     kept = tuple((e, shape) for e, shape in moved if names.part(e) not in broken)
@@ -159,11 +168,14 @@ def _readable(tensors: Collection[str], entries: Collection[names.Entry], head: 
 def written_tensors(
     params: Any, config: ModelConfig, head: Head, pad_id: int = 0
 ) -> tuple[dict[str, np.ndarray], Report]:
-    """Return tensors by their names for the class of ``head``, and what went where.
+    """Return the tensors of a model under the names that the class of ``head`` has for them, and a report.
+
+    Args:
+      pad_id: the id of the padding token, which RoBERTa's positions depend on.
 
     Raises:
-      UserError: a part that the class needs is not there; what is missing and what can be written instead. A model
-        that no class of transformers has.
+      UserError: the model lacks a part that the class needs (the message names it and another class to choose), or
+        transformers has no class for the model.
     """
     if config.causal or "bilstm" in params:
         found = "a BiLSTM on its encoder" if "bilstm" in params else "causal attention"
@@ -173,7 +185,7 @@ def written_tensors(
     if absent:
         raise UserError(
             f"the model has no {', '.join(absent)}, which {head.architecture} needs (it has: {', '.join(params)}); "
-            "choose another class with --as, such as --as={family.name}Model"
+            f"choose another class with --as, such as --as={family.name}Model"
         )
     tensors, moved, missing = {}, [], []
     for entry in family.entries(config.num_layers, head.architecture, pad_id):

@@ -1,4 +1,4 @@
-"""Reads a trained model from a run's folder, for exports, fill-mask and new runs."""
+"""Reads trained models from run folders, exports them, and imports models into new run folders."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from bert_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
+    """A model of a run, with its tokenizer and the facts saved with its checkpoint."""
+
     params: Any  # numpy tree, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
@@ -46,7 +48,7 @@ class TrainedModel:
         return of_facts(self.facts, self.params)
 
     def filling_params(self) -> Any:
-        """The parameters for ``fill_mask``: pooler and next-sentence head, which it does not read, may be fresh.
+        """Return the parameters for ``fill_mask``. Parts that the model lacks, and fill-mask does not read, are fresh.
 
         Raises:
           UserError: there is no masked-LM head.
@@ -60,10 +62,13 @@ class TrainedModel:
 
 
 def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
-    """Return the model of ``step``; None: of the best evaluation, if the run chose one, or of the newest step.
+    """Return the model of ``step``.
+
+    Args:
+      step: None: the step of the best evaluation if the run chose one, else the newest step.
 
     Raises:
-      UserError: no checkpoint, or a vocabulary that is not the one it was trained with.
+      UserError: there is no checkpoint, or the vocabulary is not the one that the model was trained with.
     """
     params, facts, step = read_chosen(workdir, step)
     file = tokenizers.find(workdir)
@@ -77,8 +82,11 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
 
 
 def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], int]:
-    """``read_params`` of ``step``, of the best evaluation where a run chose one, or of the newest step; with the parts
-    of the model that were not trained."""
+    """Return the parameters, the facts and the step of a checkpoint, including the parts that were not trained.
+
+    Args:
+      step: None: the step of the best evaluation if the run chose one, else the newest step.
+    """
     best, frozen = (str(files.as_path(workdir) / name) for name in (BEST, "frozen"))
     params, facts, step = read_params(best if step is None and saved_steps(best) else workdir, step)
     if saved_steps(frozen):
@@ -95,25 +103,27 @@ def export_workdir(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     into: Directory = files.whole_directory,
 ) -> Report:
-    """Write a checkpoint as a Hugging Face directory, by the class that its task makes.
+    """Write a checkpoint as a Hugging Face directory, as the class that fits its task, and return the report.
 
     Args:
-      step: None: the best one where the run has kept it, else the newest.
-      architecture: another class, such as "BertModel", which leaves the heads out.
-      pooling: None: as the task "sentence_embeddings" was trained, else no files of sentence-transformers.
-      into: how ``output`` is written: where it must be new, or in place of an older one (``replaced_directory``).
+      step: None: the step of the best evaluation if the run chose one, else the newest step.
+      architecture: another class to export as, such as "BertModel", which leaves out the heads.
+      pooling: None: the pooling that the task "sentence_embeddings" was trained with; any other task then gets no files
+        for sentence-transformers.
+      into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
-      UserError: as ``load_trained`` and ``export_model``; a class that transformers or the model has not.
+      UserError: for the reasons of ``load_trained`` and ``export_model``, or transformers does not have the class, or
+        the model does not have a part that the class needs.
     """
     trained = load_trained(workdir, step)
     if trained.config.causal or "bilstm" in trained.params:
         found = "reads from left to right" if trained.config.causal else "has a BiLSTM"
-        raise UserError(f"the model of {workdir} {found}, and no class of transformers does; it stays here")
+        raise UserError(f"the model of {workdir} {found} and cannot be exported: transformers has no class for it")
     head = trained.head
     if architecture and architecture != head.architecture:
         head = Head(architecture)
-        head.parts  # noqa: B018 - a class that is not known is named before anything is read
+        head.parts  # noqa: B018 - raises for an unknown class before anything is read
     task = trained.facts.get("task") or {}
     if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
         pooling = task.get("pooling", "mean")
@@ -135,7 +145,7 @@ def export_workdir(
 
 
 def newest_metrics(workdir: str, step: int) -> dict[str, float]:
-    """Figures of the evaluations at ``step``; those of a split other than "eval" carry its name."""
+    """Return the figures of the evaluations at ``step``; the name of a split other than "eval" comes before them."""
     path = files.as_path(workdir) / "metrics.jsonl"
     figures: dict[str, float] = {}
     for record in read_records(path) if path.exists() else []:
@@ -146,7 +156,7 @@ def newest_metrics(workdir: str, step: int) -> dict[str, float]:
 
 
 def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
-    """What the model was started from, or imported from, and the licence that it names."""
+    """Return the model that this one was started or imported from, with its licence; None if there is none."""
     if facts.get("parent"):
         return ParentModel(facts["parent"]["source"], facts["parent"].get("licence"))
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
@@ -154,7 +164,7 @@ def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
 
 
 def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the manifest of the corpus that a run was trained on says of its splits; empty if it is gone."""
+    """Return the manifest's counts for each split of the run's corpus; empty if the corpus is gone or has changed."""
     config = facts.get("run", {}).get("config") or {}
     path = (config.get("corpus") or {}).get("path") or files.as_path(workdir) / "corpus"
     manifest = reading.read_object(files.as_path(path) / MANIFEST) or {}
@@ -162,7 +172,15 @@ def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_model(directory: str, lowercase: bool | None = None) -> Imported:
-    """A Hugging Face directory, or one of an original TensorFlow checkpoint. See ``import_model``."""
+    """Return the model in a Hugging Face directory or in one with an original TensorFlow checkpoint.
+
+    Args:
+      lowercase: see ``import_original``; only for a TensorFlow checkpoint.
+
+    Raises:
+      UserError: for the reasons of ``import_model`` and ``import_original``, or ``lowercase`` is given for a Hugging
+        Face directory.
+    """
     reading.check_plain(files.as_path(directory))
     if is_original(directory):
         return import_original(directory, lowercase)
@@ -172,11 +190,15 @@ def read_model(directory: str, lowercase: bool | None = None) -> Imported:
 
 
 def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = None) -> Report:
-    """Make a workdir with one checkpoint, step 0, of a model of others, all or nothing. Parts that it lacks stay
-    missing.
+    """Write a model as the only checkpoint, step 0, of a new workdir, and return the report.
+
+    The workdir appears whole or not at all. Parts that the model lacks stay missing.
+
+    Args:
+      directory, lowercase: see ``read_model``.
 
     Raises:
-      UserError: the directory holds no BERT, the workdir is not empty, or the disk is full.
+      UserError: the directory holds no model that can be read, the workdir is not empty, or the disk is full.
     """
     place = files.as_path(workdir)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):

@@ -82,7 +82,9 @@ def test_albert_is_read_where_its_layers_are_all_one() -> None:
     del described["hidden_act"], described["num_hidden_groups"], described["inner_group_num"]
     assert family.from_config(described, "folder") == config  # as transformers takes what is not there
     for field in ("num_hidden_groups", "inner_group_num"):
-        with pytest.raises(UserError, match=f"^folder has {field} 2; only an ALBERT whose layers are all one can be"):
+        with pytest.raises(
+            UserError, match=f"^folder has {field} 2; only an ALBERT whose layers share all weights can be"
+        ):
             family.from_config(described | {field: 2}, "folder")
     head = Head("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
     assert config_fields(head)["classifier_dropout_prob"] == 0.2
@@ -106,5 +108,7 @@ def test_the_class_of_what_was_trained() -> None:
 
 
 def test_an_encoder_that_transformers_does_not_have_is_told() -> None:
-    with pytest.raises(UserError, match="no class of transformers is known for the encoder 'own'.* bert, ernie, rob"):
+    with pytest.raises(
+        UserError, match="the encoder 'own' cannot be exported: transformers has no class for it.* bert, ernie, rob"
+    ):
         family_of("own")

@@ -111,7 +111,7 @@ def test_a_report_folds_layers_and_names_every_tensor_once(exports: Path, tmp_pa
     assert re.search(r"encoder/layer_\*/mlp/input/kernel +-> +bert.encoder.layer.\*.intermediate.dense.weight", text)
     assert "[64, 32] x 2 layers" in text
     assert "left out: pooler" in text
-    assert re.search(r"probe: sequence, mlm_logits equal those of a numpy BERT .* within \de-0[5-9]", text)
+    assert re.search(r"checked: sequence, mlm_logits equal those of a numpy BERT .* within \de-0[5-9]", text)
     assert len(text.splitlines()) < 35
 
 
@@ -138,7 +138,9 @@ def test_pooling_files(tmp_path: Path, exports: Path) -> None:
     assert pooling["word_embedding_dimension"] == 32
     assert {mode for mode, on in pooling.items() if on is True} == {"pooling_mode_cls_token"}
     assert not (exports / "encoder" / "modules.json").exists()
-    with pytest.raises(UserError, match="pooling files go with an encoder alone, this is a BertForMaskedLM"):
+    with pytest.raises(
+        UserError, match="only an encoder without heads can have pooling files, this is a BertForMaskedLM"
+    ):
         export_model(params, CONFIG, TOKENIZER, tmp_path / "no", "card", HEADS["masked_lm"], "mean")
 
 
@@ -184,8 +186,8 @@ def test_a_head_that_lacks_a_tensor_is_no_head(copy_of: Any) -> None:
     [
         ("tagging", {"id2label": {"0": "O", "1": "B"}}, "the classifier has 4 outputs, config.json names 2 labels"),
         ("tagging", {"id2label": {"0": "O", "1": "B", "2": "I", "7": "X"}}, "4 outputs, .* names 4 labels"),
-        ("tagging", {"id2label": dict.fromkeys("0123", "O")}, "gives two labels one name"),
-        ("tagging", {"id2label": {"a": "O"}}, "id2label is no table of numbers and names"),
+        ("tagging", {"id2label": dict.fromkeys("0123", "O")}, "gives two labels the same name"),
+        ("tagging", {"id2label": {"a": "O"}}, "id2label does not map numbers to names"),
         ("classification", {"problem_type": "guessing"}, "problem_type 'guessing'"),
         ("classification", {"classifier_dropout": "much"}, "classifier_dropout 'much'"),
         ("span_qa", {"architectures": ["RobertaForQuestionAnswering"]}, "is RobertaForQuestion.*; readable: Bert"),
@@ -225,7 +227,9 @@ def test_the_probe_finds_a_wrong_map(copy_of: Any, monkeypatch: pytest.MonkeyPat
         return right(array, entry, shape)
 
     monkeypatch.setattr(names, "to_ours", wrong)
-    with pytest.raises(UserError, match=r"make another model than ours \(.* differs by .*\); nothing was imported"):
+    with pytest.raises(
+        UserError, match=r"give other outputs than our modules \(.* differs by .*\); nothing was imported"
+    ):
         import_model(copy_of("classification"))
 
 
@@ -260,7 +264,7 @@ def test_values_that_are_no_numbers_are_refused(copy_of: Any) -> None:
         return tensors
 
     rewrite(folder, spoil)
-    with pytest.raises(UserError, match="1 tensors hold values that are no finite numbers, such as pooler.dense.bias"):
+    with pytest.raises(UserError, match="1 tensors hold values that are not finite numbers, such as pooler.dense.bias"):
         import_model(folder)
 
 

@@ -110,5 +110,5 @@ def write_golden(params, batch, mlm_logits, sop_logits, loss: float, gradients) 
 @pytest.mark.parametrize("field", ["num_hidden_groups", "inner_group_num"])
 def test_several_layers_of_their_own_are_refused(tmp_path: Path, field: str) -> None:
     theirs(tmp_path, **{field: 2})
-    with pytest.raises(UserError, match=f"has {field} 2; only an ALBERT whose layers are all one can be read"):
+    with pytest.raises(UserError, match=f"has {field} 2; only an ALBERT whose layers share all weights can be read"):
         import_model(tmp_path)

@@ -303,7 +303,7 @@ def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: 
 def test_moments_of_an_export_cannot_be_kept(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
     flags = [f"--init={finished / 'hugging_face'}", "--init_optimizer=kept"]
     assert pretrain(tmp_path, toy.recipe(text), *flags) == 2
-    assert "has no moments" in capsys.readouterr().err
+    assert "has no optimizer moments" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

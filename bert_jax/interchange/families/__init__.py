@@ -1,1 +1,1 @@
-"""What transformers has of each encoder, one family a file (``interchange.family.Family``)."""
+"""The families of encoders in transformers, one per file; each defines ``Family`` (see ``interchange.family``)."""

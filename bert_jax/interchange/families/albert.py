@@ -1,4 +1,4 @@
-"""ALBERT in transformers (Lan et al. 2020): one group of layers with one layer inside, which all layers are."""
+"""ALBERT in transformers (Lan et al. 2020): one group with one inner layer, whose weights all layers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange import family
 from bert_jax.interchange.families import bert
 from bert_jax.interchange.names import Entry, dense, norm, outputs, table
-from bert_jax.interchange.straight import activated, mixed_values, normalised, read_by_classifier
+from bert_jax.interchange.reference import activated, mixed_values, normalised, read_by_classifier
 from bert_jax.models.config import ModelConfig
 
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
@@ -71,7 +71,7 @@ class Family(family.Family):
         for name, one in _GROUPS.items():
             if theirs.get(name, one) != one:
                 raise UserError(
-                    f"{where} has {name} {theirs[name]}; only an ALBERT whose layers are all one can be read"
+                    f"{where} has {name} {theirs[name]}; only an ALBERT whose layers share all weights can be read"
                 )
         return super().from_config({"hidden_act": "gelu_new", **theirs}, where, file)
 

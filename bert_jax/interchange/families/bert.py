@@ -9,13 +9,18 @@ import numpy as np
 
 from bert_jax.interchange import family
 from bert_jax.interchange.names import Entry, dense, norm, outputs, table
-from bert_jax.interchange.straight import HuggingFaceNames, straight_outputs
+from bert_jax.interchange.reference import HuggingFaceNames, reference_outputs
 
 _OURS = "encoder/layer_{i}"
 
 
 def encoder_entries(prefix: str, skipped: int = 0) -> tuple[Entry, ...]:
-    """Return the names of an encoder under ``prefix``. ``skipped``: rows of their table of positions before ours."""
+    """Return the entries of BERT's encoder.
+
+    Args:
+      prefix: the prefix of the encoder's tensors in transformers.
+      skipped: the number of leading rows in transformers' position table that ours does not have.
+    """
     embeddings, layer = f"{prefix}embeddings", f"{prefix}encoder.layer.{{i}}"
     ours = "encoder/embeddings"
     return (
@@ -87,4 +92,4 @@ class Family(family.Family):
         parts: frozenset[str],
         architecture: str,
     ) -> dict[str, np.ndarray]:
-        return straight_outputs(HuggingFaceNames(tensors, self.prefix), config, batch, parts, architecture)
+        return reference_outputs(HuggingFaceNames(tensors, self.prefix), config, batch, parts, architecture)

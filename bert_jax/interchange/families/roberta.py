@@ -1,6 +1,7 @@
-"""RoBERTa in transformers (Liu et al. 2019): positions are counted from the id of padding + 1, and there are no types.
+"""RoBERTa in transformers (Liu et al. 2019): positions count from the padding id + 1, and there are no token types.
 
-Their table of positions has as many rows before the first one used; an import leaves them out, an export writes zeros.
+So the first ``pad_id + 1`` rows of transformers' position table belong to no token: an import leaves them out, an
+export writes zeros.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import numpy as np
 
 from bert_jax.interchange.families import bert
 from bert_jax.interchange.names import Entry, dense, norm, outputs
-from bert_jax.interchange.straight import HuggingFaceNames, straight_outputs
+from bert_jax.interchange.reference import HuggingFaceNames, reference_outputs
 
-_PAD_ID = 1  # of the released models
+_PAD_ID = 1  # in the released models
 
 
 class Family(bert.Family):
@@ -29,7 +30,7 @@ class Family(bert.Family):
     }
 
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
-        """Return the names; a classifier of texts has the pooler inside."""
+        """Return the entries of the class; a text classifier holds the pooler inside its own module."""
         inside = architecture.endswith("ForSequenceClassification")
         return (
             *bert.encoder_entries(self.prefix, pad_id + 1),
@@ -65,4 +66,4 @@ class Family(bert.Family):
             renamed |= {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
         own = HuggingFaceNames(tensors, self.prefix, renamed, first_position=-config.max_length)
         batch = {**batch, "token_type_ids": np.zeros_like(batch["input_ids"])}
-        return straight_outputs(own, config, batch, parts, architecture)
+        return reference_outputs(own, config, batch, parts, architecture)

@@ -1,7 +1,7 @@
-"""BERT once more, in numpy, on the tensors of a file by the names of that file.
+"""A second BERT, in numpy: it computes a model's outputs from the tensors of a file, by the names in that file.
 
-It shares no code with the modules of ``models`` nor with the map of names, so what an import or an export got wrong
-(a transposed kernel, two tensors exchanged, a name of another layer) gives other outputs here. Written after Devlin et
+It shares no code with the modules of ``models`` nor with the map of names. So a mistake of an import or an export (a
+transposed kernel, two tensors exchanged, the name of another layer) makes the outputs differ. Written after Devlin et
 al. 2019 and google-research/bert, modeling.py.
 """
 
@@ -21,13 +21,13 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def normalised(x: np.ndarray, scale: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
-    """Return the layer norm of x [..., D]."""
+    """Return the layer norm of x [..., D] over its last axis, with scale [D] and bias [D]."""
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * scale + bias
 
 
 def activated(x: np.ndarray, activation: str) -> np.ndarray:
-    """Return an activation function of x."""
+    """Return the activation function of that name ("relu", "gelu", "gelu_tanh"), applied to x."""
     if activation == "relu":
         return np.maximum(x, 0)
     if activation == "gelu":
@@ -38,7 +38,12 @@ def activated(x: np.ndarray, activation: str) -> np.ndarray:
 def mixed_values(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, num_heads: int, attention_mask: np.ndarray
 ) -> np.ndarray:
-    """Return what attention gives, before the projection back: three arrays [B, L, D] -> [B, L, D]."""
+    """Return the output of attention before its output projection, [B, L, D].
+
+    Args:
+      query, key, value: the projected vectors, each [B, L, D].
+      attention_mask: 1 at real tokens and 0 at padding, [B, L].
+    """
     q, k, v = (x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2) for x in (query, key, value))  # [B, H, L, d]
     scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[-1]) + (attention_mask - 1.0)[:, None, None] * 10_000
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -46,11 +51,14 @@ def mixed_values(
 
 
 class HuggingFaceNames:
-    """Tensors of a safetensors file: a Linear's weight lies [out, in]; the prefix and gamma/beta may be or not.
+    """The tensors of a safetensors file, found by the names of BERT's modules; a Linear's weight is [out, in].
+
+    Names are found with or without the prefix, and layer norms also by their older names gamma and beta.
 
     Args:
-      renamed: names of BERT's modules -> those of another family.
-      first_position: the row of the table of positions for the first one; negative ones count from the end.
+      prefix: the prefix of the encoder's tensors.
+      renamed: a module's name in BERT -> its name in another family.
+      first_position: the row of the position table that the first position uses; negative numbers count from the end.
     """
 
     def __init__(
@@ -63,7 +71,7 @@ class HuggingFaceNames:
         self._tensors, self._prefix, self._renamed, self._first = tensors, prefix, renamed, first_position
 
     def get(self, *candidates: str) -> np.ndarray:
-        """Return the first of the names that is there, with or without the prefix."""
+        """Return the tensor of the first candidate name that the file has, with or without the prefix."""
         found = (self._tensors.get(f"{prefix}{name}") for name in candidates for prefix in (self._prefix, ""))
         return next(array for array in found if array is not None)
 
@@ -77,27 +85,27 @@ class HuggingFaceNames:
         return table[self._first % len(table) :][:length]
 
     def dense(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Return x W + b."""
+        """Return x W + b for the dense layer ``name``."""
         name = self._renamed.get(name, name)
         return x @ self.get(f"{name}.weight").T + self.get(f"{name}.bias")
 
     def norm(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return scale and bias of a layer norm."""
+        """Return the scale and the bias of the layer norm ``name``."""
         name = self._renamed.get(name, name)
         return self.get(f"{name}.weight", f"{name}.gamma"), self.get(f"{name}.bias", f"{name}.beta")
 
     def mlm_bias(self) -> np.ndarray:
-        """Return the bias [V] of the decoder."""
+        """Return the bias [V] of the MLM decoder."""
         name = self._renamed.get("cls.predictions", "cls.predictions")
         return self.get(f"{name}.bias", f"{name}.decoder.bias")
 
     def last(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Return x W + b of a last layer."""
+        """Return x W + b for the output layer ``name``."""
         return self.dense(name, x)
 
 
 class OriginalNames(HuggingFaceNames):
-    """Variables of a TensorFlow checkpoint: kernels lie [in, out], the weights of last layers [out, in]."""
+    """The variables of a TensorFlow checkpoint: kernels are [in, out], the weights of output layers [out, in]."""
 
     _LAST = {"cls.seq_relationship": "cls/seq_relationship/", "classifier": "", "qa_outputs": "cls/squad/"}
 
@@ -123,14 +131,20 @@ class OriginalNames(HuggingFaceNames):
         return x @ self.get(f"{start}output_weights").T + self.get(f"{start}output_bias")
 
 
-def straight_outputs(
+def reference_outputs(
     named: HuggingFaceNames,
     config: ModelConfig,
     batch: Mapping[str, np.ndarray],
     parts: frozenset[str],
     architecture: str,
 ) -> dict[str, np.ndarray]:
-    """Return the outputs of the model that the tensors make; ``parts`` of it are there."""
+    """Return the model's outputs by name, computed from the tensors in ``named``.
+
+    Args:
+      batch: ``input_ids``, ``token_type_ids`` and ``attention_mask``, each [B, L].
+      parts: the parts of the model that are there; the result has the outputs of these.
+      architecture: the model's class in transformers, which says what its classifier reads.
+    """
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
         return normalised(x, *named.norm(name), config.layer_norm_eps)
@@ -169,5 +183,5 @@ def straight_outputs(
 
 
 def read_by_classifier(architecture: str) -> str:
-    """Return which output a classifier reads: that of every token, or that of the text."""
+    """Return the name of the output that a classifier reads: "sequence" (every token) or "pooled" (the text)."""
     return "sequence" if architecture.endswith("ForTokenClassification") else "pooled"
