@@ -65,10 +65,13 @@ class Checkpoints:
     write together, which Orbax can do on ``gs://`` only.
     """
 
-    def __init__(self, workdir: str, config: CheckpointConfig, told: str | None = None):
-        """``told``: the name in messages of what is written once, as a whole; None: the steps of a run."""
+    def __init__(self, workdir: str, config: CheckpointConfig, name: str | None = None):
+        """
+        Args:
+          name: the name, in errors, of parameters that are written once and whole; None: these are the steps of a run.
+        """
         _drop_late_writes()
-        self._steps, self._config, self._told = steps_folder(workdir), config, told
+        self._steps, self._config, self._name = steps_folder(workdir), config, name
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
             self._store = RemoteSteps(self._steps, config.kept)
@@ -169,9 +172,9 @@ class Checkpoints:
                     f"cannot save into {self._steps} now ({first_line(error)}); run the same command to go on "
                     "from the newest step"
                 ) from error
-            if self._told is not None:
+            if self._name is not None:
                 advice = write_errors.write_advice(error)
-                raise UserError(f"cannot write {self._told} ({write_errors.reason(error)}); {advice}") from error
+                raise UserError(f"cannot write {self._name} ({write_errors.reason(error)}); {advice}") from error
             found = write_errors.reason(error).rstrip(".")
             advice = write_errors.REMEDIES.get(write_errors.number_of(error) or 0, "put that right")
             raise UserError(
@@ -206,9 +209,9 @@ def _meet(*, key: str, timeout_ms: int) -> None:
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
-def save_params(workdir: str, params: Any, facts: Mapping[str, Any], told: str | None = None) -> None:
-    """Save parameters alone as a checkpoint of step 0, for ``read_params``. ``told``: see ``Checkpoints``."""
-    checkpoints = Checkpoints(workdir, CheckpointConfig(), told or workdir)
+def save_params(workdir: str, params: Any, facts: Mapping[str, Any], name: str | None = None) -> None:
+    """Save parameters alone as a checkpoint of step 0, for ``read_params``. ``name``: see ``Checkpoints``."""
+    checkpoints = Checkpoints(workdir, CheckpointConfig(), name or workdir)
     checkpoints.save_tree(0, {"params": params}, facts)
     checkpoints.wait()
     checkpoints.close()

@@ -1,4 +1,4 @@
-"""The error for text that cannot be read, with the place. A source raises it, or counts it if told to skip."""
+"""The error for text that cannot be read. A source raises it, or counts it where ``bad_text`` is "skip"."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from bert_jax.corpora.names import below, shown
 from bert_jax.corpora.source import Skipped
 from bert_jax.errors import UserError
 
-BadText: TypeAlias = Literal["error", "skip"]  # what a source does with it: the option ``bad_text``
+BadText: TypeAlias = Literal["error", "skip"]  # the option ``bad_text`` of a source
 ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
-SKIP_HINT = "or count and leave out what is like it with config.corpus.options.bad_text='skip'"
+SKIP_HINT = "or leave out and count such text with config.corpus.options.bad_text='skip'"
 
 
 class BadTextError(UserError):
-    """Something in a source that is not text, and where.
+    """Raised where a source holds something that is not text.
 
     Args:
-      where: file and byte offset or record, for the count of what was skipped.
-      reason: of a small fixed set, such as "not UTF-8".
-      message: what was found and what to do, one line.
+      where: the file and the byte offset or record, for the count of skipped text.
+      reason: one of a small fixed set, such as "not UTF-8".
+      message: one line that says what was found and what to do.
     """
 
     def __init__(self, where: str, reason: str, message: str) -> None:
-        self.told = shown(message)  # for readers that have no such option
-        super().__init__(f"{self.told}, {SKIP_HINT}")
+        self.without_hint = shown(message)  # for readers that do not have the option ``bad_text``
+        super().__init__(f"{self.without_hint}, {SKIP_HINT}")
         self._made_of = (where, reason, message)
         self._skipped = Skipped(below(where), reason)
 

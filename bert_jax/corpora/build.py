@@ -210,19 +210,19 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
     """Raise ``UserError`` if the corpus cannot serve: next-sentence prediction draws from a second document."""
     found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
-    told = f"the corpus has {total} document{'s' * (total != 1)} with text"
+    begin = f"the corpus has {total} document{'s' * (total != 1)} with text"
     skipped = ", ".join(f"{facts['count']:,} x {reason}" for reason, facts in _skipped(made).items())
     left_out = f" (left out: {skipped})" if skipped else ""
     if total == 0:
         raise UserError(f"the corpus is empty: no document has text{left_out}; check config.corpus.options")
     if total < 4:
         raise UserError(
-            f"{told}{left_out}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or see in"
+            f"{begin}{left_out}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or see in"
             " config.corpus.options what ends a document (text_files: document_boundary='blank_line')"
         )
     if sum(facts["num_long_documents"] for part in made for facts in part["splits"].values()) < 2:
         raise UserError(
-            f"{told}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check in"
+            f"{begin}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check in"
             " config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
         )
     draws = extremes([draw for part in made for draw in part["draws"]])
@@ -230,7 +230,7 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
         if count < 2:
             third = sorted(draws, reverse=split == "train")[1:3]
             raise UserError(
-                f"{told}, and heldout_fraction={heldout_fraction} puts {count} of them into the split {split!r}, which"
+                f"{begin}, and heldout_fraction={heldout_fraction} puts {count} of them into the split {split!r}, which"
                 f" needs 2; heldout_fraction={sum(third) / 2:.4f} does, and so do more documents"
             )
 

@@ -79,9 +79,9 @@ def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Seq
         except Exception as error:
             if not beam_options or isinstance(error, UserError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
                 raise
-            told = str(error).strip().splitlines() or [type(error).__name__]
+            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
-                f"the Beam runner of config.corpus.beam_options failed: {told[-1]}; BERT_JAX_TRACEBACK=1 shows where"
+                f"the Beam runner of config.corpus.beam_options failed: {lines[-1]}; BERT_JAX_TRACEBACK=1 shows where"
             ) from error
 
 

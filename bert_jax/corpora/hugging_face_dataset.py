@@ -151,7 +151,7 @@ def _commit(name: str, revision: str, options: str) -> str:
     except Exception as error:  # not found, not allowed, or no network: many libraries' errors
         raise UserError(
             f"cannot find the dataset {name!r} at revision {revision or 'main'!r} on the Hugging Face Hub"
-            f" ({_told(error)}); check {options}.name, log in if it is private, or, without a network, set"
+            f" ({_short(error)}); check {options}.name, log in if it is private, or, without a network, set"
             f" {options}.revision to the commit (40 digits) that is in the cache"
         ) from error
 
@@ -167,7 +167,7 @@ def _load(name: str, config_name: str, split: str, commit: str, options: str) ->
         raise
     except Exception as error:  # no such config or split, no network, damaged files: many libraries' errors
         raise UserError(
-            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_told(error)}); check {options}"
+            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_short(error)}); check {options}"
         ) from error
 
 
@@ -182,5 +182,5 @@ def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
     return found[split]
 
 
-def _told(error: Exception) -> str:
+def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -100,8 +100,8 @@ def _is_whole(manifest: Mapping[str, Any]) -> bool:
         return bool(manifest[SEAL] == _digest(manifest))
     splits = manifest["splits"]
     tokens = [splits[n]["num_tokens"] == sum(shard["num_tokens"] for shard in splits[n]["shards"]) for n in SPLITS]
-    told = fingerprint(manifest["tokenizer_sha256"], splits, manifest.get("columns", {}))
-    return all(tokens) and manifest["fingerprint"] == told and isinstance(manifest["files"], dict)
+    expected = fingerprint(manifest["tokenizer_sha256"], splits, manifest.get("columns", {}))
+    return all(tokens) and manifest["fingerprint"] == expected and isinstance(manifest["files"], dict)
 
 
 def check_file(path: AnyPath, facts: Mapping[str, Any], digest: Callable[[Any], str] | None = files.sha256) -> None:

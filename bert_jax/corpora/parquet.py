@@ -144,7 +144,7 @@ def _opened(name: str) -> Iterator[Any]:
 
 
 def _damaged(name: str, place: str, error: Exception) -> BadTextError:
-    told = " ".join(str(error).split())[:160]
+    reason = " ".join(str(error).split())[:160]
     return BadTextError(
-        name, "damaged file", f"{shown(name)} is no parquet file or damaged, {place} ({told}); replace the file"
+        name, "damaged file", f"{shown(name)} is no parquet file or damaged, {place} ({reason}); replace the file"
     )

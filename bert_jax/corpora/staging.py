@@ -32,7 +32,7 @@ def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path,
     """Return the local folder of a corpus, and what fetches its shards if they are not all in it.
 
     Args:
-      note: is told what was copied, and how fast.
+      note: called with a line that says what was copied, and how fast.
 
     Raises:
       UserError: the remote folder is not a whole corpus, or a file of it is damaged.

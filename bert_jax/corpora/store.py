@@ -105,7 +105,7 @@ class Corpus:
         """
         Args:
           cache_bytes: of decoded blocks that each split keeps in memory, of the tokens and of each column.
-          note: is told of what is copied from an object store.
+          note: called with a line for each copy from an object store.
         """
         self.folder, self._shards = staging.stage(path, note)
         self._cache_bytes = cache_bytes

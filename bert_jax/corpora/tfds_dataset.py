@@ -170,9 +170,9 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
             found = source.__getitems__(list(numbers))
             yield from zip(numbers, found, strict=True)
     except (ValueError, OSError, RuntimeError, IndexError) as error:
-        told = " ".join(str(error).split())[:160]
+        reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({told}); prepare it again"
+            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({reason}); prepare it again"
         ) from error
 
 
@@ -189,14 +189,14 @@ def _without_markers(value: Any, markers: tuple[str, ...]) -> Any:
     return value
 
 
-def _convert(folder: Any, target: Any, told: str) -> None:
+def _convert(folder: Any, target: Any, message: str) -> None:
     """Write ``folder`` again as ArrayRecord, whole or not at all."""
     command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record"
     missing = [name for name in ("tensorflow", "apache_beam") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"{told}, not as array_record, and {' and '.join(missing)} to convert it with is not installed; install it"
-            f" with: pip install tensorflow, or convert it elsewhere with: {command}"
+            f"{message}, not as array_record, and {' and '.join(missing)} to convert it with is not installed; install "
+            f"it with: pip install tensorflow, or convert it elsewhere with: {command}"
         )
     from tensorflow_datasets.scripts.cli import convert_format_utils
 
@@ -211,8 +211,10 @@ def _convert(folder: Any, target: Any, told: str) -> None:
             )
             _check_converted(folder, unfinished)
         except Exception as error:
-            told = f"{told} and could not be converted ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-            raise UserError(f"{told}; try: {command}") from error
+            message = (
+                f"{message} and could not be converted ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            )
+            raise UserError(f"{message}; try: {command}") from error
 
 
 def _check_converted(folder: Any, converted: Any) -> None:

@@ -94,7 +94,7 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
             while block := file.read(BLOCK_BYTES):
                 blocks.append(block)
     except BadTextError as error:
-        raise UserError(error.told) from None
+        raise UserError(error.without_hint) from None
     try:
         return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
     except UnicodeDecodeError as error:  # raised for encodings in units of several bytes, such as UTF-16

@@ -61,8 +61,8 @@ class Initial:
         """Raise ``UserError`` if the model has no optimizer moments to keep."""
         if self.checkpoints is None:
             raise UserError(
-                f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {self.source} has no optimizer moments: "
-                "leave --init_optimizer out"
+                f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {self.source} has no optimizer "
+                "moments: leave --init_optimizer out"
             )
 
 

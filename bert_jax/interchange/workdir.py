@@ -219,7 +219,7 @@ def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = N
     run = {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
     with files.whole_directory(workdir) as folder:
         tokenizer.save(folder / tokenizer.file_name)
-        save_params(str(folder), imported.params, facts, told=workdir)
+        save_params(str(folder), imported.params, facts, name=workdir)
         write_run(str(folder), run)
     title = imported.report.title.replace("read ", "imported ", 1)
     return dataclasses.replace(imported.report, title=f"{title}, into {workdir}")

@@ -189,9 +189,9 @@ class RunObserver(Observer):
         self.progress.finish()
         self.log.close()
         kind = type(error).__name__
-        told = str(error) if isinstance(error, UserError) else f"{kind}: {error}"  # of a bug the kind says more
+        message = str(error) if isinstance(error, UserError) else f"{kind}: {error}"  # of a bug the kind says more
         # In a private run only the kind: the message may name files of the corpus.
-        text = (kind if self._private else told.splitlines()[0]) if error else None
+        text = (kind if self._private else message.splitlines()[0]) if error else None
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
 
 

@@ -75,5 +75,5 @@ def test_a_run_with_lists_beside_one_without(tmp_path: Path, monkeypatch: pytest
             found.append(seconds_of(train, tmp_path / f"{lists}-{turn}"))
     clock, processor = np.divide(taken["with"], taken["without"]).T
     for ratios, what in ((clock, "by the clock"), (processor, "in processor time")):
-        told = ", ".join(f"{ratio:.4f}" for ratio in ratios)
-        print(f"\nwith / without lists, {what}: {np.median(ratios):.4f} ({told})")
+        shown = ", ".join(f"{ratio:.4f}" for ratio in ratios)
+        print(f"\nwith / without lists, {what}: {np.median(ratios):.4f} ({shown})")

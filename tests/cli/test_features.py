@@ -59,7 +59,7 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
         (["--step=3"], "--step goes with --workdir"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_errors(
     tmp_path: Path, model: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "x.txt").write_text("a\n")

@@ -78,7 +78,7 @@ def test_a_model_of_pairs_takes_no_text(workdir, capsys):
     assert "this model reads text, pair; give them in a file" in capsys.readouterr().err
 
 
-def test_what_becomes_of_the_texts_is_told(workdir, capsys):
+def test_it_reports_what_happens_to_the_texts(workdir, capsys):
     assert run(["predict", f"--workdir={workdir}", "中 文 字 符", "the film was " * 20]) == 0
     output = capsys.readouterr()
     assert len(output.out.splitlines()) == 2

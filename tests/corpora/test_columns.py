@@ -197,7 +197,7 @@ def test_damage_is_found_as_in_shards_of_tokens(folder, capsys, monkeypatch):
         Corpus(folder)
 
 
-def test_the_shard_of_another_column_is_told(folder, monkeypatch):
+def test_the_shard_of_another_column_is_an_error(folder, monkeypatch):
     monkeypatch.setattr(store, "DIGESTED_BYTES", 0)
     shard = column_shard(folder, "letters")
     assert shard.stat().st_size == column_shard(folder, "places").stat().st_size  # they are padded

@@ -110,10 +110,10 @@ def read_or_error(source, path):
     try:
         return [item for piece in source.pieces() for item in source.read(piece)]
     except UserError as error:
-        told = str(error)
-        assert str(path) in told
-        assert re.search(r"byte offset \d+|after \d+ unpacked bytes", told), told
-        assert "\n" not in told
+        message = str(error)
+        assert str(path) in message
+        assert re.search(r"byte offset \d+|after \d+ unpacked bytes", message), message
+        assert "\n" not in message
         return None
 
 

@@ -29,7 +29,7 @@ def test_what_a_reader_sees_is_kept(markup, text):
     assert plain(markup) == text
 
 
-def test_headings_and_lists_are_kept_if_told():
+def test_headings_and_lists_are_kept_on_request():
     markup = "Top.\n== Head ==\n* one\n# two\n: three\n; four : five\nEnd."
     assert plain(markup) == "Top.\nEnd."
     assert plain(markup, headings="keep").split("\n") == ["Top.", "Head", "End."]

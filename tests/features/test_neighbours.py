@@ -94,7 +94,7 @@ def test_whole_words_alone():
         whole_word(" ", True)
 
 
-def test_what_is_not_there_is_told(corpus: Input):
+def test_what_is_missing_is_an_error(corpus: Input):
     with pytest.raises(UserError, match="'No such word.' does not have the word 'bank'"):
         find_neighbours(extractor(), "bank", ["the bank", "No such word."], corpus)
     with pytest.raises(UserError, match="none of the 13 texts of .* has the word 'mud'"):

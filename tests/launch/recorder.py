@@ -39,13 +39,13 @@ def record():
     os.write(log, line)  # one write, so that processes at the same time do not mix
 
 
-told = answer()
-if "term" in told:
-    deaf = told["term"] is None
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else lambda *_: sys.exit(told["term"]))
+given = answer()
+if "term" in given:
+    deaf = given["term"] is None
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else lambda *_: sys.exit(given["term"]))
 record()
-sys.stderr.write(told.get("err", ""))
-sys.stdout.write(told.get("out", ""))
+sys.stderr.write(given.get("err", ""))
+sys.stdout.write(given.get("out", ""))
 sys.stdout.flush()
-time.sleep(told.get("sleep", 0))
-sys.exit(told.get("code", 0))
+time.sleep(given.get("sleep", 0))
+sys.exit(given.get("code", 0))

@@ -106,7 +106,7 @@ def setting(num_layers: int, frozen: tuple[str, ...]) -> Setting:
     return Setting({"train": examples}, tokenizer, model, ("O", "B-PER", "I-PER", "B-LOC"), 32, 4, frozen=frozen)
 
 
-def test_what_does_not_fit_is_told():
+def test_what_does_not_fit_is_an_error():
     with pytest.raises(UserError, match=r"config.frozen to \('encoder',\)"):
         Task(Config(), setting(4, ()))
     with pytest.raises(UserError, match="'concat_last_four', which needs 4 layers; the model has 2"):

@@ -138,14 +138,14 @@ def test_a_packed_row_costs_what_its_sequences_cost(text: Text) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"boundary_weight": -1.0}, "config.objective.boundary_weight is -1.0; at least 0"),
         ({"boundary_positions": 0}, "config.objective.boundary_positions is 0; 1 to 1000"),
     ],
 )
-def test_bad_values_are_errors(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_bad_values_are_errors(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         span_boundary.Config(**wrong)
 
 

@@ -1,4 +1,4 @@
-"""Finite losses that say that a run has gone wrong are told, false alarms are not, and a run goes back if told to."""
+"""Finite losses that show that a run has gone wrong are reported, false alarms are not; a run goes back on request."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_the_record_of_a_run_is_enough_to_go_on() -> None:
     losses = [*falling(100), 9.0]
     seen = [{"step": number, "split": "train", "loss": loss} for number, loss in enumerate(losses)]
     assert alarms(seen[:-1]).train({"loss": 9.0})
-    assert alarms(seen).train({"loss": 9.0}) is None  # told before
+    assert alarms(seen).train({"loss": 9.0}) is None  # reported before
 
 
 def judged(*losses: float | None, every: int = 200, **run: Any) -> dict[int, str]:
-    """What is told of held-out losses."""
+    """What is reported of held-out losses."""
     found = alarms(**run)
     texts = {n * every: found.evaluation(n * every, {"mlm_loss": loss}) for n, loss in enumerate(losses)}
     return {step: text for step, text in texts.items() if text}

@@ -153,7 +153,7 @@ PHASES = {"phase1": {"num_steps": 25, "max_length": 32}, "phase2": {"num_steps":
 
 
 @pytest.mark.parametrize(("eval_phase", "heldout"), [(None, 128), ("phase1", 32)])
-def test_phases_are_marked_where_they_begin_and_their_row_lengths_told(tmp_path, eval_phase, heldout):
+def test_phases_are_marked_where_they_begin_and_their_row_lengths_given(tmp_path, eval_phase, heldout):
     write_run(tmp_path, run={"config": {"phases": PHASES, "training": {"eval_phase": eval_phase}}})
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)

@@ -270,6 +270,6 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         [sys.executable, tmp_path / "killed.py", tmp_path], stdout=subprocess.PIPE, cwd=os.getcwd(),
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     ) as process:  # fmt: skip
-        told, _ = process.communicate(timeout=120)  # returns when the last holder of the pipe has gone
-    assert told == b"ready\n"
+        out, _ = process.communicate(timeout=120)  # returns when the last holder of the pipe has gone
+    assert out == b"ready\n"
     assert process.returncode == -9

@@ -133,7 +133,7 @@ def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"max_length": 4}, "max_length is 4; a sequence with its special tokens needs at least 5"),
         ({"max_length": 64, "short_row_probability": 1.5}, "config.objective.short_row_probability is 1.5; 0 to 1"),
@@ -143,8 +143,8 @@ def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_config_values_are_errors(wrong: dict[str, float], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_bad_config_values_are_errors(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         RowsConfig(**wrong)  # type: ignore[arg-type]
 
 

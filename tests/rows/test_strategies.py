@@ -328,11 +328,11 @@ def test_boundaries_are_beside_runs_and_never_special_tokens(strategy: str) -> N
     with_sides = 0
     for positions, *sides in zip(*(found[name].tolist() for name in names), strict=True):
         assert len(set(positions)) == 6
-        for position, *told in zip(positions, *sides, strict=True):
+        for position, *given in zip(positions, *sides, strict=True):
             left = next(p for p in range(position, -1, -1) if p not in positions)
             right = next(p for p in range(position, 16) if p not in positions)
             inside = is_text[0, left] and is_text[0, right]
-            assert told == ([left, right, position - left - 1] if inside else [0, 0, 0])
+            assert given == ([left, right, position - left - 1] if inside else [0, 0, 0])
             with_sides += inside
     assert 300 < with_sides < 1500
 
@@ -406,7 +406,7 @@ def test_packed_rows_of_random_counts_lose_next_to_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"strategy": "span"}, "did you mean 'spans'"),
         ({"strategy": "spans", "options": {"p": 1.0}}, "options.p is 1.0; more than 0 and below 1"),
@@ -416,6 +416,6 @@ def test_packed_rows_of_random_counts_lose_next_to_nothing(tmp_path: Path) -> No
         ({"strategy": "bernoulli", "count": "stochastic"}, "count is set, but strategy 'bernoulli' draws"),
     ],
 )
-def test_bad_values_are_errors(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_bad_values_are_errors(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         MaskingConfig(**wrong)

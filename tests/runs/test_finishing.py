@@ -118,7 +118,7 @@ def test_a_damaged_export_is_written_anew(workdir: Path, capsys: pytest.CaptureF
         (model / name).unlink() if content is None else (model / name).write_bytes(content)
 
     capsys.readouterr()
-    for name, content, told in (
+    for name, content, message in (
         ("model.safetensors", flipped, "model.safetensors is damaged"),
         ("model.safetensors", None, "'model.safetensors', which SHA256SUMS lists, is missing"),
         ("SHA256SUMS", b"", "SHA256SUMS does not list config.json"),
@@ -126,7 +126,7 @@ def test_a_damaged_export_is_written_anew(workdir: Path, capsys: pytest.CaptureF
     ):
         damage(name, content)
         finish_run(workdir)
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         assert (model / "model.safetensors").read_bytes() == whole
         check_finished(workdir)
     (workdir / "exported.json").write_bytes(b'{"step": \xb2}')

@@ -69,8 +69,8 @@ def test_it_does_not_see_again_what_its_parent_saw(
     monkeypatch.setattr(pretraining, "train_and_evaluate", stop)
     for flags in ([], [f"--init={parent / 'hugging_face'}"], [f"--init={parent}"], [f"--init={parent}@4"]):
         assert pretrain(tmp_path, again(parent, mlp_dim=96), *flags) == 2
-    told = "the model of --init is taken, not the recipe's: mlp_dim 64"
-    assert capsys.readouterr().err.count(told) == 3
+    message = "the model of --init is taken, not the recipe's: mlp_dim 64"
+    assert capsys.readouterr().err.count(message) == 3
 
     (own, rows), (of_export, rows_of_export), *continued = seen
     assert of_export == own == 0
@@ -130,5 +130,5 @@ def test_a_start_that_saved_nothing_is_not_begun_again_without_it(
     monkeypatch.setattr(pretraining, "train_and_evaluate", killed)
     for flags, code in (([f"--init={parent}"], 130), ([], 2), ([f"--init={parent}@4"], 130)):
         assert pretrain(tmp_path, again(parent), *flags) == code
-    told = f"was begun with --init={parent} and has saved no step yet; give --init again, or another --workdir"
-    assert told in capsys.readouterr().err
+    message = f"was begun with --init={parent} and has saved no step yet; give --init again, or another --workdir"
+    assert message in capsys.readouterr().err

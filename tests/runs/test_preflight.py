@@ -56,13 +56,13 @@ def test_two_that_do_not(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_a_workdir_that_not_all_see_or_write() -> None:
-    told = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
-    assert _shared(told).verdict == "ok"
-    told[1]["sees"] = False
-    assert "process 1 on h1 cannot see what process 0 writes" in _shared(told).found
-    told[0]["writes"] = False
-    assert "process 0 on h0 cannot write" in _shared(told).found
-    assert _shared(told).verdict == "bad"
+    facts = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
+    assert _shared(facts).verdict == "ok"
+    facts[1]["sees"] = False
+    assert "process 1 on h1 cannot see what process 0 writes" in _shared(facts).found
+    facts[0]["writes"] = False
+    assert "process 0 on h0 cannot write" in _shared(facts).found
+    assert _shared(facts).verdict == "bad"
 
 
 def test_one_process_that_does_not_fit(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,10 +98,10 @@ def test_a_mixture_is_read_in_all_its_parts(recipe: Path, tmp_path: Path, capsys
 
 
 def test_what_differs_is_named() -> None:
-    told = [{"host": f"h{i}", "index": i, "seen": 3, "code": "old" if i == 2 else "new"} for i in range(3)]
-    found = _alike("code", told)
+    facts = [{"host": f"h{i}", "index": i, "seen": 3, "code": "old" if i == 2 else "new"} for i in range(3)]
+    found = _alike("code", facts)
     assert found.verdict == "bad"
     assert "old on h2 (process 2)" in found.found
-    twice = [{**one, "index": 0} for one in told]
+    twice = [{**one, "index": 0} for one in facts]
     assert _processes(twice).verdict == "bad"
     assert "do not start: code" in table([found])

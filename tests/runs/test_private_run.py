@@ -57,10 +57,10 @@ def test_an_error_names_its_file_on_the_terminal_alone(recipe: Path, tmp_path: P
     bad.write_bytes(b"Good text.\n\0")
     config["corpus"]["options"]["paths"] = [str(bad)]
     command = ["pretrain", f"--config={toy.write_recipe(tmp_path / 'r.json', config)}"]
-    for flags, told in (([], True), (["--private"], False)):
+    for flags, named in (([], True), (["--private"], False)):
         workdir = tmp_path / f"run{len(flags)}"
         assert run([*command, f"--workdir={workdir}", *flags]) == 2
         assert "topsecret-bad.txt" in capsys.readouterr().err
-        assert leaks(workdir) == ({"run.json", "status.json"} if told else set())
+        assert leaks(workdir) == ({"run.json", "status.json"} if named else set())
         said = json.loads((workdir / "status.json").read_text())["last_error"]
-        assert str(bad) in said if told else said == "UserError"
+        assert str(bad) in said if named else said == "UserError"

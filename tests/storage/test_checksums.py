@@ -51,6 +51,6 @@ def test_a_list_that_was_cut_and_what_is_no_file(folder: Path) -> None:
     assert first_damage(folder) == "SHA256SUMS is a pipe, a socket or a device"
 
 
-def test_a_folder_without_a_list_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_list_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         first_damage(tmp_path)

@@ -28,7 +28,7 @@ def strange(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return path
 
 
-def test_it_is_told(strange: Path) -> None:
+def test_it_is_an_error(strange: Path) -> None:
     for read in (reading.read_bytes, reading.read_text, files.sha256, reading.lock_file):
         with pytest.raises(NotPlainError) as found:
             read(strange)

@@ -52,7 +52,7 @@ def test_pairs_are_cut_as_published(seed):
     assert [note.split()[0] for note in notes] == ([str(cut)] if cut else [])
 
 
-def test_what_is_cut_is_told():
+def test_what_is_cut_is_reported():
     task = toy_tasks.make_task("classification", {"train": EXAMPLES}, 8)
     assert task.notes == ["train: 2 of 2 sequences are longer than 8 tokens; 3 tokens were cut off"]
 

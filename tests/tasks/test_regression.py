@@ -16,7 +16,7 @@ EXAMPLES = [
 ]
 
 
-def test_the_loss_and_what_is_told():
+def test_the_loss_and_the_messages():
     task = toy_tasks.make_task("regression", {"train": EXAMPLES, "test": [{"id": "t", "text": "the", "pair": "in"}]})
     batch = task.rows["train"].take(np.arange(3), 16)
     logits = np.array([[3.0], [2.0], [0.5]], np.float32)

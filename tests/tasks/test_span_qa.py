@@ -75,7 +75,7 @@ def test_questions_without_an_answer_need_version_2():
     assert (rows["label_weights"] == 1).all()
 
 
-def test_settings_that_leave_no_room_are_told():
+def test_settings_that_leave_no_capacity_are_errors():
     with pytest.raises(UserError, match=r"max_length is 64.*max_query_length 64"):
         make_task({"dev": [question(LONG, "ann")]}, max_length=64)
     with pytest.raises(UserError, match=r"doc_stride is 0"):
@@ -255,9 +255,9 @@ def test_the_threshold_is_searched_and_obeyed(version_2):
     assert metrics["best_f1"] == 100
     assert metrics["best_f1_thresh"] == pytest.approx(-40)
     config = dataclasses.replace(version_2.config, null_score_diff_threshold=metrics["best_f1_thresh"])
-    told = Task(config, version_2.setting)
-    assert told.finish("dev", outputs)["f1"] == 100
-    assert [record["prediction"] for record in told.predictions("dev", outputs)] == ["bob", "", "dora", ""]
+    with_threshold = Task(config, version_2.setting)
+    assert with_threshold.finish("dev", outputs)["f1"] == 100
+    assert [record["prediction"] for record in with_threshold.predictions("dev", outputs)] == ["bob", "", "dora", ""]
 
 
 # ---- Through the real run ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Codes of languages, and what is told of a word that is none."""
+"""Codes of languages, and the error for a word that is not one."""
 
 import pytest
 import sentencex

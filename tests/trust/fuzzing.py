@@ -97,10 +97,10 @@ def attempt(argv: list[str], what: str, new: Path | None = None) -> str:
       AssertionError: it had a traceback, took too long, said more than a line of error, or left something behind.
     """
     out, err = io.StringIO(), io.StringIO()
-    told = f"{what}: bert-jax {' '.join(map(repr, argv))[:500]}"
+    title = f"{what}: bert-jax {' '.join(map(repr, argv))[:500]}"
 
     def stop(*_: Any) -> None:
-        raise AssertionError(f"{told}: still busy after {SECONDS} s of processor time, or {HANG_SECONDS} s")
+        raise AssertionError(f"{title}: still busy after {SECONDS} s of processor time, or {HANG_SECONDS} s")
 
     signals = {number: signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)}
     signal.alarm(HANG_SECONDS)
@@ -109,28 +109,28 @@ def attempt(argv: list[str], what: str, new: Path | None = None) -> str:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(argv)
     except AssertionError as error:
-        raise AssertionError(f"{told}: {error}") from error
+        raise AssertionError(f"{title}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise AssertionError(f"{told}: {type(error).__name__}: {str(error)[:300]}") from error
+        raise AssertionError(f"{title}: {type(error).__name__}: {str(error)[:300]}") from error
     finally:
         signal.alarm(0)
         signal.setitimer(signal.ITIMER_PROF, 0)
         for number, handler in signals.items():
             signal.signal(number, handler)
     said = err.getvalue()
-    assert code in CODES, f"{told}: exit code {code}: {said[-500:]}"
-    assert "Traceback" not in said, f"{told}: {said[-1500:]}"
+    assert code in CODES, f"{title}: exit code {code}: {said[-500:]}"
+    assert "Traceback" not in said, f"{title}: {said[-1500:]}"
     if code == 0:
         return "done"
     lines = said.strip().splitlines()
-    assert lines[-1].startswith("error: "), f"{told}: {said[-500:]}"
+    assert lines[-1].startswith("error: "), f"{title}: {said[-500:]}"
     if lines[-1] == "error: reached":
         return "reached"
-    assert sum(line.startswith("error: ") for line in lines) == 1, f"{told}: {said[-500:]}"
-    assert len(lines[-1]) < 3000, f"{told}: {len(lines[-1])} characters: {lines[-1][:300]}"
+    assert sum(line.startswith("error: ") for line in lines) == 1, f"{title}: {said[-500:]}"
+    assert len(lines[-1]) < 3000, f"{title}: {len(lines[-1])} characters: {lines[-1][:300]}"
     lines[-1].encode()
     if new is not None:
-        assert not new.exists(), f"{told}: refused ({lines[-1][:200]}), and left {[p.name for p in new.iterdir()]}"
+        assert not new.exists(), f"{title}: refused ({lines[-1][:200]}), and left {[p.name for p in new.iterdir()]}"
     return "refused"
 
 

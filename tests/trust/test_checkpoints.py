@@ -269,8 +269,8 @@ def test_damages_before_the_real_command(trained: Path, tmp_path: Path) -> None:
         workdir = cut_back(copy(trained, tmp_path / f"run-{number}"))
         done = damage_one(workdir / "checkpoints" / "20", rng, among=lambda path: path.parent.name == "d")
         ended = real_command(workdir)
-        told = [line for line in ended.stderr.splitlines() if "damaged" in line or "resumed" in line]
-        print(f"  {done}: exit code {ended.returncode}, {'; '.join(told)}")
+        lines = [line for line in ended.stderr.splitlines() if "damaged" in line or "resumed" in line]
+        print(f"  {done}: exit code {ended.returncode}, {'; '.join(lines)}")
         assert ended.returncode == 0, f"{done}: {ended.stderr}"
         assert "Traceback" not in ended.stderr
         params, _, step = read_params(str(workdir))

@@ -31,7 +31,7 @@ def test_a_damage(kind: str, tmp_path: Path) -> None:
         assert (len(found) > len(CONTENT)) == (kind == "append")
 
 
-def test_what_changes_nothing_is_told(tmp_path: Path) -> None:
+def test_what_changes_nothing_is_reported(tmp_path: Path) -> None:
     (tmp_path / "zeros").write_bytes(bytes(10))
     (tmp_path / "empty").touch()
     assert not damage(tmp_path / "zeros", "zero_page", random.Random(0))

@@ -133,14 +133,14 @@ def attack(recipe: Path, place: Place, processes: int, rng: random.Random) -> tu
             ended = job.end(SECONDS)
         except subprocess.TimeoutExpired:
             return f"{hardship.__name__} hangs", [f"{what} {when}, from step {saved}: hangs"]
-    told = f"{what} {when}, from step {saved}: {[code for code, _ in ended]}"
-    print(told, *{line for _, said in ended for line in said.splitlines() if "error: " in line}, sep="\n  ")
-    wrong = [f"{told}: {text}" for code, said in ended for text in check_ending(code, said)]
+    title = f"{what} {when}, from step {saved}: {[code for code, _ in ended]}"
+    print(title, *{line for _, said in ended for line in said.splitlines() if "error: " in line}, sep="\n  ")
+    wrong = [f"{title}: {text}" for code, said in ended for text in check_ending(code, said)]
     steps = saved_steps(str(place.workdir))
     if max(steps, default=0) < saved:
-        wrong.append(f"{told}: step {saved} is lost, {steps} are there")
+        wrong.append(f"{title}: step {saved} is lost, {steps} are there")
     if steps and command(["checkpoint", "verify", f"--workdir={place.workdir}"]) != DONE:
-        wrong.append(f"{told}: a saved step is damaged")
+        wrong.append(f"{title}: a saved step is damaged")
     return f"{hardship.__name__} {[code for code, _ in ended]}", wrong
 
 

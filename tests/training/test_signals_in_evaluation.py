@@ -52,7 +52,7 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals, 
     assert not waiting
 
 
-def test_told_in_an_evaluation(
+def test_signals_in_an_evaluation(
     command: list[str], send: Callable[[signal.Signals, int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with toy.one_device():
