@@ -172,7 +172,8 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
     except (ValueError, OSError, RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({reason}); prepare it again"
+            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({reason}); prepare it "
+            "again"
         ) from error
 
 

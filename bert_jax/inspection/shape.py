@@ -170,8 +170,8 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
             "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
             "packed": _packed_padding(sample, key, max_length),
         }
-        room = max_length - chunks.SPECIAL_TOKENS_PER_ROW
-        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), room, 0.1)
+        capacity = max_length - chunks.SPECIAL_TOKENS_PER_ROW
+        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), capacity, 0.1)
         balance[str(max_length)] = {
             "random_share": float(pairs["is_random"].mean()),
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),

@@ -105,14 +105,14 @@ def make(
     """
     check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
-    room = max_length - SPECIAL_TOKENS_PER_ROW
+    capacity = max_length - SPECIAL_TOKENS_PER_ROW
     for documents in _groups(split.document_starts):
         if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
             raise UserError("the corpus has a document without sentences; build it again")
-        chunks = cut_chunks(split, key, documents, room, short_row_probability, short_targets, random_share)
+        chunks = cut_chunks(split, key, documents, capacity, short_row_probability, short_targets, random_share)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
             part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
-            yield make_pairs(split, key, part, room if short_targets is None else part.target, swapped_share)
+            yield make_pairs(split, key, part, capacity if short_targets is None else part.target, swapped_share)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -129,7 +129,7 @@ def cut_chunks(
     split: Sentences,
     key: np.uint64,
     documents: Ints,
-    room: int,
+    capacity: int,
     short_row_probability: float,
     short_targets: Ints | None = None,
     random_share: float = 0.5,
@@ -139,12 +139,12 @@ def cut_chunks(
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
 
-    lengths = np.arange(2, room + 1) if short_targets is None else short_targets
+    lengths = np.arange(2, capacity + 1) if short_targets is None else short_targets
 
     def targets(subjects: Ints) -> Ints:
         short = random.uniform(random.fold(short_key, subjects)) < short_row_probability
         drawn = random.integers(random.fold(length_key, subjects), len(lengths))
-        return np.where(short, lengths[drawn], room)
+        return np.where(short, lengths[drawn], capacity)
 
     target = targets(documents)
     turns = []
@@ -153,7 +153,7 @@ def cut_chunks(
             target = targets(start)
         stop = np.searchsorted(offsets, offsets[start] + target)
         if short_targets is not None:
-            stop = np.where(target < room, np.maximum(stop, start + 2), stop)
+            stop = np.where(target < capacity, np.maximum(stop, start + 2), stop)
         stop = np.minimum(stop, end)
         count = stop - start
         if (count < 1).any():  # the loop would never end
@@ -170,8 +170,10 @@ def cut_chunks(
     return Chunks(*(column[order] for column in columns))
 
 
-def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Ints, swapped_share: float = 0.0) -> Pairs:
-    """Return the pairs of ``chunks``, each cut to at most ``room`` tokens, one number for all or [n]."""
+def make_pairs(
+    split: Sentences, key: np.uint64, chunks: Chunks, capacity: int | Ints, swapped_share: float = 0.0
+) -> Pairs:
+    """Return the pairs of ``chunks``, each cut to at most ``capacity`` tokens, one number for all or [n]."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
@@ -184,7 +186,7 @@ def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, room: int | Int
     pairs = np.empty(len(chunks.start), PAIR)
     pairs["is_random"] = chunks.is_random | swapped
     keys = random.fold(random.fold(key, 4), chunks.start)
-    truncate(pairs, (a[0], a[1] - a[0]), (b[0], b[1] - b[0]), room, keys)
+    truncate(pairs, (a[0], a[1] - a[0]), (b[0], b[1] - b[0]), capacity, keys)
     return pairs
 
 
@@ -262,15 +264,15 @@ def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
     return high
 
 
-def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], room: int | Ints, keys: random.Bits) -> None:
-    """Fill in starts and lengths of ``pairs``, truncated to ``room`` tokens.
+def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], capacity: int | Ints, keys: random.Bits) -> None:
+    """Fill in starts and lengths of ``pairs``, truncated to ``capacity`` tokens.
 
     While a pair is too long, the longer side (B if equal) loses a token, at its front or back with probability 1/2
     each. This is computed in closed form: the longer side is cut down to the other, then they take turns, B first; the
     number dropped in front is binomial, counted in random bits.
     """
     (a_start, a_length), (b_start, b_length) = a, b
-    excess = np.maximum(a_length + b_length - room, 0)
+    excess = np.maximum(a_length + b_length - capacity, 0)
     uneven = a_length - b_length
     turns = np.maximum(excess - np.abs(uneven), 0)
     from_a = np.minimum(np.maximum(uneven, 0), excess) + turns // 2

@@ -95,7 +95,7 @@ class MaskingConfig:
             return np.maximum(1, np.floor(self.rate * lengths).astype(np.int64) + 1)
         return np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
 
-    def counts(self, lengths: Ints, candidates: Ints, room: int, keys: random.Bits | None = None) -> Ints:
+    def counts(self, lengths: Ints, candidates: Ints, predictions: int, keys: random.Bits | None = None) -> Ints:
         """Return how many positions are selected, int64 [n], of ``lengths`` tokens with ``candidates`` candidates.
 
         Args:
@@ -104,10 +104,12 @@ class MaskingConfig:
         """
         counts = self.most(lengths)
         if isinstance(self.selection[1], RandomCounts):
-            counts = np.full_like(counts, room) if keys is not None else np.ceil(self.rate * lengths).astype(np.int64)
+            counts = (
+                np.full_like(counts, predictions) if keys is not None else np.ceil(self.rate * lengths).astype(np.int64)
+            )
         elif self.count == "stochastic" and keys is not None:
             counts = np.maximum(1, np.floor(self.rate * lengths + random.uniform(keys)).astype(np.int64))
-        return np.minimum(counts, np.minimum(room, candidates))
+        return np.minimum(counts, np.minimum(predictions, candidates))
 
 
 def mask_rows(
@@ -115,7 +117,7 @@ def mask_rows(
     keys: random.Bits,
     config: MaskingConfig,
     facts: TokenFacts,
-    room: int | None = None,
+    predictions: int | None = None,
     *,
     column: np.ndarray | None = None,
     boundaries: bool = False,
@@ -126,7 +128,7 @@ def mask_rows(
     Args:
       rows: sequences [n, L] with at least one position of text each.
       keys: [n] random keys.
-      room: P; None: that of a row of one sequence.
+      predictions: P; None: that of a row of one sequence.
       column: [n, L] values of the corpus's column ``config.unit``.
       boundaries: adds ``BOUNDARY_FIELDS``; a target whose run touches a special token has no boundaries: 0, 0, 0.
       sample: tokens of the text that "unigram" draws from.
@@ -135,10 +137,10 @@ def mask_rows(
       ``input_ids`` [n, L], corrupted, and ``FIELDS`` [n, P], with ascending positions and 0 at unused places.
     """
     ids, length = rows.input_ids, rows.input_ids.shape[1]
-    room = config.predictions(length) if room is None else room
+    predictions = config.predictions(length) if predictions is None else predictions
     select, options = config.selection
     starts = units.starts(config.unit, ids, rows.is_text, facts, column)
-    counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), room, random.fold(keys, 3))
+    counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), predictions, random.fold(keys, 3))
     selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
     row, position = np.divmod(np.flatnonzero(selected.chosen), length)  # several times faster than nonzero
     slot = np.arange(len(row)) - np.searchsorted(row, row)
@@ -157,7 +159,7 @@ def mask_rows(
     if boundaries:
         fields = FIELDS | BOUNDARY_FIELDS
         values |= _boundaries(row, position, rows.is_text)
-    features = {name: np.zeros((len(ids), room), field.dtype) for name, field in fields.items()}
+    features = {name: np.zeros((len(ids), predictions), field.dtype) for name, field in fields.items()}
     for name, array in features.items():
         array[row, slot] = values[name]
     return {"input_ids": input_ids, **features}

@@ -1,9 +1,9 @@
 """Decides from their lengths alone which sequences share a row.
 
 Longest-pack-first histogram packing (Krell et al. 2021, "Efficient sequence packing without cross-contamination").
-Sequences of one length are alike, so rows are composed of lengths, from the longest down, each in the open rows with
-the least room in which it fits; then the sequences of each length are dealt to the compositions. The work that grows
-with the number of sequences is vectorised.
+Sequences of one length are alike, so rows are composed of lengths, from the longest down. Each length goes into the
+open rows with the least capacity left that is enough for it. Then the sequences of each length are dealt to the
+compositions. All work that grows with the number of sequences is vectorised.
 """
 
 from __future__ import annotations
@@ -56,38 +56,38 @@ def pack(
 def compose(histogram: Ints, limits: Limits) -> list[Composition]:
     """Return compositions of rows for ``histogram[l]`` sequences of every length ``l``."""
     full: list[Composition] = []
-    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # by the room left in them
-    rooms: list[int] = []  # the keys of ``open_rows`` that have rows, ascending
+    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # by the capacity left in them
+    capacities: list[int] = []  # the keys of ``open_rows`` that have rows, ascending
 
-    def put(room: int, composition: Composition) -> None:
-        if not room or len(composition.lengths) == limits.max_sequences:
+    def put(capacity: int, composition: Composition) -> None:
+        if not capacity or len(composition.lengths) == limits.max_sequences:
             full.append(composition)
             return
-        if room not in rooms:
-            bisect.insort(rooms, room)
-        open_rows[room].append(composition)
+        if capacity not in capacities:
+            bisect.insort(capacities, capacity)
+        open_rows[capacity].append(composition)
 
-    def join(length: int, left: int, room: int) -> int:
-        """Add sequences of ``length`` to the open rows of ``room``; return how many of ``left`` remain."""
-        rows, waiting = open_rows[room], list[Composition]()
-        open_rows[room] = waiting
+    def join(length: int, left: int, capacity: int) -> int:
+        """Add sequences of ``length`` to the open rows of ``capacity``; return how many of ``left`` remain."""
+        rows, waiting = open_rows[capacity], list[Composition]()
+        open_rows[capacity] = waiting
         for row in rows:
             taken = min(left, row.rows) if row.predictions >= needed else 0
             if taken:
-                put(room - length, Composition(taken, (*row.lengths, length), row.predictions - needed))
+                put(capacity - length, Composition(taken, (*row.lengths, length), row.predictions - needed))
             if taken < row.rows:
                 waiting.append(row._replace(rows=row.rows - taken))
             left -= taken
         return left
 
     for length in np.flatnonzero(histogram)[::-1].tolist():
-        rooms[:] = [room for room in rooms if open_rows[room]]
+        capacities[:] = [capacity for capacity in capacities if open_rows[capacity]]
         left, needed = int(histogram[length]), int(limits.counts[length])
         before = -1
         while left and left != before:  # a row that took one may take another
             before = left
-            for room in rooms[bisect.bisect_left(rooms, length) :]:
-                left = join(length, left, room)
+            for capacity in capacities[bisect.bisect_left(capacities, length) :]:
+                left = join(length, left, capacity)
                 if not left:
                     break
         most = min(limits.max_length // length, limits.max_sequences, limits.predictions // needed)
@@ -96,7 +96,7 @@ def compose(histogram: Ints, limits: Limits) -> list[Composition]:
             spare = limits.predictions - number * needed
             put(limits.max_length - number * length, Composition(left // number, (length,) * number, spare))
             left %= number
-    return full + [row for room in rooms for row in open_rows[room]]
+    return full + [row for capacity in capacities for row in open_rows[capacity]]
 
 
 def _windows(blocks: Iterable[Records]) -> Iterator[Records]:

@@ -111,9 +111,11 @@ class RowsConfig:
     @property
     def limits(self) -> Limits:
         """The limits of packed rows."""
-        lengths, room = np.arange(self.max_length + 1), self.predictions()
+        lengths, predictions = np.arange(self.max_length + 1), self.predictions()
         candidates = np.maximum(lengths - self.arranged.special_tokens, 1)
-        return Limits(self.max_length, self.max_sequences, room, self.masking.counts(lengths, candidates, room))
+        return Limits(
+            self.max_length, self.max_sequences, predictions, self.masking.counts(lengths, candidates, predictions)
+        )
 
     def batch_spec(self, length: int | None = None) -> BatchSpec:
         """Return names, shapes and dtypes of the features of a row of ``length`` (None: ``max_length``)."""

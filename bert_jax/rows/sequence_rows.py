@@ -184,7 +184,7 @@ class SequenceRows(RowSource):
         starts = np.unique(np.linspace(0, tokens - 1, min(_SAMPLED, tokens)).astype(np.int64))
         return self._split.read(starts, np.ones_like(starts))
 
-    def _masked(self, records: Records, keys: random.Bits, width: int, room: int) -> dict[str, np.ndarray]:
+    def _masked(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:
         """Return sequences laid out and masked, each in a row of ``width``."""
         arranged, masking = self._config.arranged, self._config.masking
         starts, lengths = (x.reshape(-1) for x in arranged.spans(records))
@@ -198,7 +198,7 @@ class SequenceRows(RowSource):
             keys,
             masking,
             self._facts,
-            room,
+            predictions,
             column=column,
             boundaries=self._config.boundaries,
             sample=self._sample,

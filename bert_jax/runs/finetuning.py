@@ -75,8 +75,8 @@ class TrainConfig:
         )
         epochs = f"more than 0 and at most {MOST_EPOCHS:,} is allowed"
         configuration.check_fields(self, "config.train", epochs, "num_epochs", sound=lambda v: 0 < v <= MOST_EPOCHS)
-        room = "at least 8 is needed: the special tokens of a pair are three"
-        configuration.check_fields(self, "config.train", room, "max_length", sound=lambda v: v >= 8)
+        hint = "at least 8 is needed: the special tokens of a pair are three"
+        configuration.check_fields(self, "config.train", hint, "max_length", sound=lambda v: v >= 8)
         whole = ("batch_size", "evaluations_per_epoch", "logs_per_evaluation")
         configuration.check_fields(self, "config.train", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
         share = "from 0 to below 1 is allowed"
@@ -145,10 +145,10 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
     Raises:
       UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
     """
-    settings, room, task_config = checked(
+    settings, module, task_config = checked(
         run_record.as_begun(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
     )
-    absent = {"model": old_model(settings.model), "task": old_defaults(room.Config), "data": old_defaults(DataConfig)}
+    absent = {"model": old_model(settings.model), "task": old_defaults(module.Config), "data": old_defaults(DataConfig)}
 
     workdir = request.workdir
     with run_record.only_writer(workdir):
@@ -157,23 +157,23 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         if initial is None and settings.weights == "pretrained" and settings.frozen:
             raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
         notes = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
-        splits = load(settings.data, request.data, room.Task.roles, notes.append)
+        splits = load(settings.data, request.data, module.Task.roles, notes.append)
         check_splits(splits)
         train = next(examples for name, examples in splits.items() if name.startswith("train"))
-        labels = room.Task.labels(task_config, all_to_train_on(settings.data, request.data, room.Task.roles, train))
+        labels = module.Task.labels(task_config, all_to_train_on(settings.data, request.data, module.Task.roles, train))
         identity = settings.identity() | {"init": request.init}
         meant = old_defaults(FinetuningSettings) | absent
         run = run_record.described(workdir, config, identity, request.command, bound=bool(saved), absent=meant)
         given = initial if settings.weights == "pretrained" else None
         seed, parent = continued_seed(settings.seed, given, "fine-tuning")
         settings = dataclasses.replace(settings, seed=seed)
-        tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, room.Task.roles)
+        tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, module.Task.roles)
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
-        task = room.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
+        task = module.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
         task.check(splits)
         for name in () if saved else [name for name in splits if name.startswith("test")]:  # read again at the end
-            room.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
+            module.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
         experiment = make_experiment(settings, task)
         experiment.check()
         check_fits(
@@ -204,7 +204,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             if distributed.is_first():
                 run = run_record.settle(workdir, run, facts, absent)
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
-            head = of_facts(facts) if room.Task.exported and model.encoder in families() else None
+            head = of_facts(facts) if module.Task.exported and model.encoder in families() else None
             start = None
             if given and not saved:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
@@ -224,14 +224,14 @@ def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, 
         )
     settings = configuration.build(FinetuningSettings, config, "config")
     check_loggers(settings.loggers)
-    room = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
+    module = catalogue.find("tasks", settings.task.get("name", ""), having="Task")
     own = {name: value for name, value in settings.task.items() if name != "name"}
-    if room.Task.whole_batches and settings.micro_batches > 1:
+    if module.Task.whole_batches and settings.micro_batches > 1:
         raise UserError(
             f"config.micro_batches is {settings.micro_batches}; only 1 is allowed where the rows of a batch are each "
             "other's negatives. Lower config.train.batch_size, or set config.model.remat to 'full'"
         )
-    return settings, room, configuration.build(room.Config, own, "config.task", also=("name",))
+    return settings, module, configuration.build(module.Config, own, "config.task", also=("name",))
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:

@@ -54,12 +54,12 @@ class Predictor:
                 f"{workdir} holds a pretrained model; fine-tune it first: bert-jax finetune --init={workdir}"
             )
         own = {name: value for name, value in facts["task"].items() if name != "name"} | _parsed(options)
-        room = catalogue.find("tasks", facts["task"]["name"], having="Task")
+        module = catalogue.find("tasks", facts["task"]["name"], having="Task")
         batch_size = BATCH_SIZE
-        if room.Task.whole_batches:  # its scores depend on how many rows a batch has
+        if module.Task.whole_batches:  # its scores depend on how many rows a batch has
             train = (facts.get("run", {}).get("config") or {}).get("train", {})
             batch_size = train.get("batch_size", BATCH_SIZE)
-        return cls(trained, room.Task, configuration.recall(room.Config, own, "task"), batch_size)
+        return cls(trained, module.Task, configuration.recall(module.Config, own, "task"), batch_size)
 
     @property
     def step(self) -> int:

@@ -115,9 +115,9 @@ class PretrainingSettings:
 
     def find_objective(self) -> tuple[ModuleType, Any]:
         """Return (file of the objective, its config). Raises ``UserError`` for a wrong key or value."""
-        room = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
+        module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
         own = _without(dict(self.objective), "name")
-        return room, configuration.build(room.Config, own, "config.objective", also=("name",))
+        return module, configuration.build(module.Config, own, "config.objective", also=("name",))
 
     def absent(self) -> dict[str, Any]:
         """Return what the keys of ``identity`` meant before they were recorded."""
@@ -263,13 +263,13 @@ def checked(
     Raises:
       UserError: settings that do not exist, make no sense, or do not fit each other.
     """
-    room, objective = settings.find_objective()
+    module, objective = settings.find_objective()
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
     changes = {phase.kind: phase.changes for phase in experiment.phases.phases}
     experiment.check(devices)
     check_loggers(settings.training.loggers)
     model = choose_model(settings.model, settings.vocab.size, initial)
-    task = room.Objective(objective, Setting(model, kinds, settings.seed, changes))
+    task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
     specs = task.batch_specs
     builds = not (settings.corpus.path or settings.corpus.parts)
     if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):
@@ -288,7 +288,7 @@ def checked(
         }
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return lambda corpus, tokenizer, model, seed, heldout_seed=None: room.Objective(
+    return lambda corpus, tokenizer, model, seed, heldout_seed=None: module.Objective(
         objective, Setting(model, kinds, seed, changes, heldout_seed, corpus, tokenizer)
     )
 

@@ -104,7 +104,7 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
     """
     if not config.task:
         return None
-    room = catalogue.find("tasks", config.task, having="Task")
+    module = catalogue.find("tasks", config.task, having="Task")
     if config.kind == "frozen" and config.task not in FROZEN_TASKS:
         raise UserError(
             f"config.probe.task is {config.task!r}; a frozen probe takes {' and '.join(FROZEN_TASKS)}, "
@@ -116,10 +116,10 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
             f"config.probe.every_steps is {config.every_steps}; a probe runs at evaluations: a multiple of "
             f"config.training.eval_every_steps, {every}, is needed, or 0 for all"
         )
-    task_config = configuration.build(room.Config, config.options, "config.probe.options")
+    task_config = configuration.build(module.Config, config.options, "config.probe.options")
     data = configuration.build(DataConfig, config.data, "config.probe.data")
     notes: list[str] = []
-    found = load(data, config.folder, room.Task.roles, notes.append)
+    found = load(data, config.folder, module.Task.roles, notes.append)
     splits = {name: limited(examples, config) for name, examples in found.items() if not name.startswith("test")}
     train = [name for name in splits if name.startswith("train")]
     if len(train) != 1 or len(train) == len(splits):
@@ -127,10 +127,10 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
             f"config.probe.data has the splits {', '.join(found)}; needed are one train split, and one dev split or "
             "config.probe.data.dev_fraction"
         )
-    labels = room.Task.labels(task_config, found[train[0]])
+    labels = module.Task.labels(task_config, found[train[0]])
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     notes.append(f"probe: {config.task}, {config.kind}; {sizes} examples")
-    return Prepared(config, room.Task, task_config, splits, labels, experiment, tuple(notes))
+    return Prepared(config, module.Task, task_config, splits, labels, experiment, tuple(notes))
 
 
 def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:

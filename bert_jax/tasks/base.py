@@ -281,8 +281,8 @@ def pair_sequences(
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     between = np.repeat(sep, tokenizer.pair_separators)
     for a, b, pair in zip(first, second, pairs, strict=True):
-        room = max_length - (2 if pair is None else 2 + len(between))
-        kept_a, kept_b = truncated(len(a), len(b) if pair is not None else 0, room)
+        capacity = max_length - (2 if pair is None else 2 + len(between))
+        kept_a, kept_b = truncated(len(a), len(b) if pair is not None else 0, capacity)
         if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
             cut = [cut[0] + 1, cut[1] + lost]
         parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
@@ -296,14 +296,14 @@ def pair_sequences(
     return {"input_ids": ids, "token_type_ids": types}
 
 
-def truncated(first: int, second: int, room: int) -> tuple[int, int]:
+def truncated(first: int, second: int, capacity: int) -> tuple[int, int]:
     """Return how many tokens of two texts are kept: the longer (the second on a tie) loses tokens until both fit."""
-    if first + second <= room:
+    if first + second <= capacity:
         return first, second
     if second == 0:
-        return room, 0
+        return capacity, 0
     smaller = min(first, second)
-    if 2 * smaller <= room:  # only the longer one is cut
-        return (first, room - first) if first <= second else (room - second, second)
-    half = room // 2
-    return room - half, half
+    if 2 * smaller <= capacity:  # only the longer one is cut
+        return (first, capacity - first) if first <= second else (capacity - second, second)
+    half = capacity // 2
+    return capacity - half, half

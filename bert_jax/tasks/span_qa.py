@@ -90,8 +90,8 @@ class Task(ExampleTask):
     gathered_outputs = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, setting: Setting):
-        room = setting.max_length - 3 - config.max_query_length
-        if room < 1:
+        capacity = setting.max_length - 3 - config.max_query_length
+        if capacity < 1:
             raise UserError(
                 f"config.train.max_length is {setting.max_length} and config.task.max_query_length "
                 f"{config.max_query_length}; at least 4 tokens more are needed for the context"

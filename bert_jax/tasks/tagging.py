@@ -80,7 +80,7 @@ class Task(ExampleTask):
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         """Return a row for every window; ``word_ids`` [L] number the words scored there from 1, and are 0 elsewhere."""
         del split
-        tokenizer, room = self.setting.tokenizer, self.setting.max_length - 2
+        tokenizer, capacity = self.setting.tokenizer, self.setting.max_length - 2
         number = {name: i for i, name in enumerate(self.setting.labels)}
         unknown = np.array([tokenizer.unk_id], np.int32)
         flat = iter(tokenizer.encode_batch([word for example in examples for word in example["words"]]))
@@ -92,13 +92,13 @@ class Task(ExampleTask):
             per_word = {"labels": [number[tag] for tag in tags] if tags else [0] * len(pieces)}
             per_word |= {"label_weights": [int(bool(tags))] * len(pieces), "word_ids": [*range(1, len(pieces) + 1)]}
             ids, firsts = np.concatenate(pieces), np.cumsum([0, *map(len, pieces[:-1])])
-            long += len(ids) > room
-            places = windows(len(ids), firsts, room, self.config.overlap)
+            long += len(ids) > capacity
+            places = windows(len(ids), firsts, capacity, self.config.overlap)
             if self.config.overflow == "cut":
-                places = [(0, np.flatnonzero(firsts < room))]
-                cut += int((firsts >= room).sum())
+                places = [(0, np.flatnonzero(firsts < capacity))]
+                cut += int((firsts >= capacity).sum())
             for begin, scored in places:
-                part = ids[begin : begin + room]
+                part = ids[begin : begin + capacity]
                 sequences["input_ids"].append(np.concatenate([[tokenizer.cls_id], part, [tokenizer.sep_id]]))
                 for name, values in per_word.items():
                     row = np.zeros(len(part) + 2, np.int32)
@@ -185,22 +185,22 @@ class Task(ExampleTask):
         return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
 
 
-def windows(length: int, firsts: np.ndarray, room: int, overlap: int) -> list[tuple[int, np.ndarray]]:
-    """Cut a sentence of ``length`` pieces into windows of ``room``.
+def windows(length: int, firsts: np.ndarray, capacity: int, overlap: int) -> list[tuple[int, np.ndarray]]:
+    """Cut a sentence of ``length`` pieces into windows of ``capacity``.
 
     Args:
       firsts: [words] place of the first piece of each word.
-      overlap: pieces that two windows share, at most half of ``room``.
+      overlap: pieces that two windows share, at most half of ``capacity``.
 
     Returns:
       (first piece, numbers of the words scored there) of each window. Every word is scored once, in the window where
       the smaller of its left and right context is larger.
     """
-    stride = room - min(overlap, room // 2)
+    stride = capacity - min(overlap, capacity // 2)
     begins = [0]
-    while begins[-1] + room < length:
+    while begins[-1] + capacity < length:
         begins.append(begins[-1] + stride)
     # From the middle of what two windows share, the later one shows more context.
-    borders = [(begin + stride + begin + room) / 2 for begin in begins[:-1]]
+    borders = [(begin + stride + begin + capacity) / 2 for begin in begins[:-1]]
     owner = np.searchsorted(borders, firsts, side="right")
     return [(begin, np.flatnonzero(owner == i)) for i, begin in enumerate(begins)]

@@ -64,15 +64,15 @@ def _over_marks(text: str, end: int, stop: int) -> int:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def cut(num_tokens: int, room: int, stride: int) -> Windows:
-    """Return windows of ``room`` tokens, one every ``stride``, up to the passage's end; an empty passage has one.
+def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
+    """Return windows of ``capacity`` tokens, one every ``stride``, up to the passage's end; an empty passage has one.
 
     A hundredth of the window's size is added to the context of a token, and the first of equal windows is the best.
     """
-    step = min(stride, room)
-    num_windows = 1 + max(0, -(-(num_tokens - room) // step))
+    step = min(stride, capacity)
+    num_windows = 1 + max(0, -(-(num_tokens - capacity) // step))
     starts = np.arange(num_windows) * step
-    sizes = np.minimum(room, num_tokens - starts)
+    sizes = np.minimum(capacity, num_tokens - starts)
     highest = np.full(num_tokens, -1.0)
     owner = np.zeros(num_tokens, np.int64)
     for window, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):

@@ -47,10 +47,10 @@ def lay_out(
     kept = [len(part.ids) for part in parts]
     if max_length is not None:
         special = 2 if len(parts) == 1 else 2 + pair_separators
-        room = max_length - special
-        if room < 1:
+        capacity = max_length - special
+        if capacity < 1:
             raise UserError(f"max_length is {max_length}; at least {special + 1} positions are needed")
-        while sum(kept) > room:
+        while sum(kept) > capacity:
             kept[-1 if kept[-1] >= kept[0] else 0] -= 1
     ids, types, offsets, starts = [cls_id], [0], [(0, 0)], [False]
     for segment, (part, n) in enumerate(zip(parts, kept, strict=True)):

@@ -1,4 +1,4 @@
-"""What every source of the room keeps to."""
+"""What every source of documents promises."""
 
 import dataclasses
 import json

@@ -29,15 +29,15 @@ def url(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_disk(monkeypatch, tmp_path):
-    """Room for three shards."""
-    room = {"bytes": 0}
+    """A disk with space for three shards."""
+    space = {"bytes": 0}
 
     def usage(folder):
         used = sum(path.stat().st_size for path in folder.rglob("*") if staging.is_shard(path.name))
-        return Usage(0, used, staging.SPARE_BYTES + room["bytes"] - used)
+        return Usage(0, used, staging.SPARE_BYTES + space["bytes"] - used)
 
     monkeypatch.setattr(staging.shutil, "disk_usage", usage)
-    return room
+    return space
 
 
 def shards_in(folder):

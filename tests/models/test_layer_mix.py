@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_an_error():
 
 @pytest.mark.heavy
 def test_the_whole_command(tmp_path: Path):
-    """A tagger from zero, then a probe on its encoder: it learns, its encoder stays, and its weights are features'."""
+    """A tagger from zero, then one on its frozen encoder: it learns, its encoder stays, and its weights are features'."""
     model = {"num_layers": 2, "hidden_size": 24, "num_heads": 2, "mlp_dim": 32}
     toy_tasks.write_toy(tmp_path, "tagging", 96, 32, model=model)
     assert toy_tasks.finetune(tmp_path, workdir="tagger") == 0
@@ -126,11 +126,11 @@ def test_the_whole_command(tmp_path: Path):
     recipe["task"] = {"name": "feature_tagging", "layers": "weighted_sum_all", "lstm_size": 16}
     recipe["model"] = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"frozen": ("encoder",)}))
-    assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'tagger'}", workdir="probe") == 0
-    losses = [record["loss"] for record in toy_tasks.evaluations(tmp_path, "probe")]
+    assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'tagger'}", workdir="second") == 0
+    losses = [record["loss"] for record in toy_tasks.evaluations(tmp_path, "second")]
     assert losses[-1] < 0.7 * losses[0]
-    assert not (tmp_path / "probe" / "hugging_face").exists()
-    before, after = (load_encoder(str(tmp_path / name), None) for name in ("tagger", "probe"))
+    assert not (tmp_path / "second" / "hugging_face").exists()
+    before, after = (load_encoder(str(tmp_path / name), None) for name in ("tagger", "second"))
     jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
     assert after.weights is not None
     assert len(after.weights) == 2

@@ -24,7 +24,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
 @pytest.mark.parametrize("packing", ["none", "packed", "bucketed"])
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_the_rows_are_those_with_next_sentences(text: Text, packing: str, split: str) -> None:
-    one, both = (objective(room, text, packing=packing) for room in (mlm, mlm_nsp))
+    one, both = (objective(module, text, packing=packing) for module in (mlm, mlm_nsp))
     found, expected = rows_of(one, 4, split), rows_of(both, 4, split)
     assert found.keys() == expected.keys() - set(NEXT_SENTENCE) == set(one.batch_specs["phase1"])
     for name, value in found.items():
@@ -53,7 +53,7 @@ def test_loss_and_gradient_are_those_of_the_masked_lm_term(text: Text) -> None:
 
 
 def test_baselines_are_the_same_but_for_next_sentences(text: Text) -> None:
-    found, expected = (objective(room, text).baselines("phase1", 20) for room in (mlm, mlm_nsp))
+    found, expected = (objective(module, text).baselines("phase1", 20) for module in (mlm, mlm_nsp))
     assert found == {name: value for name, value in expected.items() if name != "nsp_majority_rate"}
 
 
@@ -87,6 +87,6 @@ def test_the_published_corruption_mixes(text: Text, shares: tuple[float, float, 
 
 
 def test_a_left_to_right_model_is_refused(text: Text) -> None:
-    for room in (mlm, mlm_nsp):
+    for module in (mlm, mlm_nsp):
         with pytest.raises(UserError, match="config.model.attention is 'causal'; .* set it to 'bidirectional'"):
-            objective(room, text, attention="causal")
+            objective(module, text, attention="causal")

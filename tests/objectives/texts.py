@@ -38,15 +38,15 @@ def make_text(folder: Path) -> Text:
 
 
 def objective(
-    room: ModuleType, text: Text, attention: Any = "bidirectional", changes: Any = MappingProxyType({}), **config: Any
+    module: ModuleType, text: Text, attention: Any = "bidirectional", changes: Any = MappingProxyType({}), **config: Any
 ) -> Any:
-    """``room.Objective`` on rows of 64, with a 1 x 32 model."""
+    """``module.Objective`` on rows of 64, with a 1 x 32 model."""
     corpus, tokenizer = text
     model = bert.Config(
         tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, attention=attention
     )
     setting = Setting(model, {"phase1": LENGTH}, changes=changes, corpus=corpus, tokenizer=tokenizer)
-    return room.Objective(room.Config(**config), setting)
+    return module.Objective(module.Config(**config), setting)
 
 
 def rows_of(task: Task, count: int = 12, split: Any = "train") -> dict[str, np.ndarray]:

@@ -13,19 +13,19 @@ from bert_jax.rows.arrangements.sentence_pairs import short_targets
 from bert_jax.rows.rows_config import RowsConfig
 from tests.rows.fakes import FakeSplit, fake_split
 
-ROOM = 61  # tokens of a pair: max_length 64
+CAPACITY = 61  # tokens of a pair: max_length 64
 
 
 def make(split: FakeSplit, seed: int = 0, max_length: int = 64, short: float = 0.1) -> np.ndarray:
     return np.concatenate(list(chunks.make(split, random.key("test", seed), max_length, short)))
 
 
-def original_builder(split: FakeSplit, room: int, short: float, rng: np.random.Generator) -> list[tuple[int, ...]]:
+def original_builder(split: FakeSplit, capacity: int, short: float, rng: np.random.Generator) -> list[tuple[int, ...]]:
     """(a_start, a_length, b_start, b_length, is_random), as create_pretraining_data.py makes pairs, one by one."""
     lengths, pairs = split.sentence_lengths(), []
     documents = [range(a, b) for a, b in zip(split.document_starts[:-1], split.document_starts[1:], strict=True)]
     for index, document in enumerate(documents):
-        target = int(rng.integers(2, room + 1)) if rng.random() < short else room
+        target = int(rng.integers(2, capacity + 1)) if rng.random() < short else capacity
         chunk: list[int] = []
         i = 0
         while i < len(document):
@@ -41,15 +41,17 @@ def original_builder(split: FakeSplit, room: int, short: float, rng: np.random.G
                     b = list(documents[other])[int(rng.integers(len(documents[other]))) :]
                     while len(b) > 1 and lengths[b[:-1]].sum() >= target - lengths[a].sum():
                         b.pop()
-                pairs.append((*truncate_one_by_one(split, a, b, room, rng), is_random))
+                pairs.append((*truncate_one_by_one(split, a, b, capacity, rng), is_random))
                 chunk = []
             i += 1
     return pairs
 
 
-def truncate_one_by_one(split: FakeSplit, a: list[int], b: list[int], room: int, rng: np.random.Generator) -> list[int]:
+def truncate_one_by_one(
+    split: FakeSplit, a: list[int], b: list[int], capacity: int, rng: np.random.Generator
+) -> list[int]:
     spans = [[int(split.sentence_offsets[s[0]]), int(split.sentence_offsets[s[-1] + 1])] for s in (a, b)]
-    while sum(stop - start for start, stop in spans) > room:
+    while sum(stop - start for start, stop in spans) > capacity:
         (a_start, a_stop), (b_start, b_stop) = spans
         longer = spans[0] if a_stop - a_start > b_stop - b_start else spans[1]
         if rng.random() < 0.5:
@@ -74,7 +76,7 @@ def same_distribution_z(x: np.ndarray, y: np.ndarray) -> float:
 def test_pairs_are_distributed_as_those_of_the_original_builder() -> None:
     split = fake_split(200, sentences=(1, 30), mean=12)
     rng = np.random.default_rng(0)
-    theirs = np.array([p for _ in range(8) for p in original_builder(split, ROOM, 0.1, rng)])
+    theirs = np.array([p for _ in range(8) for p in original_builder(split, CAPACITY, 0.1, rng)])
     ours = [make(split, seed) for seed in range(8)]
     counts = np.array([len(p) for p in ours])
     spread = np.sqrt(len(theirs) / 8)  # a generous bound on the deviation of an epoch's count
@@ -105,13 +107,13 @@ def test_pairs_lie_where_they_should() -> None:
     assert ((documents("a") == documents("b")) == ~pairs["is_random"]).all()
     assert pairs["a_length"].min() >= 1
     assert pairs["b_length"].min() >= 1
-    assert (pairs["a_length"] + pairs["b_length"]).max() == ROOM
-    assert (np.diff(pairs["a_start"]) > -ROOM).all()  # corpus order, up to truncation
+    assert (pairs["a_length"] + pairs["b_length"]).max() == CAPACITY
+    assert (np.diff(pairs["a_start"]) > -CAPACITY).all()  # corpus order, up to truncation
 
 
 def test_every_token_is_in_a_chunk() -> None:
     split = fake_split(50, mean=8)
-    cut = chunks.cut_chunks(split, random.key("x"), np.arange(50), ROOM, 0.1)
+    cut = chunks.cut_chunks(split, random.key("x"), np.arange(50), CAPACITY, 0.1)
     followed = np.where(cut.is_random, cut.middle, cut.stop)
     assert (followed[:-1] == cut.start[1:]).all()
     assert followed[-1] == split.num_sentences
@@ -153,14 +155,14 @@ def test_dropped_in_front_is_binomial(dropped: int) -> None:
 # ---- Leaks --------------------------------------------------------------------------------------------------------
 
 
-def surface(split: FakeSplit, pairs: np.ndarray, room: int) -> dict[str, np.ndarray]:
+def surface(split: FakeSplit, pairs: np.ndarray, capacity: int) -> dict[str, np.ndarray]:
     """What can be seen of a pair without reading it, as small integers."""
     total = pairs["a_length"] + pairs["b_length"]
     ends = pairs["b_start"] + pairs["b_length"]
     flags = (
         2 * np.isin(pairs["b_start"], split.sentence_offsets)
         + np.isin(ends, split.sentence_offsets)
-        + 4 * (total == room)
+        + 4 * (total == capacity)
         + 8 * np.isin(pairs["a_start"] + pairs["a_length"], split.sentence_offsets)
     )
     return {
@@ -168,7 +170,7 @@ def surface(split: FakeSplit, pairs: np.ndarray, room: int) -> dict[str, np.ndar
         "b_length": pairs["b_length"],
         "a_length": pairs["a_length"],
         "boundaries": flags,
-        "boundaries and b_length": flags * 8 + np.minimum(pairs["b_length"] * 8 // room, 7),
+        "boundaries and b_length": flags * 8 + np.minimum(pairs["b_length"] * 8 // capacity, 7),
     }
 
 
@@ -180,11 +182,11 @@ def leak_z(feature: np.ndarray, labels: np.ndarray) -> float:
     return float((hits.sum() - len(hits) / 2) / np.sqrt(len(hits) / 4))
 
 
-def pairs_of_long_chunks(split: FakeSplit, room: int, targets: np.ndarray | None = None) -> np.ndarray:
+def pairs_of_long_chunks(split: FakeSplit, capacity: int, targets: np.ndarray | None = None) -> np.ndarray:
     """Pairs whose chunk had two sentences or more: half of them are random."""
     key = random.key("leak")
-    cut = chunks.cut_chunks(split, key, np.arange(split.num_documents), room, 0.1, targets)
-    pairs = chunks.make_pairs(split, key, cut, room if targets is None else cut.target)
+    cut = chunks.cut_chunks(split, key, np.arange(split.num_documents), capacity, 0.1, targets)
+    pairs = chunks.make_pairs(split, key, cut, capacity if targets is None else cut.target)
     return pairs[cut.stop - cut.start > 1]
 
 
@@ -199,26 +201,26 @@ LEAK_SPLIT = fake_split(6000, sentences=(5, 40), mean=20, seed=3)
 
 
 @pytest.mark.parametrize(
-    ("split", "room"), [(LEAK_SPLIT, 61), (LEAK_SPLIT, 125), (LEAK_SPLIT, 253), (uneven_split(), 509)]
+    ("split", "capacity"), [(LEAK_SPLIT, 61), (LEAK_SPLIT, 125), (LEAK_SPLIT, 253), (uneven_split(), 509)]
 )
-def test_surface_does_not_tell_the_label(split: FakeSplit, room: int) -> None:
-    pairs = pairs_of_long_chunks(split, room)
+def test_surface_does_not_tell_the_label(split: FakeSplit, capacity: int) -> None:
+    pairs = pairs_of_long_chunks(split, capacity)
     assert len(pairs) > 10_000
     labels = pairs["is_random"]
     assert abs(labels.mean() - 0.5) * 2 * np.sqrt(len(labels)) < 4
-    for name, feature in surface(split, pairs, room).items():
+    for name, feature in surface(split, pairs, capacity).items():
         assert leak_z(feature, labels) < 4, name
 
 
 @pytest.mark.parametrize(
-    ("split", "room"), [(LEAK_SPLIT, 61), (LEAK_SPLIT, 125), (LEAK_SPLIT, 253), (uneven_split(), 509)]
+    ("split", "capacity"), [(LEAK_SPLIT, 61), (LEAK_SPLIT, 125), (LEAK_SPLIT, 253), (uneven_split(), 509)]
 )
-def test_surface_does_not_tell_the_label_of_packed_pairs(split: FakeSplit, room: int) -> None:
-    limits = RowsConfig(room + 3, packing="packed").limits
-    pairs = pairs_of_long_chunks(split, room, short_targets(split, random.key("t"), limits, 0.1))
+def test_surface_does_not_tell_the_label_of_packed_pairs(split: FakeSplit, capacity: int) -> None:
+    limits = RowsConfig(capacity + 3, packing="packed").limits
+    pairs = pairs_of_long_chunks(split, capacity, short_targets(split, random.key("t"), limits, 0.1))
     labels = pairs["is_random"]
     assert abs(labels.mean() - 0.5) * 2 * np.sqrt(len(labels)) < 4
-    for name, feature in surface(split, pairs, room).items():
+    for name, feature in surface(split, pairs, capacity).items():
         assert leak_z(feature, labels) < 4, name
 
 
@@ -266,7 +268,7 @@ def test_one_sentence_documents_are_always_random() -> None:
     pairs = make(FakeSplit([[5], [7], [200], [1]]))
     assert len(pairs) == 4
     assert pairs["is_random"].all()
-    assert (pairs["a_length"] + pairs["b_length"]).max() <= ROOM
+    assert (pairs["a_length"] + pairs["b_length"]).max() <= CAPACITY
 
 
 def test_the_shortest_row_holds_a_pair() -> None:

@@ -27,7 +27,7 @@ def limits(max_pairs: int = 8, rate: float = 0.15, predictions: int | None = Non
 
 def best_fit_decreasing(lengths: list[int], limits: Limits) -> int:
     """Rows needed, one pair at a time: the straight way."""
-    rows: list[list[int]] = []  # room, pairs, predictions
+    rows: list[list[int]] = []  # capacity, pairs, predictions
     for length in sorted(lengths, reverse=True):
         needed = int(limits.counts[length])
         fitting = [r for r in rows if r[0] >= length and r[1] < limits.max_sequences and r[2] >= needed]

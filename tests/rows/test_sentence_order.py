@@ -17,22 +17,22 @@ def planned(split: FakeSplit, max_length: int = 128) -> np.ndarray:
     return np.concatenate(list(sentence_order.Arrangement().plan(split, KEY, max_length, None)))
 
 
-def in_order(split: FakeSplit, room: int) -> tuple[chunks.Chunks, np.ndarray, np.ndarray]:
+def in_order(split: FakeSplit, capacity: int) -> tuple[chunks.Chunks, np.ndarray, np.ndarray]:
     """Chunks, and their pairs without and with swapping."""
-    cut = chunks.cut_chunks(split, KEY, np.arange(split.num_documents), room, 0.1, None, 0.0)
-    return cut, chunks.make_pairs(split, KEY, cut, room), chunks.make_pairs(split, KEY, cut, room, 0.5)
+    cut = chunks.cut_chunks(split, KEY, np.arange(split.num_documents), capacity, 0.1, None, 0.0)
+    return cut, chunks.make_pairs(split, KEY, cut, capacity), chunks.make_pairs(split, KEY, cut, capacity, 0.5)
 
 
 def test_half_of_the_pairs_are_swapped_and_hold_the_same_text() -> None:
     """Lan et al. 2020, section 3.1: two segments that follow each other, in either order."""
-    split, room = LEAK_SPLIT, 125
-    cut, straight, pairs = in_order(split, room)
+    split, capacity = LEAK_SPLIT, 125
+    cut, straight, pairs = in_order(split, capacity)
     several = cut.stop - cut.start > 1
     swapped = pairs["is_random"]
     share, n = swapped[several].mean(), several.sum()
     assert n > 10_000
     assert abs(share - 0.5) * 2 * np.sqrt(n) < 4
-    whole = several & (straight["a_length"] + straight["b_length"] < room)  # nothing was cut off
+    whole = several & (straight["a_length"] + straight["b_length"] < capacity)  # nothing was cut off
     for sides, which in (("ab", ~swapped), ("ba", swapped)):
         here = whole & which
         assert here.sum() > 100
@@ -57,12 +57,12 @@ def test_a_chunk_of_one_sentence_has_a_random_second_segment_and_label_1() -> No
     assert (labels["sentence_order_weights"] == 1).all()
 
 
-@pytest.mark.parametrize("room", [61, 62])
-def test_truncation_does_not_tell_the_order(room: int) -> None:
+@pytest.mark.parametrize("capacity", [61, 62])
+def test_truncation_does_not_tell_the_order(capacity: int) -> None:
     """Swapped before they are cut to a row: else the segment of a pair of equals that loses its last token would say
     which came first, in six of ten pairs of 64 positions."""
-    cut, straight, pairs = in_order(LEAK_SPLIT, room)
-    cut_equal = (cut.stop - cut.start > 1) & (straight["a_length"] + straight["b_length"] == room)
+    cut, straight, pairs = in_order(LEAK_SPLIT, capacity)
+    cut_equal = (cut.stop - cut.start > 1) & (straight["a_length"] + straight["b_length"] == capacity)
     cut_equal &= np.abs(straight["a_length"] - straight["b_length"]) <= 1
     labels, longer = pairs["is_random"][cut_equal], (pairs["a_length"] > pairs["b_length"])[cut_equal]
     n = len(labels)

@@ -22,18 +22,18 @@ LABELS = {"classification": ("neg", "pos"), "tagging": ("O", "B-LOC", "B-PER", "
 
 def untrained(name, examples):
     """A predictor of the task ``name`` with fresh parameters."""
-    room = catalogue.find("tasks", name, having="Task")
+    module = catalogue.find("tasks", name, having="Task")
     texts = [str(value) for example in examples for value in example.values()]
     tokenizer = WordPiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
     model = bert.Config(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
     labels = LABELS.get(name, ())
     setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, buckets="none")
-    params = jax.jit(room.Task(room.Config(), setting).init)(jax.random.key(0)).params
+    params = jax.jit(module.Task(module.Config(), setting).init)(jax.random.key(0)).params
     params = jax.tree.map(
         np.asarray, jax.tree.map(lambda leaf: leaf.unbox(), params, is_leaf=lambda x: hasattr(x, "unbox"))
     )
     facts = {"task": {"name": name}, "labels": list(labels), "max_length": 64}
-    return Predictor(TrainedModel(params, model, tokenizer, facts, 7), room.Task, room.Config(), 8)
+    return Predictor(TrainedModel(params, model, tokenizer, facts, 7), module.Task, module.Config(), 8)
 
 
 def details(folder, name, examples):

@@ -26,10 +26,10 @@ EXAMPLES = [
 ]
 
 
-def popped(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+def popped(first: list[int], second: list[int], capacity: int) -> tuple[list[int], list[int]]:
     """``truncate_seq_pair`` of google-research/bert, as it is written there."""
     first, second = list(first), list(second)
-    while len(first) + len(second) > room:
+    while len(first) + len(second) > capacity:
         (first if len(first) > len(second) else second).pop()
     return first, second
 

@@ -47,17 +47,17 @@ def test_the_first_piece_carries_the_tag():
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_against_their_definition(seed):
     rng = np.random.default_rng(seed)
-    room, overlap = int(rng.integers(2, 12)), int(rng.integers(0, 9))
+    capacity, overlap = int(rng.integers(2, 12)), int(rng.integers(0, 9))
     sizes = rng.integers(1, 4, rng.integers(1, 30))
     firsts, length = np.cumsum(sizes) - sizes, int(sizes.sum())
-    found = windows(length, firsts, room, overlap)
+    found = windows(length, firsts, capacity, overlap)
     assert sorted(word for _, words in found for word in words) == list(range(len(sizes)))
-    assert found[-1][0] + room >= length
+    assert found[-1][0] + capacity >= length
     for number, (begin, words) in enumerate(found):
         for word in words:
             first = firsts[word]
-            assert begin <= first < begin + room
-            context = {n: min(first - b, b + room - 1 - first) for n, (b, _) in enumerate(found)}
+            assert begin <= first < begin + capacity
+            context = {n: min(first - b, b + capacity - 1 - first) for n, (b, _) in enumerate(found)}
             # The ends of a sentence are no lack of context, but a middle of equal ones may go either way.
             if 0 < number < len(found) - 1:
                 assert context[number] >= max(context.values()) - 1

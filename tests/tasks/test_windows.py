@@ -11,11 +11,11 @@ CASES = [(0, 5, 3), (1, 5, 3), (5, 5, 3), (6, 5, 3), (40, 9, 4), (41, 9, 4), (57
 CASES += [tuple(int(n) for n in np.random.default_rng(seed).integers(1, (400, 80, 60))) for seed in range(60)]
 
 
-def spans_by_definition(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+def spans_by_definition(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     """google-research/bert, run_squad.py: how its loop reads."""
     spans, start = [], 0
     while True:
-        size = min(num_tokens - start, room)
+        size = min(num_tokens - start, capacity)
         spans.append((start, size))
         if start + size == num_tokens:
             return spans
@@ -31,10 +31,10 @@ def best_window(spans: list[tuple[int, int]], token: int) -> int:
     return scores.index(max(scores))
 
 
-@pytest.mark.parametrize(("num_tokens", "room", "stride"), CASES)
-def test_windows_are_those_of_the_definition(num_tokens, room, stride):
-    windows = cut(num_tokens, room, stride)
-    spans = spans_by_definition(num_tokens, room, stride)
+@pytest.mark.parametrize(("num_tokens", "capacity", "stride"), CASES)
+def test_windows_are_those_of_the_definition(num_tokens, capacity, stride):
+    windows = cut(num_tokens, capacity, stride)
+    spans = spans_by_definition(num_tokens, capacity, stride)
     assert list(zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True)) == spans
     owners = np.full(num_tokens, -1)
     for number, (start, end) in enumerate(zip(windows.best_starts, windows.best_ends, strict=True)):

@@ -30,7 +30,7 @@ from tests.training.gang import Gang
 from tests.trust import damage
 
 STEPS, EVERY = 80, 4  # of a run, and from save to save
-ROOM = 64 * hardships.MIB  # of the disk while nothing is wrong with it
+DISK_BYTES = 64 * hardships.MIB  # of the disk while nothing is wrong with it
 SECONDS = 180  # that an attacked job may take
 STARTING = ("run.json", "status.json", "vocab.txt", "checkpoints")
 BUILDING = ("corpus*", "corpus/plans", "corpus/plans/*")
@@ -77,7 +77,7 @@ def little_space(place: Place, job: Gang, rng: random.Random) -> Iterator[str]:
     try:
         yield f"{free:,} bytes are left"
     finally:
-        hardships.resize(place.disk, ROOM)
+        hardships.resize(place.disk, DISK_BYTES)
 
 
 @contextlib.contextmanager
@@ -195,7 +195,7 @@ def attacks(recipe: Path, folder: Path, processes: int, count: int, rng: random.
         gang.finish(recipe, whole.workdir, processes)
     while met.total() < count:
         place, run = Place(folder / f"disk-{run}"), run + 1
-        with hardships.small_disk(place.disk, ROOM), pytest.MonkeyPatch.context() as patch:
+        with hardships.small_disk(place.disk, DISK_BYTES), pytest.MonkeyPatch.context() as patch:
             place.prepare(patch)
             while met.total() < count and place.step() < STEPS:
                 ended, found = attack(recipe, place, processes, rng)

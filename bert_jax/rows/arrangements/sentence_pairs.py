@@ -77,13 +77,13 @@ def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_pr
     are planned without short targets and packed; short chunks get the lengths of the space that these leave. Short
     chunks beyond those are spread evenly over all lengths, which fit beside each other.
     """
-    room = limits.max_length - SPECIAL_TOKENS_PER_ROW
+    capacity = limits.max_length - SPECIAL_TOKENS_PER_ROW
     documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1
     sample = np.arange(0, documents, -(-sentences // _PILOT_SENTENCES))
-    cut = chunks.cut_chunks(split, key, sample, room, 0.0)
+    cut = chunks.cut_chunks(split, key, sample, capacity, 0.0)
     tokens = split.sentence_offsets[cut.stop] - split.sentence_offsets[cut.start]
     alone = cut.stop - cut.start == 1  # its random second segment fills the row
-    tokens = np.where(alone, room, np.minimum(tokens, room))
+    tokens = np.where(alone, capacity, np.minimum(tokens, capacity))
     wanted = np.zeros(limits.max_length + 1)
     for row in packing.compose(np.bincount(tokens + SPECIAL_TOKENS_PER_ROW, minlength=len(wanted)), limits):
         wanted[limits.max_length - sum(row.lengths)] += row.rows

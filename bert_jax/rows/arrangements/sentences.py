@@ -62,13 +62,13 @@ class Arrangement:
             yield records
 
     def _block(
-        self, offsets: Ints, starts: Ints, first: int, stop: int, room: int, is_last: bool
+        self, offsets: Ints, starts: Ints, first: int, stop: int, capacity: int, is_last: bool
     ) -> tuple[Records, int]:
         """Return the sequences that begin with a sentence of ``first`` to ``stop`` - 1, and the next one's sentence."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
         documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
         separated = documents if self.blocks == "full" else 0 * documents
-        reach = np.searchsorted(ends + separated, begins + separated + room, side="right")  # the sentence after
+        reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # the sentence after
         if self.blocks == "document":
             reach = np.minimum(reach, starts[documents] - first)
         following = np.maximum(reach, np.arange(1, stop - first + 1)).tolist()  # a sentence too long stands alone
@@ -84,7 +84,7 @@ class Arrangement:
         records["a_start"], records["sentence"] = begins[begin], begin + first
         records["length"] = np.minimum(ends[end - 1] - begins[begin], np.iinfo(np.int32).max)
         records["separators"] = (separated[end - 1] - separated[begin]) if self.blocks == "full" else 0
-        return _cut(records, room), first + here
+        return _cut(records, capacity), first + here
 
     def lengths(self, records: Records) -> Ints:
         return records["length"].astype(np.int64) + records["separators"] + _SPECIAL_TOKENS
@@ -113,14 +113,14 @@ class Arrangement:
         return {}
 
 
-def _cut(records: Records, room: int) -> Records:
-    """Return ``records`` with each of more than ``room`` tokens, which has one sentence, cut into several."""
-    parts = -(-records["length"].astype(np.int64) // room)
+def _cut(records: Records, capacity: int) -> Records:
+    """Return ``records`` with each of more than ``capacity`` tokens, which has one sentence, cut into several."""
+    parts = -(-records["length"].astype(np.int64) // capacity)
     parts = np.where(records["separators"] > 0, 1, parts)
     if (parts <= 1).all():
         return records
     number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     cut = np.repeat(records, parts)
-    cut["a_start"] += number * room
-    cut["length"] = np.minimum(cut["length"] - number * room, room)
+    cut["a_start"] += number * capacity
+    cut["length"] = np.minimum(cut["length"] - number * capacity, capacity)
     return cut
