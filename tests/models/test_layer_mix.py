@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_an_error():
 
 @pytest.mark.heavy
 def test_the_whole_command(tmp_path: Path):
-    """A tagger from zero, then one on its frozen encoder: it learns, its encoder stays, and its weights are features'."""
+    """A tagger on the frozen encoder of another one learns; the encoder stays, and its layer weights are features."""
     model = {"num_layers": 2, "hidden_size": 24, "num_heads": 2, "mlp_dim": 32}
     toy_tasks.write_toy(tmp_path, "tagging", 96, 32, model=model)
     assert toy_tasks.finetune(tmp_path, workdir="tagger") == 0

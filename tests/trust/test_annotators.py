@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.corpora.test_columns import check_rejoined
+from tests.corpora.test_annotators import check_rejoined
 from tests.trust import damage
 
 

@@ -1,0 +1,190 @@
+"""Imports of Hugging Face directories that others wrote: older names, shards, missing heads, and damage."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.hugging_face import WEIGHTS, import_model
+from bert_jax.interchange.tokenizer_files import is_padded
+from bert_jax.storage.checksums import CHECKSUMS
+from tests.interchange.small_model import PARAMS, TOKENIZER, assert_same
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    """A copy of the export that a test may spoil; without the list of sha256, as others write models."""
+    for file in exported.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / CHECKSUMS).unlink()
+    return tmp_path
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    """Pass the tensors through ``change``, a function of the dictionary."""
+    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, {"format": "pt"})
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+def test_old_names_are_read(copy: Path) -> None:
+    def old(name: str) -> str:
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return name.removeprefix("bert.")
+
+    rewrite(copy, lambda tensors: {old(name): x for name, x in tensors.items()})
+    assert_same(import_model(copy).params, PARAMS)
+
+
+def test_buffers_and_copies_are_read_past(copy: Path) -> None:
+    def add(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return tensors | {
+            "bert.embeddings.position_ids": np.arange(32)[None],
+            "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
+            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
+            "qa_outputs.weight": np.zeros((2, 32), np.float32),
+        }
+
+    rewrite(copy, add)
+    imported = import_model(copy)
+    assert_same(imported.params, PARAMS)
+    assert imported.unused == ("qa_outputs.weight",)
+
+
+def test_the_bias_of_a_decoder_is_the_bias_of_the_head(copy: Path) -> None:
+    def alias(name: str) -> str:
+        return name.replace("cls.predictions.bias", "cls.predictions.decoder.bias")
+
+    rewrite(copy, lambda tensors: {alias(name): x for name, x in tensors.items()})
+    imported = import_model(copy)
+    assert_same(imported.params, PARAMS)
+    assert (imported.missing, imported.unused) == ((), ())
+
+
+def test_a_decoder_that_is_not_tied_is_refused(copy: Path) -> None:
+    untied = {"cls.predictions.decoder.weight": np.zeros((64, 32), np.float32)}
+    rewrite(copy, lambda tensors: tensors | untied)
+    with pytest.raises(UserError, match="decoder that is not its word embeddings"):
+        import_model(copy)
+
+
+def test_shards_are_read(copy: Path) -> None:
+    tensors = load_file(copy / WEIGHTS)
+    (copy / WEIGHTS).unlink()
+    places = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(sorted(tensors))}
+    for place in set(places.values()):
+        save_file({name: tensors[name] for name in tensors if places[name] == place}, copy / place)
+    (copy / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": places}))
+    assert_same(import_model(copy).params, PARAMS)
+    (copy / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(UserError, match="model-00002-of-00002.safetensors cannot be read"):
+        import_model(copy)
+
+
+def test_embeddings_may_be_padded(copy: Path) -> None:
+    """Published vocabularies are often padded to a round number of embeddings; the reverse is damage."""
+    cut_vocabulary(copy)
+    (copy / "tokenizer.json").unlink()
+    assert_same(import_model(copy).params, PARAMS)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_halves_are_widened(copy: Path, dtype: Any) -> None:
+    rewrite(copy, lambda tensors: {name: x.astype(dtype) for name, x in tensors.items()})
+    expected = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), PARAMS)
+    assert_same(import_model(copy).params, expected)
+
+
+def test_missing_heads_are_reported(copy: Path) -> None:
+    def bare(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: x for name, x in tensors.items() if not name.startswith(("cls.", "bert.pooler."))}
+
+    rewrite(copy, bare)
+    imported = import_model(copy)
+    assert set(imported.params) == {"encoder"}
+    assert imported.missing == (
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "cls.predictions.transform.dense.weight",
+        "cls.predictions.transform.dense.bias",
+        "cls.predictions.transform.LayerNorm.weight",
+        "cls.predictions.transform.LayerNorm.bias",
+        "cls.predictions.bias",
+        "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias",
+    )
+
+
+def without(name: str) -> Any:
+    return lambda folder: rewrite(folder, lambda tensors: {n: x for n, x in tensors.items() if n != name})
+
+
+def add_line(path: Path) -> None:
+    path.write_text(path.read_text() + "one more\n")
+
+
+def cut_vocabulary(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join(TOKENIZER.vocab[:60]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "pieces", "may_be"),
+    [
+        (30_522, 30_522, True),
+        (30_528, 30_522, True),
+        (30_720, 30_522, True),
+        (30_522, 30_520, False),
+        (30_522, 30_528, False),
+        (32_768, 30_522, False),
+    ],
+)
+def test_fewer_pieces_than_embeddings(embeddings: int, pieces: int, may_be: bool) -> None:
+    """A table that is no round number was not filled up, and nobody fills up by thousands: the file was cut short."""
+    assert is_padded(embeddings, pieces) == may_be
+
+
+def truncate(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+
+
+def only_pickle(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; readable model types: albert, bert"),
+        (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
+        (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
+        (lambda f: edit_config(f, vocab_size="big"), "config.vocab_size is 'big'; expected int"),
+        (lambda f: edit_config(f, num_attention_heads=5), "does not divide by num_heads 5"),
+        (lambda f: edit_config(f, vocab_size=72), r"word_embeddings.weight is \[64, 32\], config.json says \[72, 32\]"),
+        (lambda f: edit_config(f, num_hidden_layers=3), "16 tensors of the encoder are missing, such as bert.enc"),
+        (without("bert.embeddings.word_embeddings.weight"), "1 tensors of the encoder are missing"),
+        (truncate, "model.safetensors cannot be read .* copy it again"),
+        (only_pickle, "pytorch_model.bin is a pickle, .* model.save_pretrained"),
+        (lambda f: (f / WEIGHTS).unlink(), "has no model.safetensors; is it a model's folder"),
+        (lambda f: (f / "config.json").unlink(), "has no config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
+        (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
+        (lambda f: (f / "config.json").write_text("[]"), "config.json is a JSON list, not an object"),
+        (lambda f: (f / "vocab.txt").unlink(), "is a WordPiece tokenizer; .* give a vocab.txt"),
+        (cut_vocabulary, "has 60 pieces, the model 64 embeddings; copy the whole folder again"),
+        (lambda f: add_line(f / "vocab.txt"), "has 65 pieces, the model 64 embeddings"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(copy: Path, spoil: Any, message: str) -> None:
+    spoil(copy)
+    with pytest.raises(UserError, match=message) as error:
+        import_model(copy)
+    assert "\n" not in str(error.value)
