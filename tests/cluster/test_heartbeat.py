@@ -199,7 +199,7 @@ def test_a_job_that_is_over_before_process_0_has_come_is_over_for_it_too(
     [(BAD_INPUT, BAD_INPUT), (INTERRUPTED, INTERRUPTED), (CRASHED, PEER_LOST)],
     ids=["the same again", "Ctrl-C", "a crash"],
 )
-def test_an_error_of_one_is_told_to_all(new_job: NewJob, own: int, others: int) -> None:
+def test_an_error_of_one_reaches_all(new_job: NewJob, own: int, others: int) -> None:
     """Where nothing is to be started again, none of them is."""
     job = new_job(3)
     clients = job.clients()

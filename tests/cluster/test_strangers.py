@@ -157,7 +157,7 @@ def test_the_key_is_of_this_start_alone_and_goes_when_all_are_there(
     assert key.secret.hex() not in repr(key) + capfd.readouterr().err
 
 
-def test_a_process_in_another_workdir_is_told_so(new_job: NewJob, tmp_path: Path) -> None:
+def test_a_process_in_another_workdir_gets_an_error(new_job: NewJob, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     job = new_job(2, arrival_seconds=2.0)
     job.waiting(0)

@@ -64,12 +64,12 @@ def test_a_signal_while_it_starts_one_is_passed_on(counted: Path, monkeypatch: p
     (counted.parent / "bert_jax" / "__main__.py").write_text("import time; time.sleep(60)")
     popen = subprocess.Popen
 
-    def told_meanwhile(*args: Any, **kwargs: Any) -> Any:
+    def signalled_meanwhile(*args: Any, **kwargs: Any) -> Any:
         child = popen(*args, **kwargs)
         signal.raise_signal(signal.SIGTERM)
         return child
 
-    monkeypatch.setattr(subprocess, "Popen", told_meanwhile)
+    monkeypatch.setattr(subprocess, "Popen", signalled_meanwhile)
     begun = time.monotonic()
     assert supervisor.supervise(["pretrain"], 3, wait_seconds=0) == 128 + signal.SIGTERM
     assert time.monotonic() - begun < 50

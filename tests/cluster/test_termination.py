@@ -116,7 +116,7 @@ def test_sigterm_to_the_supervisor_and_to_the_run_is_one(ended: list[int], monke
     assert ended == [143]
 
 
-def test_told_after_the_last_step_it_raises_at_the_end() -> None:
+def test_a_signal_after_the_last_step_raises_at_the_end() -> None:
     def work(termination: Termination) -> None:
         begun(termination)
         signal.raise_signal(signal.SIGINT)

@@ -127,7 +127,7 @@ def test_a_shard_is_checked_as_it_is_read_wherever_that_is(folder: Path) -> None
 
 
 @pytest.mark.usefixtures("large")
-def test_another_shard_is_told_at_its_first_block_though_it_is_whole_and_as_long(folder: Path) -> None:
+def test_another_shard_is_noticed_at_its_first_block_though_it_is_whole_and_as_long(folder: Path) -> None:
     first, second = (folder / f"corpus-train.array_record-0000{i}-of-00004" for i in (0, 1))
     blocks = json.loads((folder / MANIFEST).read_text())["splits"]["train"]["shards"]
     assert first.stat().st_size == second.stat().st_size  # they are padded

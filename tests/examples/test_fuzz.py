@@ -42,7 +42,7 @@ def damaged(raw: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize(("form", "roles", "text", "options"), SAMPLES)
-def test_damage_is_told_in_one_line(tmp_path, form, roles, text, options):
+def test_damage_is_an_error_of_one_line(tmp_path, form, roles, text, options):
     path = tmp_path / "file"
     outcomes = set()
     for trial in range(30):

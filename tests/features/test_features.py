@@ -210,7 +210,7 @@ def test_readers_of_labelled_data(tmp_path: Path):
         ({"path": "x.tsv", "options": {"headers": True}}, "unknown key --options.headers; did you mean 'header'"),
     ],
 )
-def test_bad_input_is_told_before_a_model_is_read(tmp_path: Path, fields: dict[str, Any], message: str):
+def test_bad_input_is_an_error_before_a_model_is_read(tmp_path: Path, fields: dict[str, Any], message: str):
     (tmp_path / "bad.txt").write_bytes(b"\xff\nb\n\xfe\n")
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "x.tsv").write_text("one\ttwo\na\tb\n")

@@ -35,7 +35,7 @@ def falling(count: int, seed: int = 0, noise: float = 0.05) -> list[float]:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.5])
-def test_a_spike_is_told_once_and_noise_is_not(noise: float) -> None:
+def test_a_spike_is_reported_once_and_noise_is_not(noise: float) -> None:
     found = alarms()
     losses = [*falling(200, noise=noise), 9.0, 10.0, *falling(220, noise=noise)[200:], 9.5]
     spikes = {number: text for number, loss in enumerate(losses) if (text := found.train({"loss": loss}))}

@@ -175,7 +175,7 @@ def test_a_run_that_would_fail_again_offers_no_way_to_go_on(tmp_path):
     assert "Go on where it stopped" not in (tmp_path / "report.html").read_text()
 
 
-def test_a_restart_whose_step_was_not_kept_is_told_without_it(tmp_path):
+def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
     write_run(tmp_path, run={"restarts": [{"time": 0.0}, {"time": 60.0, "step": 20}, {}]})
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
