@@ -1,1 +1,1 @@
-"""Flax modules: encoders, attention, heads, and a model of an encoder under heads. Knows no data, loss or mesh."""
+"""Flax modules: encoders, attention, heads, and models made of them. This package knows no data, loss or mesh."""

@@ -22,7 +22,7 @@ SCORES = "bqhd,bkhd->bhqk"
 def products(query: jax.Array, key: jax.Array, dtype: Any) -> jax.Array:
     """Return scores [B, H, Q, K], accumulated in ``dtype``, of query [B, Q, H, head_dim] and key [B, K, H, head_dim].
 
-    The gradients are computed in the dtype of query and key: jax by itself would compute slow ones in ``dtype``.
+    The gradients are computed in the dtype of query and key; jax would compute them in ``dtype``, which is slow.
     """
     return jnp.einsum(SCORES, query, key, preferred_element_type=dtype)
 
@@ -45,7 +45,7 @@ def attend(
 ) -> jax.Array:
     """Return scaled dot-product attention, with dropout on the probabilities (Vaswani et al. 2017, section 3.2).
 
-    Query, key, value and the result are [B, L, H, head_dim]. A faster kernel would replace this function alone.
+    Query, key, value and the result are [B, L, H, head_dim]. To use a faster kernel, replace only this function.
     """
     weights = dropout(probabilities(query, key, visible), rate, rng, "attention_probabilities")
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
@@ -61,8 +61,8 @@ def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Arr
 class SelfAttention(nn.Module):
     """Projects to queries, keys and values, applies ``attend``, and projects back.
 
-    If a model is applied with the collection ``intermediates`` mutable, the probabilities are left there; otherwise
-    they cost nothing.
+    If a model is applied with the collection ``intermediates`` mutable, the probabilities are stored there; otherwise
+    they are not computed separately.
     """
 
     config: ModelConfig

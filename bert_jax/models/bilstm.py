@@ -19,10 +19,11 @@ from bert_jax.records import Batch
 
 
 class BiLstm(Head):
-    """A part of a model: replaces ``sequence`` by the output of layers with a forward and a backward LSTM each.
+    """Replaces the output ``sequence`` by that of layers with a forward and a backward LSTM each.
 
-    Hochreiter and Schmidhuber 1997, with forget gates. The parameters of a layer and direction are the transposed ones
-    of ``torch.nn.LSTM``, with its two biases added up; gates in the order input, forget, cell, output::
+    Hochreiter and Schmidhuber 1997, with forget gates. The parameters of a layer and direction are those of
+    ``torch.nn.LSTM``, transposed and with its two biases added up. The order of the gates is input, forget, cell,
+    output::
 
         layer_<i>/{forward, backward}/{kernel [D or 2F, 4F], recurrent_kernel [F, 4F], bias [4F]}
 
@@ -37,9 +38,9 @@ class BiLstm(Head):
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return sequence [B, L, 2F]: forward, then backward; 0 at positions that are stepped over.
+        """Return sequence [B, L, 2F]: forward, then backward; 0 at positions that are skipped.
 
-        The backward direction starts at the last position that is not stepped over.
+        The backward direction starts at the last position that is not skipped.
         """
         x, mask = outputs["sequence"], batch[self.steps]
         for i in range(self.num_layers):
@@ -64,7 +65,7 @@ class Lstm(nn.Module):
     """One direction. Parameters and state are float32 or wider."""
 
     features: int
-    reverse: bool  # from the last token to the first
+    reverse: bool  # whether it reads from the last token to the first
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:

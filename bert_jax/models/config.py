@@ -20,12 +20,13 @@ class ModelConfig:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
       gelu_tanh  its tanh approximation: google-research/bert since 2019-02, Hugging Face "gelu_new"
       relu       max(x, 0)
-    dtype: of the vectors and of the factors of matrix products. Parameters, attention scores and their softmax, the
+    dtype: the type of the vectors and of the factors of matrix products. Parameters, attention scores and their
+    softmax, the
       inside of activation functions, layer-norm statistics and logits stay float32. With "float64", which needs
       ``jax_enable_x64`` and serves numerical comparison, all of these are float64.
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
-    remat: what the backward pass recomputes. "none" nothing, "dots" all but the matrix products with weights, "full"
+    remat: what the backward pass recomputes: "none" nothing, "dots" all but the matrix products with weights, "full"
       everything inside a layer.
     """
 
@@ -39,7 +40,9 @@ class ModelConfig:
     attention_dropout_rate: float = 0.1
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02  # deviation of a normal cut at two deviations, which leaves 0.88 of it
+    initializer_range: float = (
+        0.02  # standard deviation of a normal distribution before it is cut at two of them, which leaves 0.88 of it
+    )
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"
@@ -81,7 +84,7 @@ class ModelConfig:
 
     @property
     def encoder(self) -> str:
-        """The name of the encoder, which is that of its file in ``models.encoders``."""
+        """The name of the encoder, which is also the name of its file in ``models.encoders``."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
@@ -96,7 +99,7 @@ class ModelConfig:
 
     @property
     def embedding_projection(self) -> int:
-        """The number of entries of the kernel from the width of embeddings to that of the layers; 0: no kernel."""
+        """The number of entries of the kernel that projects embeddings to the width of the layers; 0: there is none."""
         return 0
 
     @property
@@ -106,7 +109,7 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """The number of entries of the embeddings and the layers' kernels: all but biases, layer norms and heads."""
+        """The number of parameters, without biases, layer norms and heads."""
         d = self.hidden_size
         embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
         return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
@@ -120,7 +123,7 @@ class ModelConfig:
         return jnp.promote_types(self.dtype, jnp.float32)
 
 
-# Far above any existing model: a larger value is a slip, which would be noticed only when memory runs out.
+# Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.
 MOST = {
     "vocab_size": 2**26,
     "hidden_size": 2**20,

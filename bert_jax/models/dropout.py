@@ -1,6 +1,6 @@
 """Dropout whose bits depend on (seed, step, global row, site) alone.
 
-They do not depend on the mesh, the micro-batch or whether layers are scanned: a counter is hashed, element by element.
+They do not depend on the mesh, the micro-batch or whether layers are scanned: each element hashes its own counter.
 XLA fuses the hash into the consumer and computes it again in the backward pass, so no mask is stored and no generator
 state exists.
 """
@@ -34,7 +34,7 @@ def fold(key: jax.Array, data: jax.Array) -> jax.Array:
 
 @flax.struct.dataclass
 class RowRng:
-    """The randomness of one batch (or a part of it): rows keep their ids wherever they are computed."""
+    """The randomness of a batch or a part of it; a row keeps its id wherever it is computed."""
 
     key: jax.Array  # [] uint32
     rows: jax.Array  # [B] uint32, the row's index within the global batch
@@ -45,7 +45,7 @@ class RowRng:
         return cls(fold(fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
 
     def site(self, name: str | int | jax.Array) -> RowRng:
-        """Return the randomness of one place in the model; places nest."""
+        """Return the randomness of one place in the model; places may be nested."""
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name
         return self.replace(key=fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
 

@@ -12,7 +12,7 @@ class Encoding(NamedTuple):
 
     Attributes:
       sequence: [B, L, D] the vectors of the last layer.
-      word_embeddings: [V, E] the table of words, with which a language-model head decodes.
+      word_embeddings: [V, E] the table of word embeddings, with which a language-model head decodes.
       hidden: [N + 1, B, L, D] the embeddings and the output of each layer, if all hidden states were requested.
     """
 

@@ -6,7 +6,7 @@ from bert_jax.models.config import ModelConfig
 
 
 def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_pooled: int = 1) -> float:
-    """Return the FLOPs of forward and backward of a row of ``length`` positions.
+    """Return the FLOPs of the forward and backward pass of a row of ``length`` positions.
 
     ``num_masked`` of them are predicted and ``num_pooled`` classified. A multiply-add counts as two, the backward pass
     as twice the forward pass; only matrix products count (Kaplan et al. 2020, section 2.1). Padding counts, since the
@@ -19,7 +19,7 @@ def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_p
 
 
 def encoder_train_flops(config: ModelConfig, length: int) -> float:
-    """Return the FLOPs of forward and backward of ``length`` positions in the layers and the projection to them."""
+    """Return the FLOPs, forward and backward, of ``length`` positions in the layers and the projection before them."""
     d, mlp = config.hidden_size, config.mlp_dim
     weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
     attention = 2 * config.num_layers * d * length  # scores and their product with the values, per position

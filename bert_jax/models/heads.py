@@ -16,7 +16,7 @@ from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
 Pooling = Literal["mean", "cls"]
-POSITION_SIZE = 200  # the width of the vector of a place in a span
+POSITION_SIZE = 200  # the width of the embedding of a place in a span
 
 
 class Head(nn.Module):
@@ -36,13 +36,13 @@ class Head(nn.Module):
 
 
 class Pooler(Head):
-    """Applies a dense layer and tanh to the vectors that stand for whole sequences."""
+    """Applies a dense layer and tanh to the vectors that represent whole sequences."""
 
     reads: ClassVar[tuple[str, ...]] = ("cls_positions",)
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return pooled [B, K, D] at ``cls_positions`` [B, K]; if a batch has none, [B, D]: one sequence a row."""
+        """Return pooled [B, K, D] at ``cls_positions`` [B, K]; if a batch has none, [B, D]: one sequence per row."""
         config, size = self.config, self.config.hidden_size
         positions = batch.get("cls_positions")
         if positions is None:
@@ -54,9 +54,9 @@ class Pooler(Head):
 
 
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
-    """Return the position [B, 1] of the vector that stands for a whole sequence, from attention_mask [B, L].
+    """Return the position [B, 1] of the vector that represents a whole sequence, from attention_mask [B, L].
 
-    It is that of ``[CLS]``, the first; in a causal model, where ``[CLS]`` sees only itself, the last real position.
+    It is the position of ``[CLS]``, 0; in a causal model, where ``[CLS]`` sees only itself, it is the last real one.
     """
     if config.causal:
         length = attention_mask.shape[1]
@@ -94,11 +94,11 @@ class LmHead(Head):
 class BoundaryHead(LmHead):
     """Predicts a token from the two vectors beside its span and from its place in the span, not from its own vector.
 
-    Joshi et al. 2020, section 3.2: a dense layer with activation and layer norm under those of ``LmHead``.
+    Joshi et al. 2020, section 3.2: a dense layer with activation and layer norm, and then those of ``LmHead``.
     Parameters: ``position_embeddings`` [positions, 200], ``input/{kernel, bias}``, ``input_layer_norm/{scale, bias}``.
 
     Attributes:
-      positions: how many places in a span have a vector of their own; later places have that of the last.
+      positions: how many places in a span have their own embedding; later places share the last one.
     """
 
     logits: str = "boundary_logits"
@@ -120,8 +120,8 @@ class BoundaryHead(LmHead):
 class Classifier(Head):
     """Applies dropout and a dense layer, W in R^{K x D} and a bias, to the output ``vectors``; adds ``logits``.
 
-    On a pooled output it predicts a label of a text, or a number (``num_outputs`` 1); on ``sequence`` of each token.
-    Parameters: ``dense/{kernel, bias}``.
+    On a pooled output it predicts a label of a text, or a number (``num_outputs`` 1); on ``sequence``, one of each
+    token. Parameters: ``dense/{kernel, bias}``.
     """
 
     num_outputs: int = 1
@@ -138,7 +138,7 @@ class Classifier(Head):
 
 
 class SpanClassifier(Classifier):
-    """Scores each token as the first and as the last of an answer; no dropout."""
+    """Scores each token as the first and as the last of an answer, without dropout."""
 
     num_outputs: int = 2
     vectors: str = "sequence"
@@ -185,11 +185,14 @@ def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> 
 Layers = Literal[
     "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
 ]
-NEEDED = {"weighted_sum_last_four": 4, "concat_last_four": 4}  # how many layers the model must have; else 1
+NEEDED = {
+    "weighted_sum_last_four": 4,
+    "concat_last_four": 4,
+}  # the number of layers that the model must have; 1 for all others
 
 
 class LayerMix(Head):
-    """Replaces the last layer by a combination of the encoder's layers (Devlin et al. 2019, table 7).
+    """Replaces the vectors of the last layer by a combination of the layers' (Devlin et al. 2019, table 7).
 
     A weighted sum is scale * sum of softmax(weights)_i h_i (Peters et al. 2018, equation 1); it begins as the mean.
     Parameters: ``weights`` and ``scale`` of weighted sums, else none.

@@ -27,7 +27,7 @@ def stack_layers(params: Any) -> Any:
 
 
 def unstack_layers(params: Any) -> Any:
-    """Undo ``stack_layers``."""
+    """Return the parameters of a scanned model as those of the unrolled one: the inverse of ``stack_layers``."""
     if not isinstance(params, dict):
         return params
     rest = {name: unstack_layers(tree) for name, tree in params.items() if name != STACKED}

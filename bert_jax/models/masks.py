@@ -11,12 +11,12 @@ HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its
 
 @flax.struct.dataclass
 class Visible:
-    """Which keys a query sees: those that every rule given here allows.
+    """The keys that a query sees: those that all of these rules allow.
 
     Attributes:
       attention_mask: [B, L] 1 real, 0 padding.
-      sequence_ids: [B, L] 0 padding, packed sequences from 1, which do not see each other; None: one sequence a row.
-      causal: a query sees no key to its right.
+      sequence_ids: [B, L] 0 padding, packed sequences from 1, which do not see each other; None: one sequence per row.
+      causal: whether the keys to the right of a query are hidden.
     """
 
     attention_mask: jax.Array
@@ -25,7 +25,7 @@ class Visible:
 
 
 def bias(visible: Visible) -> jax.Array:
-    """Return what plain attention adds to its scores, [B, 1, 1 or L, L] float32."""
+    """Return the bias that plain attention adds to its scores, [B, 1, 1 or L, L] float32."""
     ids = visible.sequence_ids
     added = padding_bias(visible.attention_mask) if ids is None else packed_bias(ids)
     return causal_bias(added) if visible.causal else added
@@ -34,7 +34,7 @@ def bias(visible: Visible) -> jax.Array:
 def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
     """Return the bias [B, 1, 1, L] of attention_mask [B, L] (1 real, 0 padding): every query sees every real key.
 
-    A padded query sees them too, so its output is defined but means nothing. For the mask 1 1 1 0::
+    A padded query sees them too, so its output is defined but has no meaning. For the mask 1 1 1 0::
 
                  key 0  1  2  3
         query 0      0  0  0  H
@@ -54,7 +54,7 @@ def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float
         query 0      0  0  H  H
               1      0  0  H  H       H = -10000
               2      H  H  0  H
-              3      H  H  H  H       (all alike: the softmax is uniform, the output means nothing)
+              3      H  H  H  H       (all alike: the softmax is uniform, the output has no meaning)
     """
     same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
     return jnp.where(same & (sequence_ids[:, None, None, :] > 0), 0.0, HIDDEN).astype(dtype)
@@ -71,7 +71,7 @@ def causal_bias(bias: jax.Array) -> jax.Array:
               2      0  0  0  H             2      H  H  0  H
               3      0  0  0  H             3      H  H  0  0
 
-    Packed sequences stand in a row one after another, so a place to the right is a later position of the same one.
+    Packed sequences follow each other in a row, so within a sequence a key to the right is a later position.
     """
     length = bias.shape[-1]
     places = jnp.arange(length)

@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """A head of a model, and the name of its parameters in the tree.
 
     Attributes:
-      head: a class like those of ``models.heads``, or the name of one that the encoder's own file has.
+      head: a class of head, or the name of one that each encoder's file has.
       options: the fields of the head besides ``config``.
     """
 
@@ -40,17 +40,17 @@ class Part(NamedTuple):
 
 
 POOLER, LM_HEAD = Part.of("pooler", "Pooler"), Part.of("mlm_head", "LmHead")
-# Labels of NSP: 0 the true next segment, 1 a random one. Labels of SOP: 0 the order of the text, 1 any other.
+# Labels of NSP: 0 true next segment, 1 random one. Labels of SOP: 0 in the order of the text, 1 otherwise.
 NSP_HEAD = Part.of("nsp_head", Classifier, num_outputs=2, logits="nsp_logits")
 SOP_HEAD = Part.of("sop_head", Classifier, num_outputs=2, logits="sop_logits")
 
 
 class Model(nn.Module):
-    """An encoder and the heads on it. Parameters: ``encoder`` and, by its name, a tree of each part that has any.
+    """An encoder and the heads on it. Its parameters are ``encoder`` and a tree for each part, under the part's name.
 
     Attributes:
       parts: the heads in order; each reads the outputs of those before it and adds its own.
-      trains_encoder: False treats the encoder's vectors as data: no dropout inside it, no gradient into it.
+      trains_encoder: False treats the encoder's vectors as data: no dropout inside the encoder, no gradient into it.
     """
 
     config: ModelConfig
@@ -63,14 +63,14 @@ class Model(nn.Module):
             setattr(self, name, head_class(self.config, head)(self.config, **dict(options)))
 
     def __call__(self, batch: Batch, rng: RowRng | None = None) -> dict[str, jax.Array]:
-        """Return the outputs for a batch, of which the encoder and each part take the features that they read.
+        """Return the outputs for a batch; the encoder and each part read the features that they need.
 
         Args:
-          batch: ids [B, L], or [B, C, L] with C sequences a row; then every output is [B, C, ...].
+          batch: ids [B, L], or [B, C, L] with C sequences per row; then every output is [B, C, ...].
           rng: None means no dropout.
 
         Returns:
-          sequence [B, L, D] and what the parts add.
+          ``sequence`` [B, L, D] and the outputs that the parts add.
         """
         *rows, length = batch["input_ids"].shape
         if len(rows) == 2:
@@ -128,5 +128,5 @@ def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
 
 
 def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:
-    """Return the class of a part's head, which may be the name of one in the encoder's own file."""
+    """Return the class of a part's head. ``head`` may be the name of a class in the encoder's file."""
     return getattr(encoder_file(config.encoder), head) if isinstance(head, str) else head

@@ -18,7 +18,7 @@ Module = nn.Module  # the type of a task's model
 
 
 def normal(config: ModelConfig) -> nn.initializers.Initializer:
-    """Return a normal of deviation ``initializer_range``, cut at two of it (google-research/bert, modeling.py)."""
+    """Return a normal initializer, cut at two deviations of ``initializer_range`` (as google-research/bert)."""
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
@@ -46,8 +46,8 @@ class Dense(nn.Module):
         bias_names, bias_shape = names[len(self.inputs) :], shape[len(self.inputs) :]
         bias = self.param("bias", named(nn.initializers.zeros, *bias_names), bias_shape, config.param_dtype)
         rows = x.shape[: x.ndim - len(self.inputs)]
-        # One product of two matrices: of a gradient over more axes XLA makes, on CPU, a transposed copy and a product
-        # that is three times slower.
+        # One product of two matrices: on CPU, XLA computes a gradient over more axes with a transposed copy and a
+        # product that is three times slower.
         width = math.prod(size for _, size in self.inputs)
         x, kernel = (factor.astype(config.compute_dtype) for factor in (x, kernel))
         dtype = self.dtype or config.compute_dtype
@@ -113,13 +113,13 @@ def gather(x: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
-# A function that lays an activation out by its logical axes; training.mesh sets it while it traces for several devices.
+# A function that shards an activation by its logical axes; training.mesh sets it while it traces for several devices.
 placement: ContextVar[Callable[[jax.Array, tuple[str | None, ...]], jax.Array] | None] = ContextVar(
     "placement", default=None
 )
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Return ``x`` with its logical axes made known to the partitioner; without a mesh, ``x`` as it is."""
+    """Return ``x`` [...] after telling the partitioner its logical axes; without a mesh, ``x`` as it is."""
     place = placement.get()
     return x if place is None else place(x, axes)

@@ -43,7 +43,7 @@ class Layer(nn.Module):
     def __call__(
         self, x: jax.Array, visible: Visible, rng: RowRng | None, index: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the layer's output for x [B, L, D] twice, as a scan needs it: to go on with, and to keep."""
+        """Return the layer's output [B, L, D] for x [B, L, D], twice, as a scan needs it: to go on and to keep."""
         config = self.config
         rng = rng and rng.site(index)
         attended = SelfAttention(config, name="attention")(x, visible, rng)
@@ -56,7 +56,7 @@ class Layer(nn.Module):
 
 
 def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
-    """Return ``layer`` with a backward pass that recomputes what ``config.remat`` says."""
+    """Return ``layer`` with a backward pass that recomputes the parts that ``config.remat`` names."""
     if config.remat == "none":
         return layer
     # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
@@ -64,7 +64,7 @@ def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
 
 
 def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer) -> None:
-    """Add ``num_layers`` layers to ``module``, within its ``setup``.
+    """Add ``num_layers`` layers to ``module``; to be called in its ``setup``.
 
     Parameters: ``layer_<i>``, or ``layers`` if scanned; ``layer`` if the layers are shared, scanned or not.
     """
@@ -88,10 +88,9 @@ def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer)
 
 
 def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) -> tuple[jax.Array, Any]:
-    """Send x [B, L, D] through the layers of ``add_layers``.
+    """Return the output [B, L, D] of the layers of ``add_layers`` for x [B, L, D], and a function.
 
-    Returns:
-      The last output [B, L, D], and a function that returns ``x`` and the outputs of all layers [N + 1, B, L, D].
+    The function returns ``x`` and the outputs of all layers, [N + 1, B, L, D].
     """
     config: ModelConfig = module.config
     if config.layers == "unrolled":

@@ -37,13 +37,13 @@ ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequ
 class Term(NamedTuple):
     """One cross-entropy of a loss, averaged over the whole global batch.
 
-    From it follow the term's count, its loss, the metrics ``<term>_loss`` and ``<term>_accuracy``, and its baseline.
+    The term's count, its loss, its metrics ``<term>_loss`` and ``<term>_accuracy`` and its baseline follow from it.
 
     Attributes:
       logits: the output [B, ..., V] of the model.
-      labels, weights: features [B, ...] of a batch, or those that ``PretrainingObjective.inputs`` adds.
+      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may add.
       weight: the weight of the term in the loss.
-      baseline: "cloze" compares with n-gram models of masked tokens, "majority" with the commonest label.
+      baseline: "cloze" compares with n-gram models of masked tokens, "majority" with the most common label.
     """
 
     logits: str
@@ -58,13 +58,13 @@ MLM = Term("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The keys of ``config.objective``, besides its name, that every objective has; a phase may replace them."""
+    """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them."""
 
     short_row_probability: float = SHORT_ROWS
     masking: MaskingConfig = MaskingConfig()
     packing: Packing = "none"
-    max_pairs_per_row: int | None = None  # in packed rows; None: the default of RowsConfig
-    arrangement: str | None = None  # a file of rows/arrangements; None: the objective's own
+    max_pairs_per_row: int | None = None  # the most sequences of a packed row; None: the default of RowsConfig
+    arrangement: str | None = None  # the name of a file of rows/arrangements; None: the objective's own
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -72,14 +72,14 @@ PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
-    """The arguments of every objective besides its own config.
+    """The arguments of every objective, besides its own config.
 
     Attributes:
-      max_lengths: for each kind of batch (one a phase), the number of positions of a row.
-      changes: for each kind, the keys of ``config.objective`` that its phase replaces.
+      max_lengths: kind of batch (one per phase) -> the number of positions of a row.
+      changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows; None: ``seed``.
-      corpus, tokenizer: without them only the device side works: the step can be compiled, but ``source`` and
-        ``baselines`` must not be called.
+      corpus, tokenizer: may be None to compile a step without text; ``source`` and ``baselines`` must not be called
+        then.
     """
 
     model: ModelConfig
@@ -92,12 +92,12 @@ class Setting(NamedTuple):
 
 
 class PretrainingObjective(abc.ABC):
-    """A ``bert_jax.task.Task`` made of parts and terms, which a subclass, in a file of its own, chooses.
+    """A ``bert_jax.task.Task`` made of parts and terms. A subclass in a file of its own chooses them.
 
     Class attributes of an objective:
-      parts: the heads of the model; if they depend on the config, set them in ``__init__`` before calling this one.
+      parts: the heads of the model; if they depend on the config, set them before calling ``super().__init__``.
       arrangement: the default of ``config.objective.arrangement``.
-      reads: "both sides" of a token, or only "what came before", which needs a causal model.
+      reads: the text from which a token is predicted: "both sides", or "what came before", which needs a causal model.
       derived: the names of the features that ``inputs`` adds to a batch.
     """
 
@@ -117,7 +117,7 @@ class PretrainingObjective(abc.ABC):
           config: the ``Config`` of the objective's file.
 
         Raises:
-          UserError: parts that do not fit together: encoder, arrangement, packing, masking, lengths, vocabulary.
+          UserError: the encoder, arrangement, packing, masking, lengths and vocabulary do not fit together.
         """
         self.config, self.setting = config, setting
         model = setting.model
@@ -141,7 +141,7 @@ class PretrainingObjective(abc.ABC):
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the perplexity is that of the first."""
+        """Return the terms of the loss by name; the perplexity is computed from the first."""
 
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the features ``derived`` added."""
@@ -329,7 +329,7 @@ class PretrainingObjective(abc.ABC):
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         """Return baselines on the rows of the evaluation.
 
-        They are cross-entropies in nats a masked token, and the share of the commonest label.
+        They are cross-entropies in nats per masked token, and the share of the most common label.
         """
         rows, found = self.heldout_rows(kind, num_rows), dict[str, float]()
         for name, term in self._terms.items():

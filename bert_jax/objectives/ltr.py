@@ -24,14 +24,14 @@ from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
 
-_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # selected positions, which packing counts, keep their tokens
+_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # selected positions keep their tokens; packing counts them
 _ROWS_AT_ONCE = 4096
 
 Config = base.Config
 
 
 class Objective(base.PretrainingObjective):
-    """The loss is the mean over all tokens but ``[CLS]`` of the whole global batch. ``masking`` must be left out."""
+    """Predicts every token but ``[CLS]``; the loss is the mean over those of the global batch. Takes no ``masking``."""
 
     parts = (LM_HEAD,)
     reads = "what came before"
@@ -58,7 +58,7 @@ class Objective(base.PretrainingObjective):
         return train_flops_per_row(self.setting.model, length, length - 1, num_pooled=0)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return baselines, cross-entropies in nats a token, on the rows of the evaluation."""
+        """Return baselines on the rows of the evaluation: cross-entropies in nats per token."""
         found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
         tokens = self._training_stream(kind)
         model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
@@ -68,7 +68,7 @@ class Objective(base.PretrainingObjective):
         }
 
     def _training_stream(self, kind: str) -> np.ndarray:
-        """Return tokens of the rows of an epoch, as many as the baselines count."""
+        """Return tokens [n] of the rows of an epoch, at most as many as the baselines count."""
         source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
         indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
         if buckets := source.buckets:  # rows are requested from one bucket at a time

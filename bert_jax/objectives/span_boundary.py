@@ -1,8 +1,8 @@
 """Masked language modelling and the span-boundary objective (Joshi et al. 2020, "SpanBERT", sections 3.2 and 3.3).
 
-A masked token is also predicted from its place in the span and the encoder's vectors at the two tokens beside the span
-alone, so these vectors learn to stand for the span. A span is a run of predicted tokens, so every ``masking.strategy``
-works; the paper's is "spans".
+A masked token is predicted twice: from its own vector, and from its place in the span and the encoder's vectors at the
+two tokens beside the span. So these two vectors learn to represent the span. A span is a run of predicted tokens, so
+every ``masking.strategy`` works; the paper uses "spans".
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Config(base.Config):
     """The keys of ``config.objective``, besides its name.
 
     Attributes:
-      boundary_weight: the weight of the second term. 0: it is measured, but nothing is learned from it.
-      boundary_positions: how many tokens of a span, from its first, the second term predicts; later ones it leaves out.
+      boundary_weight: the weight of the second term. 0: the term is measured, but nothing is learned from it.
+      boundary_positions: the number of tokens of a span, from its first, that the second term predicts.
     """
 
     boundary_weight: float = 1.0
@@ -40,7 +40,7 @@ class Config(base.Config):
 class Objective(base.PretrainingObjective):
     """The loss is the mean over masked positions plus the mean over those with boundaries, of the whole global batch.
 
-    Beside a special token a span has no boundary.
+    A span beside a special token has no boundaries.
     """
 
     arrangement = "sentences"

@@ -1,1 +1,1 @@
-"""Makes rows of documents: plans, arrangements, masking, packing, loader. Numpy alone, but for Grain in ``loader``."""
+"""Makes rows of documents: plans, arrangements, masking, packing, loader. Only ``loader`` needs more than numpy."""

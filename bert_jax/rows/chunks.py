@@ -1,21 +1,21 @@
 """The chunk plan of one epoch: which tokens make which pair, from sentence lengths alone.
 
-It follows the instance builder of BERT (``create_pretraining_data.py``): sentences of a document are appended to a
-chunk until it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target); the chunk is cut into
-A and B after a random sentence; half of the time, and always if a chunk has one sentence, B is replaced by sentences of
-another document, and the next chunk begins with the unused ones; a pair that is too long loses tokens of the longer
-side, front or back at random.
+It follows the instance builder of BERT (``create_pretraining_data.py``). Sentences of a document are appended to a
+chunk until it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target). The chunk is cut into
+A and B after a random sentence. Half of the time, and always if a chunk has one sentence, B is replaced by sentences of
+another document; the next chunk then begins with the sentences that were replaced. A pair that is too long loses tokens
+of the longer side, at its front or back at random.
 
-One difference is deliberate. The original fills a random B up to the target, so a random pair at a document's end is
-longer than a true one there, and it is shorter if the other document ends first: both give the label away. A random B
-of exactly the true length would too, by ending in mid-sentence, since a true B ends with a sentence. Here up to forty
-places in other documents are drawn, and the one is taken whose whole sentences come nearest to the length of the true
-B. If the true pair reached its target, the random one runs to the sentence that reaches it too, so that truncation
-treats both alike.
+One difference is deliberate. The original fills a random B up to the target. So a random pair at a document's end is
+longer than a true one, and it is shorter if the other document ends first: both give the label away. A random B of
+exactly the true length would give it away too, since it would end in mid-sentence, and a true B ends with a sentence.
+Here up to forty places in other documents are drawn, and the place is taken whose whole sentences come nearest to the
+length of the true B. If the true pair reached its target, the random pair also runs to the sentence that reaches it, so
+that truncation treats both alike.
 
-Packed rows need pairs of lengths that fit beside the others. For them the shorter target is drawn for one chunk in ten
-instead of for one document in ten, from given ``short_targets``; a chunk is cut to its own target instead of to the
-row; and a short chunk has two sentences if it can, or short pairs would almost all be random.
+Packed rows need pairs of lengths that fit beside the others. For them one chunk in ten, instead of one document in ten,
+has a shorter target, drawn from ``short_targets``. A chunk is cut to its own target instead of to the row. And a short
+chunk has two sentences if it can, because otherwise almost all short pairs would be random.
 
 Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
 """
@@ -61,7 +61,7 @@ class _InMemory(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """Chunks: consecutive sentences of a document, cut in two. Sentences are counted within the split."""
+    """n chunks: consecutive sentences of a document, cut in two. Sentences are numbered within the split."""
 
     start: Ints  # [n]
     middle: Ints  # [n] first sentence of the second part; equal to ``stop`` if the chunk has one sentence
@@ -75,7 +75,7 @@ class Chunks:
 
 
 def check(split: Sentences, max_length: int) -> None:
-    """Raise ``UserError`` if no pairs can be made. It takes no time, however large the split is."""
+    """Raise ``UserError`` if no pairs can be made. The check is quick, however large the split is."""
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
@@ -100,8 +100,8 @@ def make(
     Args:
       key: the random key of (corpus fingerprint, seed, phase, epoch).
       short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
-      random_share: the share, of the chunks with several sentences, whose second segment is a random one.
-      swapped_share: the share, of the other chunks, whose second part comes first.
+      random_share: the share of the chunks with several sentences that get a random second segment.
+      swapped_share: the share of the other chunks whose second part comes first.
     """
     check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
@@ -134,7 +134,7 @@ def cut_chunks(
     short_targets: Ints | None = None,
     random_share: float = 0.5,
 ) -> Chunks:
-    """Return all chunks of ``documents``, in order. A turn of the loop makes one of every unfinished document."""
+    """Return all chunks of ``documents``, in order. A turn of the loop makes one chunk of every unfinished document."""
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
@@ -173,7 +173,7 @@ def cut_chunks(
 def make_pairs(
     split: Sentences, key: np.uint64, chunks: Chunks, capacity: int | Ints, swapped_share: float = 0.0
 ) -> Pairs:
-    """Return the pairs of ``chunks``, each cut to at most ``capacity`` tokens, one number for all or [n]."""
+    """Return the pairs of ``chunks``, each cut to at most ``capacity`` tokens (one number for all pairs, or [n])."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
@@ -191,11 +191,11 @@ def make_pairs(
 
 
 def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[Ints, Ints]:
-    """Return first and last + 1 sentence [n] of a second part from another document: the best of many places.
+    """Return the first and the last + 1 sentence [n] of a second part from another document: the best of many places.
 
     The best differs least in tokens from the true second part, the first among equals (see ``_candidates``). If the
-    best of ten still differs, ten more are drawn: with ten alone a classifier knew a random B from a true one in 51 %
-    of pairs (53 % if most documents are shorter than a row), with forty in 50 %.
+    best of ten still differs, ten more are drawn, up to forty. With ten alone a classifier could tell a random B from a
+    true one in 51 % of pairs (53 % if most documents are shorter than a row); with forty in 50 %, which is chance.
     """
     keys = random.fold(random.fold(key, 5), chunks.start)
     best = np.stack(_candidates(split, random.fold(keys, 0), chunks))  # [3, n]: first, last + 1, difference
@@ -208,11 +208,11 @@ def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[In
 
 
 def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[Ints, Ints, Ints]:
-    """Return first and last + 1 sentence [n] of the best of ``CANDIDATES`` places [n, C], and its difference in tokens.
+    """Return the first and last + 1 sentence [n] of the best of ``CANDIDATES`` places, and its difference in tokens.
 
-    If the true chunk reached its target, a candidate runs to the sentence that reaches it, and one whose document ends
-    before ranks last; for a chunk of one sentence nothing else matters. If the true chunk's document ended first, a
-    candidate has the number of sentences that comes nearest.
+    If the true chunk reached its target, a candidate runs to the sentence that reaches it too, and ranks last if its
+    document ends before; for a chunk of one sentence nothing else matters. If the true chunk's document ended first, a
+    candidate has the number of sentences whose tokens come nearest.
     """
     offsets, document_starts = split.sentence_offsets, split.document_starts
     bits = random.fold(keys[:, None], np.arange(2 * CANDIDATES))
@@ -241,8 +241,8 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     """Return the least ``stop`` > ``start`` whose sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
 
-    It bisects only the sentences after ``start``, at most ``aim`` and mostly no more than are usual for so many tokens;
-    a search of the whole corpus would miss the cache at every halving.
+    It bisects only the sentences after ``start``: at most ``aim``, and mostly no more than are usual for so many
+    tokens. A search of the whole corpus would miss the processor's cache at every halving.
     """
     wanted = offsets[start] + aim
     low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
@@ -265,11 +265,11 @@ def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
 
 
 def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], capacity: int | Ints, keys: random.Bits) -> None:
-    """Fill in starts and lengths of ``pairs``, truncated to ``capacity`` tokens.
+    """Fill in the starts and lengths of ``pairs``, truncated to ``capacity`` tokens.
 
     While a pair is too long, the longer side (B if equal) loses a token, at its front or back with probability 1/2
-    each. This is computed in closed form: the longer side is cut down to the other, then they take turns, B first; the
-    number dropped in front is binomial, counted in random bits.
+    each. This is computed in closed form: the longer side is cut down to the other's length, then both take turns, B
+    first. The number of tokens dropped at the front is binomial: a count of random bits.
     """
     (a_start, a_length), (b_start, b_length) = a, b
     excess = np.maximum(a_length + b_length - capacity, 0)

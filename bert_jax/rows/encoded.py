@@ -15,7 +15,7 @@ MIN_BATCHES = 4  # a bucket with fewer batches would be filled up with the same 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedRows:
-    """N rows of C sequences each (C = 1 but for multiple choice).
+    """N rows of C sequences each (C = 1 except for multiple choice).
 
     Attributes:
       sequences: by feature name, the values of all N * C sequences one after another; a sequence has the same place in
@@ -37,7 +37,7 @@ class EncodedRows:
         arrays: Mapping[str, np.ndarray],
         num_choices: int | None = None,
     ) -> EncodedRows:
-        """Return encoded rows from a list of sequences for each feature."""
+        """Return the encoded rows made from a list of sequences for each feature."""
         first = next(iter(sequences.values()))
         offsets = np.zeros(len(first) + 1, np.int64)
         np.cumsum([len(values) for values in first], out=offsets[1:])

@@ -19,7 +19,7 @@ Records = np.ndarray  # sequences of a plan, with the dtype of an arrangement's 
 
 @dataclasses.dataclass(frozen=True)
 class TokenFacts:
-    """What rows need to know about a tokenizer."""
+    """The facts about a tokenizer that rows need."""
 
     pad: int
     cls: int
@@ -52,7 +52,7 @@ class Field(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Sequences, one a row, before masking."""
+    """Sequences, one per row, before masking."""
 
     input_ids: Ids  # [n, L]
     token_type_ids: Ids  # [n, L] 0 up to the first [SEP], then 1; 0 on padding
@@ -87,7 +87,7 @@ class Split(Sentences, Protocol):
 
 
 class Limits(NamedTuple):
-    """How much a packed row has space for."""
+    """The most that fits into a packed row."""
 
     max_length: int
     max_sequences: int  # K
@@ -96,7 +96,7 @@ class Limits(NamedTuple):
 
 
 class Arrangement(Protocol):
-    """Decides which text makes a sequence: ``rows/arrangements/<name>.py``, a frozen dataclass of its own options.
+    """Decides which text makes a sequence. ``rows/arrangements/<name>.py`` has one: a frozen dataclass of its options.
 
     Attributes:
       version: the version of the plans; raise it whenever they change.
@@ -114,7 +114,7 @@ class Arrangement(Protocol):
     fields: ClassVar[Mapping[str, Field]]
 
     def check(self, split: Sentences, max_length: int) -> None:
-        """Raise ``UserError`` if no sequences can be made. It takes no time, however large the split is."""
+        """Raise ``UserError`` if no sequences can be made. The check is quick, however large the split is."""
         ...
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
@@ -122,7 +122,7 @@ class Arrangement(Protocol):
 
         Args:
           key: the random key of (corpus fingerprint, seed, phase, epoch).
-          limits: those of the rows into which the sequences will be packed; None: one sequence a row.
+          limits: the limits of the rows into which the sequences will be packed; None: one sequence per row.
         """
         ...
 
@@ -160,13 +160,13 @@ class Strategy(Protocol):
 
     Args:
       candidates: [n, L] whether a position may be selected: all may but special tokens and padding.
-      starts: [n, L] candidates at which a unit begins; it ends before the next start or the next position that is not
-        a candidate.
+      starts: [n, L] whether a unit begins at a candidate; the unit ends before the next start or the next position that
+        is not a candidate.
       counts: [n] how many positions to select; never more than a row has candidates.
-      keys: [n] one random key a row; a row's selection depends on its own arguments alone.
+      keys: [n] one random key per row; a row's selection depends on its own arguments alone.
 
     Returns:
-      Positions within ``candidates``, at most ``counts`` in a row.
+      The selected positions: candidates, at most ``counts`` in a row.
     """
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Joins sequences, each laid out by itself, into packed rows."""
+"""Joins sequences that were laid out one by one into packed rows."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def flatten(
     sequences: dict[str, np.ndarray],
     fields: Mapping[str, Field],
 ) -> Flat:
-    """Return groups of padded sequences in one order, without padding.
+    """Return the sequences of several groups in one order, without padding.
 
     Args:
-      groups: indices [g] of sequences, and their features [g, width]; each group has a width of its own.
+      groups: indices [g] of sequences, and their features [g, width]; each group has its own width.
       lengths: [m] the lengths of all sequences.
-      sequences: the features [m] of all sequences, those of the axis "sequence".
+      sequences: the features [m] of the axis "sequence", of all sequences.
       fields: all features but ``attention_mask``.
     """
     tokens = int(lengths.sum())
@@ -92,7 +92,7 @@ def join(
     }
     target_row = row[flat.target_of]
     slot = np.arange(len(target_row)) - np.searchsorted(target_row, target_row)
-    held = slot < predictions  # all but those of a row in 10,000, if counts are random
+    held = slot < predictions  # drops targets only if counts are random, and then in about one row of 10,000
     for name, field in fields.items():
         if field.axis == "position":
             features[name] = spread(flat.positions[name], field.dtype, pad if name == "input_ids" else 0)

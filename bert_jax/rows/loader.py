@@ -1,6 +1,6 @@
 """Makes batches of rows, through Grain. The only state is the step: element k of the dataset is the batch of step k.
 
-A host makes its own part of each batch, whose rows depend on (step, row of the batch) alone; so the global batches are
+A host makes its own part of each batch. The rows depend on (step, row of the batch) alone. So the global batches are
 the same for every number of hosts, workers and threads, and a run may go on with other numbers.
 """
 
@@ -30,14 +30,14 @@ from bert_jax.task import RowSource, Step
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
 
 
-MOST_WORKERS, MOST_BATCHES = 256, 4096  # a larger value is a slip
+MOST_WORKERS, MOST_BATCHES = 256, 4096  # a larger value is taken for a mistake
 
 
 @dataclasses.dataclass(frozen=True)
 class LoaderConfig:
-    """How batches are made. It affects the speed, never the batches."""
+    """The settings of the loader. They affect its speed, never the batches."""
 
-    num_workers: int = 0  # processes that make batches; 0: a thread of this one
+    num_workers: int = 0  # processes that make batches; 0: a thread of this process makes them
     prefetch_batches: int = 4  # batches that each worker makes ahead
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Batches:
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore the state in a worker process, which ends itself with the run: a killed parent cannot end it."""
+        """Restore the state in a worker process, and let the worker end itself if its parent is killed."""
         vars(self).update(state)
         if (parent := multiprocessing.parent_process()) is not None:
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -75,7 +75,7 @@ class Batches:
         return source.rows(step.epochs[mine], step.rows[mine])
 
     def step(self, number: int) -> Step:
-        """Return the rows that the step reads, on all hosts."""
+        """Return the rows that step ``number`` reads on all hosts."""
         phase = self._phases.locate(number)[0]
         source = self._sources[phase]
         return self._phases.step(number, {phase: source.rows_per_epoch}, source.buckets)
@@ -99,7 +99,7 @@ def _end_with(process: multiprocessing.process.BaseProcess) -> None:
 class Loader:
     """Iterates over (step, this host's part of its batch) from ``start_step`` to the end of the run.
 
-    An error in a worker, or its death, is raised here.
+    It raises the error of a worker, or an error if a worker dies.
     """
 
     def __init__(

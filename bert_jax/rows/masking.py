@@ -30,11 +30,11 @@ BOUNDARY_FIELDS = {
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """How many tokens are predicted, which, and what the model sees in their place.
+    """The settings of masking: how many tokens are predicted, which ones, and what the model sees in their place.
 
     Attributes:
-      strategy: a file of ``rows/strategies``; ``options`` are the fields of its ``Config``.
-      unit: what a strategy takes or leaves whole: "piece", "word", or the name of a column of the corpus.
+      strategy: the name of a file of ``rows/strategies``; ``options`` are the fields of its ``Config``.
+      unit: the unit that a strategy selects or leaves whole: "piece", "word", or the name of a column of the corpus.
       count: "rounded" takes round(rate * n) of n tokens; "stochastic" int(rate * n + u) with a uniform u, whose mean is
         rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with ``RandomCounts`` draw their own counts.
       fates: "token" draws for each selected token whether it becomes [MASK], becomes a random piece or stays; "span"
@@ -83,7 +83,7 @@ class MaskingConfig:
         return file.select, configuration.build(file.Config, options, f"{where}.options")
 
     def predictions(self, max_length: int) -> int:
-        """Return P, the number of predictions that a row of one sequence has space for, whatever the sequence."""
+        """Return P, the number of predictions that a row of one sequence needs at most."""
         return self.max_predictions or max(1, int(self.most(np.array([max_length]))[0]))
 
     def most(self, lengths: Ints) -> Ints:
@@ -96,11 +96,14 @@ class MaskingConfig:
         return np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
 
     def counts(self, lengths: Ints, candidates: Ints, predictions: int, keys: random.Bits | None = None) -> Ints:
-        """Return how many positions are selected, int64 [n], of ``lengths`` tokens with ``candidates`` candidates.
+        """Return how many positions are selected in each sequence, int64 [n].
 
         Args:
-          keys: [n] random keys for "stochastic"; None: return the counts that packing assumes, which are the largest,
-            or the mean for ``RandomCounts``, since random counts even out in a row.
+          lengths: [n] the tokens of each sequence.
+          candidates: [n] the positions of each sequence that may be selected.
+          predictions: P; the result is at most this.
+          keys: [n] random keys for "stochastic"; None: return the counts that packing assumes: the largest ones,
+            or for ``RandomCounts`` the mean, since random counts even out in a row.
         """
         counts = self.most(lengths)
         if isinstance(self.selection[1], RandomCounts):
@@ -128,7 +131,7 @@ def mask_rows(
     Args:
       rows: sequences [n, L] with at least one position of text each.
       keys: [n] random keys.
-      predictions: P; None: that of a row of one sequence.
+      predictions: P; None: the P of a row of one sequence.
       column: [n, L] values of the corpus's column ``config.unit``.
       boundaries: adds ``BOUNDARY_FIELDS``; a target whose run touches a special token has no boundaries: 0, 0, 0.
       sample: tokens of the text that "unigram" draws from.
@@ -178,7 +181,7 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
 def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
     """Return the ``BOUNDARY_FIELDS`` of chosen positions, which ascend row by row.
 
-    Boundaries are those of runs of chosen positions, with any strategy: the token beside a run is not chosen, so the
+    With any strategy these are the boundaries of runs of chosen positions: the token beside a run is not chosen, so the
     model sees it.
     """
     is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)

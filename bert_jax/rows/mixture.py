@@ -1,4 +1,4 @@
-"""Rows of several sources in fixed shares: languages, domains, or old text replayed among new.
+"""Mixes rows of several sources in fixed shares: languages, domains, or old text replayed among new text.
 
 The endless sequence of rows is cut into turns of ``TURN`` rows. In every turn each source has its share, in an order
 that is drawn anew, so any part of training sees the mixture, and any row is found without counting from the start.
@@ -18,9 +18,10 @@ TURN = 1024  # the number of rows in which the shares are exact; a share is a mu
 
 
 def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
-    """Return how many of ``TURN`` rows each of ``parts``, shares that add up to 1, gets: int64 [n].
+    """Return how many of ``TURN`` rows each part gets, int64 [n].
 
-    They are apportioned by the largest remainder; every part gets at least one.
+    ``parts`` are shares that add up to 1. The rows are apportioned by the largest remainder; every part gets at least
+    one.
     """
     exact = np.array(parts, np.float64) * TURN
     counts = np.maximum(np.floor(exact), 1).astype(np.int64)
@@ -33,10 +34,10 @@ def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
 
 
 class MixedRows(RowSource):
-    """A ``task.RowSource`` that mixes several.
+    """A ``task.RowSource`` that mixes several others.
 
-    Its epoch has as many rows as the sources' epochs together, whatever the shares; a source with more than its size
-    begins again sooner.
+    Its epoch has as many rows as the sources' epochs together, whatever the shares. A source whose share is larger than
+    its size begins again sooner.
     """
 
     def __init__(self, sources: Sequence[RowSource], parts: Sequence[float], key: np.uint64) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.rows import random
 
 HIDDEN = -1  # a neighbour that the row does not show
-MAX_TOKENS = 20_000_000  # no more are counted, so that a large corpus takes seconds too
+MAX_TOKENS = 20_000_000  # the most that are counted, so that a large corpus takes only seconds
 _FIT_SHARE = 20  # one position in this many fits the interpolation weights instead of being counted
 _BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each bucket has weights of its own
 
@@ -71,7 +71,7 @@ def stream_of_rows(rows: dict[str, np.ndarray], cls: int) -> np.ndarray:
 
 
 def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: int) -> float:
-    """Return the nats a masked token of a model that knows only the count, plus one, of each piece in ``tokens``."""
+    """Return nats per masked token of a model that knows only how often (plus one) each piece occurs in ``tokens``."""
     return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
 
 
@@ -109,7 +109,7 @@ class TrigramCloze:
                 self._weights[b] = shares[bucket == b].mean(axis=0)
 
     def cross_entropy(self, cloze: Cloze) -> float:
-        """Return the mean nats a token."""
+        """Return the mean cross-entropy in nats per token."""
         return float(-np.log(self.probability(cloze)).mean())
 
     def probability(self, cloze: Cloze) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The phases of a run, each with a batch size and a row length of its own."""
+"""The phases of a run, each with its own batch size and row length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Keeps plans on disk: a folder of memory-mapped arrays an epoch, made once, shared by all processes of a machine.
+"""Keeps plans on disk: one folder of memory-mapped arrays per epoch, made once for all processes of a machine.
 
-Plans decide the rows, so each has a list of sha256 and says what it is a plan of; both are checked when a plan is
-opened (a second a gigabyte).
+Plans decide the rows. So each plan has a list of sha256 and a file with the key and epoch that it was made for; both
+are checked when a plan is opened (about a second per gigabyte).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
 Blocks = Iterable[tuple[str, np.ndarray]]  # (name of a part, its next block)
 Make = Callable[[int], Blocks]  # returns the plan of an epoch, block by block
 
-_KEPT_ON_DISK = 3  # the plans made last; that of epoch 0 is always kept, since its length is rows_per_epoch
+_KEPT_ON_DISK = 3  # the number of newest plans; epoch 0's is always kept too, since its length is rows_per_epoch
 _KEPT_OPEN = 4
 LOCK = "lock"
 OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
@@ -42,8 +42,8 @@ _OLD_SECONDS = 24 * 3600.0  # longer than any plan takes
 class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
-    A plan can always be made again: processes that make the same one write the same bytes, a plan appears whole by a
-    rename, and a damaged plan, or one of another run, is made anew, with a warning.
+    A plan can always be made again: processes that make the same one write the same bytes, and a plan appears whole by
+    a rename. A damaged plan, or one of another run, is made anew with a warning.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
 
 @functools.cache
 def _sweep(plans: Path) -> None:
-    """Remove, once a process, what killed builds left in the folders of all keys, since nothing else may remove it."""
+    """Remove what killed builds left in the folders of all keys, once per process; nothing else may remove it."""
     for folder in plans.iterdir() if plans.is_dir() else ():
         with contextlib.suppress(OSError):  # another process tidies up too
             for entry in folder.glob("*.tmp"):

@@ -2,7 +2,7 @@
 
 A *key* is a uint64 made from a seed, a name and counters; a draw is the key folded with one more counter and mixed by
 the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Draws can be made in any
-order, in any process and in any batch; and the bits do not depend on the version of numpy.
+order, in any process and in any batch, and the bits do not depend on the version of numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def key(*parts: int | str) -> np.uint64:
 
 
 def fold(keys: npt.ArrayLike, counters: npt.ArrayLike) -> Bits:
-    """Return new keys, or 64 random bits each, of ``keys`` and ``counters``, broadcast against each other."""
+    """Return new keys, which are also 64 random bits each, made from ``keys`` and ``counters`` (broadcast together)."""
     bits = np.atleast_1d(np.asarray(counters)).astype(np.uint64)  # a fresh array: mixed in place below
     bits += np.uint64(1)
     bits *= _GOLDEN

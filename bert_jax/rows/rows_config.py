@@ -28,16 +28,16 @@ POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")
 
 @dataclasses.dataclass(frozen=True)
 class RowsConfig:
-    """How rows are made; a part of a run's identity.
+    """The settings of rows; they are part of a run's identity.
 
-    Packing is "none", one sequence a row; "packed", as many sequences as fit; or "bucketed", one sequence a row, with
-    all rows of a batch from one bucket of lengths and no longer than it.
+    Packing is "none", one sequence per row; "packed", as many as fit; or "bucketed", one sequence per row, with
+    all rows of a batch from the same bucket of lengths.
 
     Attributes:
-      arrangement: a file of ``rows/arrangements``; ``arrangement_options`` are its options.
+      arrangement: the name of a file of ``rows/arrangements``; ``arrangement_options`` are its options.
       short_row_probability: an option of arrangements that make short rows.
-      max_pairs_per_row: K of packed rows. None: one for every 16 positions, 2 to 16; if a sequence has no features of
-        its own, one for every 8 positions.
+      max_pairs_per_row: K, the most sequences of a packed row. None: one for every 16 positions, from 2 to 16; if a
+        sequence has no features of its own, one for every 8 positions.
       boundaries: whether predictions have ``masking.BOUNDARY_FIELDS``.
     """
 
@@ -99,8 +99,8 @@ class RowsConfig:
     def predictions(self, length: int | None = None) -> int:
         """Return P of rows of ``length`` (None: ``max_length``): the predictions of a sequence that fills the row.
 
-        A packed row has one more, since the counts of its sequences are rounded one by one, or one more for each
-        sequence if counts are random. Sequences that would need more are not packed together, so no prediction is
+        A packed row has one more, since the counts of its sequences are rounded one by one; if counts are random, it
+        has one more for each sequence. Sequences that would need more are not packed together, so no prediction is
         dropped. ``masking.max_predictions``, if it is given, is P.
         """
         one = self.masking.predictions(length or self.max_length)
@@ -131,5 +131,5 @@ class RowsConfig:
 
 
 def bucket_kind(kind: str, length: int, max_length: int) -> str:
-    """Return the kind of the batches of a bucket; that of the longest is ``kind`` itself."""
+    """Return the kind of a bucket's batches; for the longest bucket it is ``kind`` itself."""
     return kind if length == max_length else f"{kind}/{length}"

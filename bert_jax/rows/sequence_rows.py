@@ -21,8 +21,8 @@ from bert_jax.rows.rows_config import RowsConfig as RowsConfig
 from bert_jax.rows.rows_config import bucket_kind
 from bert_jax.task import Bucket, RowSource
 
-_WIDTHS = 4  # sequences of at most 1/8, 1/4, 1/2 and all of a packed row are laid out apart: short ones cost less
-_SAMPLED = 1 << 16  # number of tokens
+_WIDTHS = 4  # sequences of up to 1/8, 1/4, 1/2 and all of a packed row are laid out separately: short ones cost less
+_SAMPLED = 1 << 16  # the number of tokens from which random pieces are drawn
 
 
 class SequenceRows(RowSource):
@@ -30,7 +30,7 @@ class SequenceRows(RowSource):
 
     Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or with "packed" several. Every
     epoch has as many rows as epoch 0's plan: surplus rows of a longer plan are dropped, a shorter plan begins again,
-    with other masks. The masks of a sequence depend on it and the epoch, not on the sequences packed with it.
+    with other masks. The masks of a sequence depend on the sequence and the epoch, not on the sequences packed with it.
 
     With "bucketed" the indices count through the rows of the first bucket, then of the next; a call of ``rows`` asks
     for rows of one bucket.
@@ -49,7 +49,7 @@ class SequenceRows(RowSource):
     ):
         """
         Args:
-          split: read by span; must pickle if worker processes make the rows.
+          split: the text; it must be picklable if worker processes make the rows.
           seed, phase: every phase draws its own rows from the same text.
           kind: the kind of the batches; buckets derive their kinds from it.
           directory: the corpus's folder; plans are cached in it, or in the local cache folder (see ``PlanCache``).
@@ -139,7 +139,7 @@ class SequenceRows(RowSource):
         return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)
 
     def _dealt(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
-        """Return the sequences [m] of rows [n] of a bucket, row after row, how many a row has [n], and keys [m]."""
+        """Return the sequences [m] of rows [n] of a bucket, row after row, their number per row [n], and keys [m]."""
         found: list[tuple[Records, Ints, random.Bits]] = [
             (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
         ]
@@ -177,7 +177,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _sample(self) -> np.ndarray | None:
-        """Tokens from places all over the text, [65536] or fewer, if random pieces are drawn from them; else None."""
+        """Tokens from places all over the text, at most [65536]; None if random pieces are not drawn from the text."""
         if self._config.masking.random_pieces != "unigram":
             return None
         tokens = int(self._split.sentence_offsets[-1])

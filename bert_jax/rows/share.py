@@ -9,15 +9,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """The parts of every batch, of ``count`` equal ones, whose rows the devices of this process hold."""
+    """The parts of every batch whose rows this process's devices hold; a batch has ``count`` equal parts."""
 
     parts: tuple[int, ...] = (0,)
     count: int = 1
 
     def rows(self, num_rows: int) -> np.ndarray:
-        """Return the numbers of the rows of these parts in a batch of ``num_rows``."""
+        """Return the row numbers of these parts in a batch of ``num_rows``."""
         size = num_rows // self.count
         return np.concatenate([np.arange(part * size, (part + 1) * size) for part in self.parts])
 
 
-WHOLE = Share()  # the share of a process that is alone
+WHOLE = Share()  # the share of the only process

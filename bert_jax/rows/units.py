@@ -1,4 +1,4 @@
-"""Finds the units that masking takes or leaves whole: pieces, words, or those of a column of the corpus."""
+"""Finds the units that masking selects or leaves whole: pieces, words, or the units of a column of the corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE, WORD = "piece", "word"  # units that need no column
 
 
 def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: npt.NDArray[np.uint8] | None) -> Bools:
-    """Return the candidates [n, L] at which a unit begins.
+    """Return [n, L] whether a unit begins at a candidate.
 
     Args:
       unit: "piece", "word" (the tokenizer's), or the name of a column.

@@ -1,4 +1,4 @@
-"""``details.json``: what the page of a fine-tuned run shows beside its curves: errors and attention, with texts."""
+"""Writes ``details.json``: the errors and the attention, with texts, that the page of a fine-tuned run shows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bert_jax.storage import files
 from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, sureness
 
 Records = Sequence[Mapping[str, Any]]
-MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # of an attention picture; where there are many heads to draw
+MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # the most tokens of an attention picture, and of one with many heads
 MANY_HEADS = 8
 NUM_WRONG, NUM_PICTURES = 2, 3
-CANDIDATES = 40  # of each sort, among which the short ones are taken
+CANDIDATES = 40  # wrong and right examples each, from which the short ones are chosen
 
 
 def write_details(
@@ -32,8 +32,8 @@ def write_details(
     """Write ``workdir/details.json``.
 
     Args:
-      predictions: by split, one record an example, in the same order.
-      results: ``best_step`` and, by split, ``metrics``.
+      predictions: split -> one record per example, in the same order.
+      results: ``best_step`` and ``metrics``, by split.
     """
     facts, config = predictor.trained.facts, predictor.config
     entities = None
@@ -64,9 +64,9 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
     """Return the attention of the last layer for some wrong and some right examples.
 
     Returns:
-      For each ``id``, ``right`` (None where that is no question), ``prediction``, ``label``, ``tokens`` (of many those
-      that [CLS] looks at most, in their order), ``num_tokens`` (all of them), ``layer`` (from 1) and ``weights``
-      [H][L][L] among the shown tokens.
+      For each example ``id``, ``right`` (None if a prediction cannot be right or wrong), ``prediction``, ``label``,
+      ``tokens`` (of many, those that [CLS] attends to most, in their order), ``num_tokens`` (the number of all),
+      ``layer`` (from 1) and ``weights`` [H][L][L] among the shown tokens.
     """
     trained = predictor.trained
     if "encoder" not in trained.params:
@@ -93,7 +93,7 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
 
 
 def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
-    """Return the numbers of the surest wrong and the surest right records; if there are none, of the first ones."""
+    """Return the numbers of the wrong and the right records with the surest predictions; else of the first records."""
     verdicts = [is_wrong(example, record) for example, record in zip(examples, records, strict=True)]
     if all(verdict is None for verdict in verdicts):
         return list(range(min(len(records), CANDIDATES)))
@@ -106,7 +106,7 @@ def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
 
 
 def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequence[bool | None]) -> list[int]:
-    """Return places in ``chosen``: two wrong ones if there are, then right ones; first those that fit the picture."""
+    """Return places in ``chosen``: up to two wrong ones, then right ones; those that fit the picture come first."""
 
     def fitting(verdict: Any) -> list[int]:
         places = [place for place in range(len(chosen)) if bool(wrong[place]) is verdict]

@@ -1,4 +1,4 @@
-"""Fine-tuning: labelled examples in; a model, its predictions and a report out. The same call resumes."""
+"""Fine-tunes a model on labelled examples, and writes its predictions and a report. The same call resumes."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class TrainConfig:
     """``config.train``. Devlin et al. 2019, appendix A.3: batches of 16 or 32, rates of 5e-5, 3e-5 or 2e-5, 2 to 4
     epochs, and the warm-up of google-research/bert."""
 
-    learning_rate: float = 2e-5  # at the end of the warm-up
+    learning_rate: float = 2e-5  # the rate at the end of the warm-up
     num_epochs: float = 3.0
     batch_size: int = 32
     max_length: int = 128
-    warmup_fraction: float = 0.1  # of the steps
+    warmup_fraction: float = 0.1  # the share of the steps
     schedule: Literal["linear_from_zero", "linear", "cosine"] = "linear_from_zero"
     evaluations_per_epoch: int = 1
     logs_per_evaluation: int = 10
-    buckets: Literal["none", "lengths"] = "lengths"  # lengths: rows of a batch are of about one length
+    buckets: Literal["none", "lengths"] = "lengths"  # lengths: the rows of a batch have about the same length
 
     def __post_init__(self) -> None:
         configuration.check_fields(
@@ -85,8 +85,11 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningOptimizerConfig(OptimizerConfig):
-    """``config.optimizer``. Adam's bias is corrected: without that, fine-tuning on small data often fails, and differs
-    more from seed to seed (Zhang et al. 2021, arXiv 2006.05987, section 4)."""
+    """The keys of ``config.optimizer`` in fine-tuning, where Adam corrects its bias by default.
+
+    Without the correction fine-tuning on small data fails often and differs more from seed to seed (Zhang et al. 2021,
+    arXiv 2006.05987, section 4).
+    """
 
     bias_correction: Literal["none", "standard"] = changed("standard", before="none")
 
@@ -95,28 +98,28 @@ class FinetuningOptimizerConfig(OptimizerConfig):
 class FinetuningSettings:
     """A fine-tuning recipe, typed: every key of the config is a field of this class or of the classes it names."""
 
-    task: Mapping[str, Any]  # name, and what that task takes
+    task: Mapping[str, Any]  # name, and the options of that task
     data: DataConfig
-    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # size, where it starts from zero; dropout
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; size only for a start from zero
     train: TrainConfig = TrainConfig()
     seed: int = 0
-    vocab: VocabularyConfig = VocabularyConfig()  # where it starts from zero
-    weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: architecture and vocabulary of --init alone
+    vocab: VocabularyConfig = VocabularyConfig()  # only for a start from zero
+    weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: only the architecture and vocabulary of --init
     frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
-    bilstm_layers: int = 0  # of a BiLSTM between encoder and head, as in the paper's ablation
+    bilstm_layers: int = 0  # layers of a BiLSTM between encoder and head, as in the paper's ablation
     optimizer: FinetuningOptimizerConfig = FinetuningOptimizerConfig()
-    selection: SelectionConfig = SelectionConfig()  # metric "": the task's own
+    selection: SelectionConfig = SelectionConfig()  # metric "": the main metric of the task
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
     micro_batches: int = 1
     loggers: tuple[str, ...] = ("tensorboard",)
-    export: bool = True  # write a Hugging Face directory at the end; a model with a BiLSTM has no class there
+    export: bool = True  # write a Hugging Face directory at the end; transformers has no class for a BiLSTM
 
     def __post_init__(self) -> None:
         configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes two runs the same run. The rest is free."""
+        """Return the settings that may not change while a run goes on; all others may."""
         tree: dict[str, Any] = dataclasses.asdict(self)
         for free in ("mesh", "loader", "micro_batches", "loggers", "export"):
             del tree[free]
@@ -127,23 +130,23 @@ class FinetuningSettings:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningRequest:
-    """What the command line adds to a recipe."""
+    """The values that the command line adds to a recipe."""
 
     workdir: str
     data: str  # the folder that config.data.splits are relative to
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]; None: from zero
-    typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
+    typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
 
 def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, from wherever it stands.
+    """Run a recipe to its end in ``request.workdir``, from its beginning or from the last saved step.
 
     Returns:
-      The metrics of the best evaluation; {} on all processes of a job but the first.
+      The metrics of the best evaluation; {} on all processes of a job except the first.
 
     Raises:
-      UserError: anything in the recipe, the examples, the model to start from or the machine that does not fit.
+      UserError: the recipe, the examples, the model to start from or the machine do not fit together.
     """
     settings, module, task_config = checked(
         run_record.as_begun(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
@@ -180,7 +183,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             model.num_parameters, {"config.train.batch_size": (settings.train.batch_size, task.batch_specs[KIND])}
         )
         check_metric(settings.selection.metric, task, experiment)
-        jax.eval_shape(task.init, jax.random.key(0))  # finds what the model cannot be built of
+        jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
         distributed.wait("the vocabulary", tokenizer.sha256)
         distributed.wait("the examples", fingerprint(splits))
         if not saved and distributed.is_first():
@@ -216,7 +219,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
 
 
 def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, Any]:
-    """Return (settings, file of the task, its config) of a recipe. Raises ``UserError`` for a wrong key or value."""
+    """Return a recipe's settings, its task's module, and its task's config. Raises ``UserError`` for a wrong value."""
     if "objective" in config:
         raise UserError(
             "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or choose "
@@ -235,7 +238,7 @@ def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, 
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
-    """Return all examples to train on; the part that config.data.train_fraction takes may lack the rarest labels."""
+    """Return all examples to train on, since the part that config.data.train_fraction keeps may lack rare labels."""
     if config.train_fraction == 1.0:
         return chosen
     splits = load(dataclasses.replace(config, train_fraction=1.0), folder, roles, lambda _: None)
@@ -243,7 +246,7 @@ def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple
 
 
 def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
-    """Raise ``UserError`` unless there is one split to train on and one to evaluate on."""
+    """Raise ``UserError`` unless there are a split to train on and a split to evaluate on."""
     train = [name for name in splits if name.startswith("train")]
     if len(train) != 1 or not any(name.startswith("dev") for name in splits):
         raise UserError(
@@ -259,7 +262,7 @@ def setting(
     model: ModelConfig,
     labels: tuple[str, ...],
 ) -> Setting:
-    """Return what the task is given besides its config."""
+    """Return the arguments of the task besides its config."""
     train = settings.train
     model.check_lengths({"train": train.max_length})
     return Setting(
@@ -326,7 +329,7 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 
 def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
-    """Return lines that say what is to be trained, and what became of the examples."""
+    """Return lines for the user about the model to train and about the examples."""
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
     phase = experiment.phases.phases[0]

@@ -1,7 +1,7 @@
-"""The vocabulary and the corpus of a run: those that the recipe names, or made in the workdir where they lack.
+"""Finds the vocabulary and the corpus that a recipe names, or makes them in the workdir.
 
-Until a run has saved its first step nothing binds it: what a failed try made of other text, or for another recipe, is
-made again. From then on they are what the model was trained with, and another one is an error.
+Until a run has saved its first step, a vocabulary or a corpus that an earlier try made from other text, or for another
+recipe, is made again. After that the model has been trained with them, and another vocabulary or corpus is an error.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
 Note = Callable[[str], None]
-CORPUS = "corpus"  # its place in a workdir
+CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
 FEW_TOKENS = 20_000  # about 3,000 masked ones: a loss from fewer is uncertain by several hundredths
-ORIGIN = "vocab.json"  # hashes of what the vocabulary was made from, and of its file
+ORIGIN = "vocab.json"  # hashes of the vocabulary's file and of all that it was made from
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Finds or makes what a run reads."""
+    """Finds or makes the vocabulary and the corpus that a run reads."""
 
     workdir: str
     vocab: VocabularyConfig
     corpus: CorpusConfig
     initial: Initial | None
-    bound: bool  # the run has saved a step
+    bound: bool  # whether the run has saved a step
     private: bool = False
-    columns: tuple[str, ...] = ()  # of the corpus, which the objective reads
-    builds: bool = True  # else what was made of other text, or for another recipe, is an error
+    columns: tuple[str, ...] = ()  # the columns of the corpus that the objective reads
+    builds: bool = True  # False: a vocabulary or corpus made from other text, or for another recipe, is an error
 
     @property
     def lowercase(self) -> bool:
         return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
 
     def check(self) -> None:
-        """Raise ``UserError`` for whatever can be found wrong before a text is read."""
+        """Raise ``UserError`` for every mistake that can be found before a text is read."""
         tokenizer = self.initial.tokenizer if self.initial else None
         if self.vocab.path:
             tokenizer = tokenizers.load(self.vocab.path, self.lowercase)
@@ -71,16 +71,16 @@ class Inputs:
             if corpus.path:
                 there = Corpus(corpus.path)
                 there.check_columns([*corpus.columns, *self.columns])
-                if tokenizer and not self.bound:  # else the vocabulary is that of the workdir
+                if tokenizer and not self.bound:  # once bound, the vocabulary is the workdir's
                     there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if not (corpus.path or self.corpus.path or self.bound):
-                find_source(corpus, where).describe()  # a path that matches nothing, a package that is not installed
+                find_source(corpus, where).describe()  # raises if a path matches nothing or a package is not installed
                 columns.find(corpus.columns)
 
     def check_made(self) -> None:
-        """Raise ``UserError`` unless all is there: several processes train, a single one builds."""
+        """Raise ``UserError`` unless vocabulary and corpus exist: several processes train, but only one builds."""
         corpora = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
         if self.vocab.path or self.initial or tokenizers.existing(self.workdir):
             vocabulary = []
@@ -100,7 +100,7 @@ class Inputs:
         )
 
     def places(self) -> dict[str, epath.Path]:
-        """Return the folder of each part's store; that of a corpus without parts has the name ""."""
+        """Return the name of each part of the corpus -> its folder; a corpus without parts has the name ""."""
         folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
         if not self.corpus.parts:
             return {"": folder}
@@ -108,15 +108,16 @@ class Inputs:
         return {name: files.as_path(path) if path else folder / name for name, path in own.items()}
 
     def there(self) -> Mixture:
-        """Return the stores as they are, whatever they were made of. Raises ``UserError`` if one is missing."""
+        """Return the existing stores, whatever they were made from. Raises ``UserError`` if one is missing."""
         return self._mixed({name: Corpus(place) for name, place in self.places().items()})
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
-        """Return the tokenizer in the workdir, made first if need be: config.vocab.path, that of the model to start
-        from, or a learned one.
+        """Return the tokenizer in the workdir, after making it if it is missing.
+
+        It is copied from config.vocab.path or from the model to start from, or learned.
 
         Raises:
-          UserError: the run was trained with another vocabulary than the one that is named now, or its file is damaged.
+          UserError: the run was trained with another vocabulary than the recipe names now, or its file is damaged.
         """
         if not self.bound:
             self._make_vocabulary(self.lowercase, note)
@@ -136,7 +137,7 @@ class Inputs:
         return tokenizer
 
     def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
-        """Return the stores at config.corpus.path, or in ``workdir/corpus``, built first if need be."""
+        """Return the stores at config.corpus.path, or in ``workdir/corpus``, after building those that are missing."""
         corpora = {}
         for name, place in self.places().items():
             config = self.corpus.part(name) if name else self.corpus
@@ -153,7 +154,7 @@ class Inputs:
         return Mixture.of(corpora, weights, self.corpus.temperature)
 
     def _open(self, config: CorpusConfig, place: epath.Path, name: str, tokenizer: Tokenizer, note: Note) -> Corpus:
-        """Return the store at ``config.path``, or in ``place``, built first if need be."""
+        """Return the store at ``config.path``, or in ``place``, after building it if it is missing."""
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
@@ -176,7 +177,7 @@ class Inputs:
         return corpus
 
     def _make_vocabulary(self, lowercase: bool, note: Note) -> None:
-        """Make the tokenizer's file, unless it is there and was made of the very same."""
+        """Make the tokenizer's file, unless it exists and was made from the same text and settings."""
         workdir = files.as_path(self.workdir)
         there, origin = tokenizers.existing(workdir), self._origin(lowercase)
         if there is not None:
@@ -199,11 +200,11 @@ class Inputs:
         files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": made}))
 
     def _kept(self) -> dict[str, Any]:
-        """Return what ``ORIGIN`` says; {} if it is missing or damaged."""
+        """Return the content of ``ORIGIN``; {} if it is missing or damaged."""
         return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
     def _check_vocabulary(self) -> None:
-        """Raise ``UserError`` unless the tokenizer's file is as it was made. Runs of the first versions do not say."""
+        """Raise ``UserError`` if the tokenizer's file has changed. Runs of the first versions have no hash to check."""
         file = tokenizers.find(self.workdir)
         if self._kept().get("file_sha256") not in (None, files.sha256(file)):
             raise UserError(
@@ -211,7 +212,7 @@ class Inputs:
             )
 
     def _origin(self, lowercase: bool) -> str:
-        """Return a hash of all that the vocabulary depends on."""
+        """Return a hash of everything that the vocabulary depends on."""
         if self.vocab.path:
             facts: Any = tokenizers.load(self.vocab.path, lowercase).sha256
         elif self.initial:
@@ -241,7 +242,7 @@ def _now_and_then(note: Note) -> Progress:
 
 
 def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:
-    """Whether the store at ``path`` is what would be built now."""
+    """Return whether the store at ``path`` is the one that would be built now."""
     manifest = manifests.read(path)
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
     wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
@@ -256,8 +257,11 @@ def find_vocabulary(
     train: Sequence[Example],
     roles: Roles,
 ) -> Tokenizer:
-    """Return that of a ``workdir`` with checkpoints, of the model to start from, of config.vocab.path, or learned from
-    texts to train on."""
+    """Return the tokenizer of a fine-tuning.
+
+    It is the one in ``workdir`` if that has checkpoints; else that of the model to start from; else the one at
+    config.vocab.path, or one learned from the texts to train on.
+    """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
     if initial:
@@ -270,7 +274,7 @@ def find_vocabulary(
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
-    """Keep a vocabulary in the workdir, in place of that of a run that failed."""
+    """Save a vocabulary in the workdir, in place of one that a failed run left there."""
     if (there := tokenizers.existing(workdir)) is not None:
         files.as_path(there).unlink()
     tokenizer.save(files.as_path(workdir) / tokenizer.file_name)

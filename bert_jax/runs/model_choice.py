@@ -1,4 +1,4 @@
-"""The architecture of a run: named by its recipe, or that of the model it starts from."""
+"""Chooses the architecture of a run: the recipe's, or that of the model that the run starts from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bert_jax.interchange.initial import Initial
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT, encoder_file, recorded
 
-# Fields of config.model that a model to start from leaves open; the rest is its architecture.
+# Fields of config.model that the recipe decides even with --init; all others are the model's architecture.
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat")
 
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initial | None) -> ModelConfig:
-    """Return the architecture of ``initial``, else ``model.size``, with the fields of ``config.model`` that differ."""
+    """Return the architecture of ``initial``, else of ``model.size``, with the fields that ``config.model`` changes."""
     said = {"vocab_size": vocabulary_size} | _said(model)
-    # Built with ``initial`` too: a slip is one there as well.
+    # Built with ``initial`` too, because a mistake in the recipe is an error there as well.
     own: ModelConfig = configuration.build(_file(model).Config, said, "config.model", also=("encoder", "size"))
     if initial is None:
         return own
@@ -29,13 +29,13 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
 
 
 def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
-    """Return lines about the settings of the model in which a recipe and ``initial`` differ.
+    """Return lines about the model settings of a recipe that ``initial`` overrides.
 
     Args:
-      typed: keys of the config that were typed on the command line, such as ``model.size``.
+      typed: the keys of the config that were given on the command line, such as ``model.size``.
 
     Raises:
-      UserError: one of them is what ``initial`` says otherwise.
+      UserError: a setting of ``typed`` differs from ``initial``.
     """
     held = recorded(initial.model) | {"vocab_size": initial.tokenizer.size}
     differing = {
@@ -60,7 +60,7 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
 
 
 def old_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what keys of ``config.model``, or of a recorded model, meant that an earlier version did not record."""
+    """Return the values of keys of ``config.model`` that an earlier version did not record."""
     return {"encoder": BERT, **configuration.old_defaults(_file(model).Config)}
 
 
@@ -69,7 +69,7 @@ def _file(model: Mapping[str, Any]) -> ModuleType:
 
 
 def _said(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the encoder's ``Config`` that a recipe names, those of its size too."""
+    """Return the fields of the encoder's ``Config`` that a recipe sets, by its size or one by one."""
     size = model.get("size")
     fields = configuration.choose("model size", size, _file(model).SIZES) if size else {}
     return {**fields, **{name: value for name, value in model.items() if name not in ("encoder", "size")}}

@@ -1,4 +1,4 @@
-"""Using a fine-tuned model: predictions for new examples, and their score where the answers are known."""
+"""Predicts new examples with a fine-tuned model, and scores them if the answers are known."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Predictor:
 
     trained: TrainedModel
     task: type[ExampleTask]
-    config: Any  # the task's own
+    config: Any  # the task's ``Config``
     batch_size: int = BATCH_SIZE
 
     @classmethod
     def load(cls, workdir: str, step: int | None = None, options: Sequence[str] = ()) -> Predictor:
-        """Return the best checkpoint of a fine-tuned workdir, or that of ``step``.
+        """Return the predictor of a fine-tuned workdir: of its best checkpoint, or of ``step``.
 
         Args:
-          options: ``key=value``, keys of the task's config to decide otherwise than in training.
+          options: ``key=value`` for keys of the task's config that differ from training.
 
         Raises:
-          UserError: no checkpoint, one of a model that was not fine-tuned, an option that is none.
+          UserError: there is no checkpoint, its model was not fine-tuned, or an option does not exist.
         """
         trained = load_trained(workdir, step)
         facts = trained.facts
@@ -68,7 +68,7 @@ class Predictor:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Return ``config.data`` of the run; for an imported model, that of a plain table."""
+        """``config.data`` of the run; for an imported model, the settings of a plain table."""
         return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
     def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
@@ -89,19 +89,19 @@ class Predictor:
     def predict(
         self, examples: Sequence[Example], name: str = "predict", note: Note = lambda line: None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return (metrics, one record an example, in order); there are no metrics if an answer is not known.
+        """Return the metrics, and one record per example, in order. There are no metrics if an answer is not known.
 
-        ``note`` gets lines about what becomes of the examples, such as a cut.
+        ``note`` is called with lines about the examples, such as how many were cut.
 
         Raises:
-          UserError: no examples, or labels that the model does not know.
+          UserError: there are no examples, or the model does not know a label.
         """
         if not examples:
             raise UserError("there are no examples to predict; check the input")
         task = self.make_task(examples, name)
         for line in task.notes:
             note(line)
-        mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # others of the job, if any, are not here
+        mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # not those of other processes
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
         with meshes.activations(mesh):
@@ -114,7 +114,7 @@ class Predictor:
 
 
 def _parsed(options: Sequence[str]) -> dict[str, Any]:
-    """Return ``key=value`` pairs as a dict; a value is read as Python, else it is text."""
+    """Return ``key=value`` pairs as a dict. A value is read as a Python literal, or else as text."""
     parsed: dict[str, Any] = {}
     for option in options:
         key, equals, text = option.partition("=")
@@ -128,10 +128,10 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
 
 
 def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
-    """Return the examples of a file like those of the run; ``split`` "dev" needs answers, "test" does not.
+    """Return the examples of a file in the run's format; ``split`` "dev" needs answers, "test" does not.
 
     Raises:
-      UserError: no such file, another format, a column that is not there.
+      UserError: the file does not exist, has another format, or lacks a column.
     """
     data = {**predictor.data, "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
     if form and form != data["format"]:
@@ -143,7 +143,7 @@ def read_examples(predictor: Predictor, path: str, form: str | None, split: str,
 
 
 def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
-    """Return typed texts as examples. Raises ``UserError`` for an empty one, or if the task reads more than a text."""
+    """Return texts of the command line as examples. Raises ``UserError`` for an empty one or a task that needs more."""
     reads = list(predictor.task.roles.required)
     if "pair" in predictor.data["columns"]:
         reads.append("pair")
@@ -155,9 +155,10 @@ def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Examp
 
 
 def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
-    """Write predictions as JSON Lines to the file ``output``, or as a benchmark wants them, into that folder.
+    """Write predictions and return their path.
 
-    Returns where they lie.
+    They are JSON Lines in the file ``output``, or with ``submission`` the files of a benchmark in the folder
+    ``output``.
     """
     if not submission:
         write_predictions(output, records)
@@ -171,7 +172,7 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
 
 
 def check_submission(predictor: Predictor, kind: str) -> None:
-    """Raise ``UserError`` for a kind of submission that there is none of, or that this model has no predictions for."""
+    """Raise ``UserError`` for an unknown kind of submission, or one that this model's predictions do not fit."""
     name = predictor.trained.facts["task"]["name"]
     tasks, labels = needed_for(kind)
     if name not in tasks:
@@ -187,5 +188,5 @@ def check_submission(predictor: Predictor, kind: str) -> None:
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line, whole or not at all."""
+    """Write one JSON object per line; the file appears whole or not at all."""
     files.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))

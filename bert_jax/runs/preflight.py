@@ -1,4 +1,4 @@
-"""Before a pod job is started: do its hosts fit together, and is all there that it needs? Minutes, not hours."""
+"""Checks within minutes, before a pod job is started, that its hosts agree and that everything it needs is there."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from bert_jax.training import mesh as meshes
 
 NUM_READS = 1_000
 ALL_REDUCE_BYTES = 64 * 2**20
-SLOW_READ_SECONDS = 0.02  # of one block; a batch of 256 rows then takes seconds
-STATE_COPIES = 3  # parameters and two moments, float32
-KEPT = 2  # steps on the disk at a time, at least
+SLOW_READ_SECONDS = 0.02  # to read one block; a batch of 256 rows then takes seconds
+STATE_COPIES = 3  # the parameters and two moments, in float32
+KEPT = 2  # the number of steps that are on the disk at a time, at least
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A line of the table. ``verdict``: "ok", "slow" or "bad"; "bad" forbids the start."""
+    """A line of the table. ``verdict`` is "ok", "slow" or "bad"; with "bad" the job should not be started."""
 
     name: str
     found: str
@@ -46,10 +46,10 @@ class Finding:
 
 
 def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
-    """Check the job that this process is one of. Every process gets the same findings.
+    """Check the job that this process belongs to, and return the findings, the same ones on every process.
 
     Raises:
-      UserError: a recipe that is none.
+      UserError: the recipe cannot be read.
     """
     settings = configuration.build(PretrainingSettings, config, "config")
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
@@ -76,7 +76,7 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-# ---- What a process tells of itself ----------------------------------------------------------------------------------
+# ---- What a process reports of itself --------------------------------------------------------------------------------
 
 
 def _of_host() -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _of_host() -> dict[str, Any]:
 
 
 def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
-    """Return hashes of vocabulary and corpus, and the seconds of a random read; None where something is missing."""
+    """Return hashes of the vocabulary and the corpus, and the seconds of a random read; None for what is missing."""
     found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None}
     path = settings.vocab.path or tokenizers.existing(workdir)
     if path:
@@ -113,7 +113,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 def _read_seconds(corpus: Mixture) -> float:
-    """Return the seconds of one of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
+    """Return the mean seconds of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
     rng = np.random.default_rng(0)
     splits = [part.split("train") for part in corpus.parts.values()]
     which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
@@ -128,7 +128,7 @@ def _read_seconds(corpus: Mixture) -> float:
 
 
 def _of_workdir(workdir: str) -> dict[str, Any]:
-    """Whether this process sees there what process 0 writes, and can write itself."""
+    """Return whether this process sees what process 0 writes in the workdir, and can write there itself."""
     folder = files.as_path(workdir)
     token = distributed.exchange("preflight token", uuid.uuid4().hex)[0]
     mine, theirs = (folder / f".preflight-{token}-{number}" for number in (jax.process_index(), 0))
@@ -136,7 +136,7 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         mine.write_text(token)
         writes = True
-    except (OSError, UserError):  # a store refuses, or does not answer
+    except (OSError, UserError):  # the object store refuses or does not answer
         writes = False
     distributed.wait("preflight files written")
     sees = _or_none(lambda: theirs.exists() and theirs.read_text() == token) is True
@@ -147,7 +147,7 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
     return {"workdir": str(workdir), "writes": writes, "sees": sees, "free": free}
 
 
-# ---- What process 0 makes of it --------------------------------------------------------------------------------------
+# ---- What process 0 concludes ----------------------------------------------------------------------------------------
 
 
 def _processes(processes: Sequence[Mapping[str, Any]]) -> Finding:
@@ -225,7 +225,7 @@ def _num_params(settings: PretrainingSettings) -> int:
 
 
 def _all_reduce() -> Finding:
-    """Measure a sum over all devices, the second time that it runs."""
+    """Return the time of a sum over all devices, measured at its second run."""
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)

@@ -1,6 +1,6 @@
-"""One command, from nothing to a model: vocabulary, corpus, training, examples, report, export.
+"""Pretrains a model by one command, from nothing: vocabulary, corpus, training, examples, report, export.
 
-Whatever is there already is kept; whatever is missing is made. The same call resumes.
+What exists already is kept; what is missing is made. The same call resumes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Note = Callable[[str], None]
 
 # Fields of config.model that change how fast it runs, not what it learns.
 FREE_MODEL_FIELDS = ("remat",)
-# Fields of config.corpus that say where it is, who makes it, and what to say of it.
+# Fields of config.corpus that say where it is, how it is built, and how it is described.
 FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
 
 
@@ -66,8 +66,8 @@ FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates",
 class PretrainingSettings:
     """A recipe, typed: every key of the config is a field of this class or of the classes it names."""
 
-    objective: Mapping[str, Any]  # name, and what that objective takes
-    model: Mapping[str, Any]  # encoder, size, and fields of its Config that differ from it
+    objective: Mapping[str, Any]  # name, and the options of that objective
+    model: Mapping[str, Any]  # encoder, size, and the fields of the encoder's Config that differ from that size
     phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
     seed: int = 0
     vocab: VocabularyConfig = VocabularyConfig()
@@ -80,7 +80,7 @@ class PretrainingSettings:
     loader: LoaderConfig = LoaderConfig()
     probe: ProbeConfig = ProbeConfig()
     examples: tuple[str, ...] = ()  # texts with [MASK] that the finished model fills
-    private: bool = False  # say nothing of the text and where it came from (corpora.privacy)
+    private: bool = False  # nothing is written about the text and its source (corpora.privacy)
     export: bool = True  # write a Hugging Face directory at the end
 
     def experiment(self) -> Experiment:
@@ -96,7 +96,7 @@ class PretrainingSettings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes two runs the same run. The rest is free, paths too: content hashes stand for them."""
+        """Return the settings that may not change while a run goes on. Paths may: hashes of content stand for them."""
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
@@ -109,18 +109,20 @@ class PretrainingSettings:
         }
 
     def fills(self, model: ModelConfig) -> bool:
-        """Whether the finished model fills the examples: what it fills in are words of its text, and a left-to-right
-        model fills no [MASK]."""
+        """Return whether the finished model fills the examples.
+
+        A private run does not, since the words would come from its text; a left-to-right model cannot fill a [MASK].
+        """
         return bool(self.examples) and not self.private and not model.causal
 
     def find_objective(self) -> tuple[ModuleType, Any]:
-        """Return (file of the objective, its config). Raises ``UserError`` for a wrong key or value."""
+        """Return the objective's module and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
         own = _without(dict(self.objective), "name")
         return module, configuration.build(module.Config, own, "config.objective", also=("name",))
 
     def absent(self) -> dict[str, Any]:
-        """Return what the keys of ``identity`` meant before they were recorded."""
+        """Return the values that keys of ``identity`` had in runs of versions that did not record them."""
         absent = configuration.old_defaults(PretrainingSettings) | {
             "objective": configuration.old_defaults(self.find_objective()[0].Config),
             "model": old_model(self.model),
@@ -129,7 +131,7 @@ class PretrainingSettings:
         return private_config(absent) if self.private else absent
 
     def absent_facts(self) -> dict[str, Any]:
-        """Return what the keys of the facts meant before they were recorded."""
+        """Return the values that keys of the facts had in runs of versions that did not record them."""
         objective = configuration.old_defaults(self.find_objective()[0].Config)
         return {
             "model": old_model(self.model),
@@ -143,26 +145,26 @@ def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRequest:
-    """What the command line adds to a recipe."""
+    """The values that the command line adds to a recipe."""
 
     workdir: str
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
-    init_optimizer: Literal["fresh", "kept"] = "fresh"  # kept: the moments of the run to start from
+    init_optimizer: Literal["fresh", "kept"] = "fresh"  # kept: take over the moments of the run to start from
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
-    private: bool = False  # as config.private
-    typed: tuple[str, ...] = ()  # keys of the config that were typed, not the recipe's
+    private: bool = False  # the same as config.private
+    typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
 
 def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, from wherever it stands.
+    """Run a recipe to its end in ``request.workdir``, from its beginning or from the last saved step.
 
     Returns:
       The last evaluation's metrics.
 
     Raises:
-      UserError: anything in the recipe, the workdir, the texts or the machine that does not fit.
+      UserError: the recipe, the workdir, the texts or the machine do not fit together.
     """
     config = {**config, "private": request.private or config.get("private", False)}
     if "task" in config:
@@ -227,8 +229,11 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
 
 
 def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
-    """Return vocabulary and corpus. Of several processes the first copies or finds them, the others read the same;
-    none builds, for the others would wait for hours."""
+    """Return the vocabulary and the corpus.
+
+    If there are several processes, the first finds or copies them, and the others read the same. None of them builds,
+    because the others would wait for hours.
+    """
     if distributed.several():
         inputs.check_made()
         inputs = dataclasses.replace(inputs, builds=False)
@@ -252,16 +257,16 @@ def checked(
     initial: Initial | None = None,
     devices: list[jax.Device] | None = None,
 ) -> Callable[..., Any]:
-    """Check what can be found wrong in a recipe before a text is read; return what makes its objective.
+    """Check all of a recipe that can be checked before a text is read; return a function that makes its objective.
 
     Args:
-      devices: what it is to run on; None: those there are.
+      devices: the devices to run on; None: all of this job.
 
     Returns:
-      (corpus, tokenizer, model, seed, seed of the held-out rows) -> the recipe's objective.
+      A function (corpus, tokenizer, model, seed, seed of the held-out rows) -> the recipe's objective.
 
     Raises:
-      UserError: settings that do not exist, make no sense, or do not fit each other.
+      UserError: settings do not exist, make no sense, or do not fit each other.
     """
     module, objective = settings.find_objective()
     kinds = {phase.kind: phase.max_length for phase in experiment.phases.phases}
@@ -294,7 +299,7 @@ def checked(
 
 
 def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
-    """Return what the facts say of a model's class in transformers; None if its encoder has none there."""
+    """Return the facts' entry for the model's class in transformers; None if transformers has none for its encoder."""
     if model.encoder not in families():
         return None
     return {"architecture": of_pretraining(model, [part.name for part in task.parts])}
@@ -303,7 +308,7 @@ def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
 def recorded(
     config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
-    """Return config, identity and command as ``run.json``, checkpoints, report and export have them."""
+    """Return the config, the identity and the command as run.json, checkpoints, report and export record them."""
     identity = settings.identity() | {"init": request.init}
     if not settings.private:
         return config, identity, request.command
@@ -311,7 +316,7 @@ def recorded(
 
 
 def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
-    """Write ``baselines.json``, computed once: what the held-out figures are to be compared with."""
+    """Write ``baselines.json`` once: the figures with which the held-out figures are compared."""
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     reckoned_for = [fingerprint, phase.kind, rows]
@@ -324,7 +329,7 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
 
 
 def finish(settings: PretrainingSettings, model: ModelConfig, request: PretrainingRequest, observer: Observer) -> None:
-    """Write examples, export and report of a run that has ended, and say what to do next."""
+    """Write the examples, the export and the report of a run that has ended, and print what to do next."""
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
         fill_examples(settings, request.workdir, observer.note)
@@ -342,7 +347,7 @@ def finish(settings: PretrainingSettings, model: ModelConfig, request: Pretraini
 
 
 def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> None:
-    """Write ``examples.json``: what the newest model fills in for each ``[MASK]``."""
+    """Write ``examples.json``: the words that the newest model fills in for each ``[MASK]``."""
     if not settings.examples or settings.private:
         return
     trained = load_trained(workdir)
@@ -353,14 +358,16 @@ def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> No
 
 
 def report_at_the_end(workdir: str, observer: Observer) -> str:
-    """Write the report as the last act of a run; its path."""
+    """Write the report as the last step of a run; return its path."""
     with observer.shown("reporting"):
         return write_report(workdir, {**observer.state(), "state": "finished"})
 
 
 def export_newest(workdir: str, observer: Observer) -> epath.Path:
-    """Return ``workdir/hugging_face``, written anew unless it holds the last step as exported; an old one stays until
-    then."""
+    """Return the folder ``workdir/hugging_face`` with the last step, after writing it if it is missing or differs.
+
+    An older export stays until the new one is whole.
+    """
     model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
     exported = reading.holds(record, newest)
@@ -376,7 +383,7 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
 
 
 def export_damage(model: epath.Path) -> str | None:
-    """Return what is wrong with an exported folder by its list of sha256; None if nothing is."""
+    """Return the damage of an exported folder that its list of sha256 shows; None if there is none."""
     try:
         return listed_damage(model)
     except FileNotFoundError:

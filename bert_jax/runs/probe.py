@@ -1,6 +1,7 @@
-"""What an encoder is worth while it is being pretrained: a small labelled task, learned anew from its parameters.
+"""Scores an encoder while it is being pretrained, by a small labelled task that is learned from its parameters.
 
-A probe reads parameters and leaves a run as it is. Its score depends on (parameters, config.probe, examples) alone.
+A probe reads the parameters and leaves the run as it is. Its score depends on (parameters, config.probe, examples)
+alone.
 """
 
 from __future__ import annotations
@@ -34,25 +35,27 @@ from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.state import initialise
 from bert_jax.training.step import make_train_step, metric_names
 
-FROZEN_TASKS = ("classification", "regression")  # a head on one vector
-BODY = ("encoder", "pooler")  # what a task shares with pretraining
-PENALTY = 1e-3  # of half the squared weights of a frozen probe's head, whose inputs have variance 1
+FROZEN_TASKS = ("classification", "regression")  # tasks whose head reads one vector per text
+BODY = ("encoder", "pooler")  # the parts that a task shares with pretraining
+PENALTY = 1e-3  # times half the squared weights of a frozen probe's head, whose inputs have variance 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeConfig:
-    """``config.probe``. None of it changes what the run learns.
+    """The keys of ``config.probe``. None of them changes what the run learns.
 
     Attributes:
-      task: a file of ``bert_jax.tasks``; "" probes nothing.
-      kind: "frozen" learns a linear head on the vectors of the encoder as it stands; "finetune" trains all of a copy.
-      every_steps: of the evaluations those at its multiples, and the last; 0: every one.
-      folder: that the paths of ``data.splits`` are below.
+      task: the name of a file of ``bert_jax.tasks``; "": no probe.
+      kind: "frozen" learns a linear head on the vectors of the unchanged encoder; "finetune" trains a copy of
+        everything.
+      every_steps: probe at the evaluations at multiples of this step, and at the last; 0: at every evaluation.
+      folder: the folder to which the paths of ``data.splits`` are relative.
       data, options: keys of ``config.data`` and ``config.task`` of a fine-tuning.
-      features: the vector of a frozen probe: mean of the last layer, the last layer at [CLS], or the pooler's.
+      features: the vector that a frozen probe reads: the mean of the last layer, the last layer at [CLS], or the
+        pooler's.
       num_steps: updates of the head (over all examples) or of the copy (over batches).
-      max_examples: of each split.
-      learning_rate: None: 0.02 of a frozen probe's Adam, 1e-4 of a fine-tuning.
+      max_examples: the most examples of each split.
+      learning_rate: None: 0.02 for a frozen probe's Adam, 1e-4 for a fine-tuning.
     """
 
     task: str = ""
@@ -80,7 +83,7 @@ class ProbeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A probe as far as it is known before there is a vocabulary."""
+    """A probe whose examples are read and checked, before there is a vocabulary."""
 
     config: ProbeConfig
     task: type[ExampleTask]
@@ -96,10 +99,10 @@ class Prepared:
 
 
 def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
-    """Read the examples and check all that can be checked before a text is read; None where nothing is probed.
+    """Return the probe with its examples read and its settings checked; None if there is no probe.
 
     Raises:
-      UserError: an unknown task, one that a frozen probe cannot learn, examples that cannot be read, a cadence that
+      UserError: the task is unknown or a frozen probe cannot learn it, the examples cannot be read, or ``every_steps``
         meets no evaluation.
     """
     if not config.task:
@@ -134,14 +137,14 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
 
 
 def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
-    """Return at most ``max_examples``, of each label its share."""
+    """Return at most ``max_examples`` examples, from each label its share."""
     if len(examples) <= config.max_examples:
         return examples
     return keep(examples, config.max_examples / len(examples), config.seed)[: config.max_examples]
 
 
 class Probe:
-    """``probe(step, params, between)`` -> metrics by name, "probe/..."; {} at steps that are not probed."""
+    """Called as ``probe(step, params, between)``; returns metrics named "probe/...", {} at steps without a probe."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
         """Raise ``UserError`` if the task cannot encode the examples."""
@@ -165,12 +168,12 @@ class Probe:
         return [*self._prepared.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
 
     def due(self, step: int) -> bool:
-        """Whether the evaluation at ``step`` is probed."""
+        """Return whether to probe at the evaluation of ``step``."""
         every, last = self._prepared.config.every_steps, self._prepared.experiment.phases.num_steps
         return not every or step % every == 0 or step == last
 
     def __call__(self, step: int, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """``between`` is called before every batch, by all processes, and may raise."""
+        """Return the metrics of ``params``. All processes call ``between`` before every batch; it may raise."""
         if not self.due(step):
             return {}
         self._between = between
@@ -200,7 +203,7 @@ class Probe:
                 read["pooler"] = jax.device_put(zeros, meshes.replicated(self._mesh))
             vectors = {name: reading.read(name, read, {})[1]["vectors"] for name in task.rows}
             mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0)
-            spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # what hardly varies is not blown up
+            spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # features that hardly vary are not blown up
             vectors = {name: ((found - mean) / spread).astype(np.float32) for name, found in vectors.items()}
             head = learn(vectors[train], dict(task.rows[train].arrays))
             parts = {}
@@ -240,7 +243,7 @@ class Probe:
 
 
 class FeatureTask:
-    """What ``Evaluation`` reads of a task, with a vector of each row in place of its outputs."""
+    """A task for ``Evaluation`` whose outputs are one vector of each row."""
 
     gathered_outputs = ("vectors",)
 
@@ -291,7 +294,7 @@ def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch
 
 
 def of_parts(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the metrics of one held-out part as they are, those of several with the name of each."""
+    """Return the metrics of all held-out parts; if there are several, each name begins with its part's."""
     if len(parts) == 1:
         return dict(next(iter(parts.values())))
     return {f"{name}/{part}": value for part, metrics in parts.items() for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""``bert-jax plan``: a recipe as ``bert_jax.planning`` takes it, its objective without text, and all that it says."""
+"""Plans a recipe for ``bert-jax plan``: turns it into the recipe of ``bert_jax.planning``, and collects the results."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 
 Note = Callable[[str], None]
-COMPILES = 3  # of a search
+COMPILES = 3  # the number of layouts that a search compiles
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanRequest:
-    """What the command line adds to a recipe: its flags.
+    """The flags of ``bert-jax plan``.
 
     Attributes:
       topology: KIND:SHAPE.
-      search: whether layouts are searched; else the recipe is planned as it is.
-      compiles: how many layouts a search compiles, the best by arithmetic; None: 3. The recipe's own always.
-      scale: how many times larger the batches are that scaling advice is for; None: what suits the machine.
+      search: whether layouts are searched; otherwise the recipe is planned as it is.
+      compiles: how many layouts a search compiles: the recipe's own and the best by arithmetic; None: 3.
+      scale: how many times larger batches the scaling advice is for; None: as suits the machine.
 
     Raises:
-      UserError: names each flag whose value is not allowed.
+      UserError: the value of a flag is not allowed; the message names all such flags.
     """
 
     topology: str
@@ -69,7 +69,7 @@ class PlanRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """What ``plan`` found. ``smaller``: what would fit where ``plan`` does not."""
+    """The result of ``plan``. ``smaller``: changes that would fit if the plan does not."""
 
     plan: Plan
     batches: Mapping[str, int]
@@ -106,11 +106,11 @@ class Planned:
 
 
 def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned:
-    """Plan a recipe.
+    """Return the plan of a recipe.
 
     Raises:
-      UserError: an unknown topology, a recipe or layout that does not fit together, or a compiler that is missing; all
-        before the first compile.
+      UserError: the topology is unknown, the recipe or layout does not fit together, or a compiler is missing; all of
+        this before the first compile.
     """
     topology = topologies.parse(request.topology)
     recipe = PretrainingRecipe.of(config)
@@ -132,13 +132,13 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRecipe:
-    """A ``planning.plan.Recipe``. The vocabulary is taken to have ``config.vocab.size`` pieces."""
+    """A ``planning.plan.Recipe`` of pretraining. It assumes that the vocabulary has ``config.vocab.size`` pieces."""
 
     settings: PretrainingSettings
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
-        """Return the recipe. Raises ``UserError`` for a wrong key or value, and for a recipe of fine-tuning."""
+        """Return the recipe. Raises ``UserError`` for a wrong key or value, or a recipe of fine-tuning."""
         if "task" in config:
             raise UserError(
                 "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "

@@ -1,4 +1,4 @@
-"""From ``--config=NAME_OR_FILE[:argument] --config.key=value ...`` to one locked config tree.
+"""Reads ``--config=NAME_OR_FILE[:argument] --config.key=value ...`` into one locked config tree.
 
 A recipe is a Python file with ``get_config([argument])`` that returns a ``ConfigDict``. The recipes of this package are
 also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a working
@@ -42,7 +42,7 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Return the locked config of a recipe, with ``--config.key=value`` overrides applied in order.
 
     Raises:
-      UserError: no such recipe, a config file that fails, an unknown key or a value of a wrong type.
+      UserError: there is no such recipe, the file fails, a key is unknown, or a value has a wrong type.
     """
     path, argument = _locate(recipe)
     config = _read_json(path) if path.endswith(".json") else _run(path, argument)
@@ -67,7 +67,7 @@ def typed(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def names() -> dict[str, Path]:
-    """Return the recipes that come with the package: ``pretrain/quickstart`` -> file."""
+    """Return the recipes that come with the package: a name such as ``pretrain/quickstart`` -> its file."""
     package = Path(__file__).resolve().parents[1]
     installed, checkout = package / "configs", package.parent / "configs"
     folder = installed if installed.is_dir() else checkout
@@ -75,7 +75,7 @@ def names() -> dict[str, Path]:
 
 
 def _locate(recipe: str) -> tuple[str, str | None]:
-    """Return the path of the file, and the text after the colon."""
+    """Return the path of the recipe's file, and the text after the colon."""
     match = re.fullmatch(r"((?:\w+://)?[^:]*)(?::(.*))?", recipe, re.DOTALL)
     if not match:
         raise UserError(f"--config={recipe} is not FILE[:argument] or a recipe's name")
@@ -104,7 +104,7 @@ def _read_json(path: str) -> ConfigDict:
 
 
 def _run(path: str, argument: str | None) -> ConfigDict:
-    """Execute a config file; whatever it raises becomes one line with the file and the line in it."""
+    """Return the config that a file's ``get_config`` returns. An error in it becomes one line with its place."""
     module = ModuleType("bert_jax_recipe")
     module.__file__ = path
     try:
@@ -122,7 +122,7 @@ def _run(path: str, argument: str | None) -> ConfigDict:
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         place = f"{path}:{lines[-1]}" if lines else path
-        if isinstance(error, ValueError):  # what a recipe raises for an argument it does not know
+        if isinstance(error, ValueError):  # recipes raise this for an unknown argument
             raise UserError(f"{place}: {error}") from error
         raise UserError(f"{place}: {type(error).__name__}: {error}") from error
     return _as_config(config, path)
@@ -139,7 +139,8 @@ def _as_config(value: Any, path: str) -> ConfigDict:
 def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
     """Return ``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place: references follow.
 
-    A new group is a slip, unless runs of that kind have it. A new key within a group is for its component to judge.
+    A new group is an error, unless runs of that kind have it. A new key within a group is left for its component to
+    check.
     """
     if not keys:
         return parse_value(text, node, where)
@@ -166,8 +167,8 @@ def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
 def parse_value(text: str, old: Any, where: str) -> Any:
     """Return ``text`` as a value of the type of ``old``, which it replaces.
 
-    An ``old`` of None has no type: any Python literal is taken as such, any other text as text. ``None`` unsets
-    anything but a text; the component that reads the key says whether it may be unset.
+    If ``old`` is None, any Python literal is read as such, and any other text as text. ``None`` unsets any value except
+    a text; the component that reads the key checks whether it may be unset.
     """
     value = _literal(text)
     if isinstance(old, str):
@@ -198,7 +199,7 @@ def parse_value(text: str, old: Any, where: str) -> Any:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # of what is no literal
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised if the text is not a literal
         return {"true": True, "false": False}.get(text, text)
 
 
@@ -213,7 +214,7 @@ def _finite(text: str, where: str) -> float:
 
 
 def _sequence(text: str, value: Any, old: tuple | list, where: str) -> tuple | list:
-    """Return a tuple such as ``(1,2)`` or ``1,2``; of texts also ``a,b``. Entries have the type of the old ones."""
+    """Return the sequence that ``text`` describes: ``(1,2)``, ``1,2`` or ``a,b``. Entries get the type of old ones."""
     kinds = {type(entry) for entry in old}
     if not isinstance(value, tuple | list):
         value = (value,) if kinds - {str} else tuple(text.split(","))

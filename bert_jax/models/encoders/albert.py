@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2020): narrow embeddings, widened once, and one layer that is applied ``num_layers`` times.
 
-Parameters (E wide are the embeddings, H all else; the same if layers are scanned)::
+Parameters (the embeddings have width E, everything else width H; scanned layers have the same tree)::
 
     embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
     embedding_projection/{kernel, bias}
@@ -47,7 +47,7 @@ class Config(bert.Config):
 
 
 class Encoder(nn.Module):
-    """Embeddings, their projection, and one layer ``num_layers`` times, with dropout of its own each time."""
+    """Applies embeddings, their projection, and one layer ``num_layers`` times, each time with its own dropout."""
 
     config: Config
     reads: ClassVar[frozenset[str]] = bert.Encoder.reads
@@ -62,9 +62,9 @@ class Encoder(nn.Module):
     def __call__(
         self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
     ) -> Encoding:
-        """Read ``input_ids``, ``attention_mask`` and ``reads``, each [B, L]. ``rng`` None means no dropout.
+        """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
 
-        The lowest of all hidden states is that of the projection.
+        ``rng`` None means no dropout. The first of all hidden states is the output of the projection.
         """
         visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
         x: jax.Array = self.embedding_projection(self.embeddings(batch, rng))
@@ -83,7 +83,7 @@ def _size(num_layers: int, hidden_size: int, num_heads: int, embedding_size: int
     }
 
 
-# Table 1; the heads are those of the released models.
+# Table 1; the numbers of heads are those of the released models.
 SIZES: dict[str, dict[str, int]] = {
     "base": _size(12, 768, 12),
     "large": _size(24, 1024, 16),

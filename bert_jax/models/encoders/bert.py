@@ -78,7 +78,7 @@ class Embeddings(nn.Module):
             positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
         else:
             positions = jnp.take(self.position_embeddings, position_ids, axis=0).astype(dtype)
-        # A product with one-hot rows, because the gradient of a look-up would add every token into the few rows.
+        # A product with one-hot rows: in the gradient of a look-up all tokens would add into the same few rows.
         types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
         x = words + positions + types @ self.token_type_embeddings.astype(dtype)
         x = dropout(self.layer_norm(x), self.config.dropout_rate, rng, "embeddings")
@@ -86,7 +86,7 @@ class Embeddings(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings and ``num_layers`` layers."""
+    """Applies the embeddings and ``num_layers`` layers."""
 
     config: Config
     reads: ClassVar[frozenset[str]] = frozenset({"token_type_ids", "position_ids", "sequence_ids"})

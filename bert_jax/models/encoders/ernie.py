@@ -19,4 +19,4 @@ class Config(bert.Config):
 
 
 class Encoder(bert.Encoder):
-    """Embeddings and ``num_layers`` layers."""
+    """Applies the embeddings and ``num_layers`` layers."""

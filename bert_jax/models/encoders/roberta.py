@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT's computation without segments.
 
-The table of token types has one row, as in transformers, which is added to every token.
+As in transformers, the table of token types has one row, which is added to every token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZES = {name: bert.SIZES[name] for name in ("base", "large", "tiny", "mini", "s
 
 
 class Encoder(bert.Encoder):
-    """Embeddings and ``num_layers`` layers."""
+    """Applies the embeddings and ``num_layers`` layers."""
 
     reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
 

@@ -1,1 +1,1 @@
-"""Arrangements decide which text makes a sequence; each is found by its file's name (``rows.features.Arrangement``)."""
+"""Arrangements decide which text makes a sequence (``rows.features.Arrangement``); each is found by its file's name."""

@@ -20,7 +20,7 @@ _TARGETS = 1 << 12
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """Makes BERT's pairs; ``rows.chunks`` says how."""
+    """Makes BERT's pairs (see ``rows.chunks``)."""
 
     short_row_probability: float = 0.1
 
@@ -74,8 +74,8 @@ def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_pr
     """Return equally likely targets of short chunks, in tokens: [4096].
 
     They are chosen so that short pairs fill the rows of the pairs at document ends. The pairs of a sample of documents
-    are planned without short targets and packed; short chunks get the lengths of the space that these leave. Short
-    chunks beyond those are spread evenly over all lengths, which fit beside each other.
+    are planned without short targets and packed. The targets are the lengths of the space left in these rows, then all
+    lengths evenly, since such chunks fit beside each other.
     """
     capacity = limits.max_length - SPECIAL_TOKENS_PER_ROW
     documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1

@@ -1,8 +1,9 @@
 """One segment of whole sentences, as many as fit: [CLS] text [SEP].
 
-"full" goes on into the next document, with a [SEP] between the two (FULL-SENTENCES, Liu et al. 2019, section 4.2);
-"document" ends with the document (DOC-SENTENCES there; the single segments of SpanBERT, Joshi et al. 2020, section
-3.3). Only a sentence that is longer than a row is cut. Every epoch has the same sequences, in another order.
+With ``blocks`` "full" a sequence goes on into the next document, with a [SEP] between the two (FULL-SENTENCES, Liu et
+al. 2019, section 4.2). With "document" it ends with its document (DOC-SENTENCES there; the single segments of SpanBERT,
+Joshi et al. 2020, section 3.3). Only a sentence that is longer than a row is cut. Every epoch has the same sequences,
+in another order.
 """
 
 from __future__ import annotations
@@ -64,14 +65,16 @@ class Arrangement:
     def _block(
         self, offsets: Ints, starts: Ints, first: int, stop: int, capacity: int, is_last: bool
     ) -> tuple[Records, int]:
-        """Return the sequences that begin with a sentence of ``first`` to ``stop`` - 1, and the next one's sentence."""
+        """Return the sequences that begin with sentences ``first`` to ``stop`` - 1, and where the next one begins."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
         documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
         separated = documents if self.blocks == "full" else 0 * documents
         reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # the sentence after
         if self.blocks == "document":
             reach = np.minimum(reach, starts[documents] - first)
-        following = np.maximum(reach, np.arange(1, stop - first + 1)).tolist()  # a sentence too long stands alone
+        following = np.maximum(
+            reach, np.arange(1, stop - first + 1)
+        ).tolist()  # a sentence that is too long stands alone
         heads, here, count = [], 0, stop - first
         while here < count:
             heads.append(here)
@@ -114,7 +117,7 @@ class Arrangement:
 
 
 def _cut(records: Records, capacity: int) -> Records:
-    """Return ``records`` with each of more than ``capacity`` tokens, which has one sentence, cut into several."""
+    """Return ``records`` with each that has more than ``capacity`` tokens (a single sentence) cut into several."""
     parts = -(-records["length"].astype(np.int64) // capacity)
     parts = np.where(records["separators"] > 0, 1, parts)
     if (parts <= 1).all():

@@ -1,1 +1,1 @@
-"""Which positions are predicted: masking strategies, one a file, found by its name (``rows.features.Strategy``)."""
+"""Masking strategies select the positions to predict (``rows.features.Strategy``); each is found by its file's name."""

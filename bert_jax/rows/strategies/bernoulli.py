@@ -1,7 +1,7 @@
-"""Units by draws of their own: each is selected with the probability ``masking.rate``, whatever the others are.
+"""Units selected independently: each with the probability ``masking.rate``.
 
-The phrases and entities of ERNIE 1.0 (Sun et al. 2019, section 3.2; PaddlePaddle/ERNIE, batching.py). How many
-positions are selected is random, and its mean is the rate for units of any length.
+This selects the phrases and entities of ERNIE 1.0 (Sun et al. 2019, section 3.2; PaddlePaddle/ERNIE, batching.py). How
+many positions are selected is random, and its mean is the rate for units of any length.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bert_jax.rows.features import Bools, Ints, Selected
 from bert_jax.rows.strategies import whole_unit
 from bert_jax.rows.units import first_positions
 
-_TOO_MANY = 1e-4  # the share of rows, at most, with more than P
+_TOO_MANY = 1e-4  # the largest share of rows that may have more than P
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A ``rows.features.RandomCounts``.
+    """The options; a ``rows.features.RandomCounts``.
 
     Attributes:
-      unit_size: positions of a unit that P leaves space for; where long units are common, their usual size.
-      rate: that of ``config.objective.masking``; it is not set here.
+      unit_size: the size of a unit, in positions, for which P has space; where long units are common, their usual size.
+      rate: the rate of ``config.objective.masking``; it is not set here.
     """
 
     unit_size: float = 2.0
@@ -45,7 +45,7 @@ class Config:
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return whole units, each by its own draw; of a row with more than ``counts``, those with the smallest draws."""
+    """Return whole units, each selected by its own draw; above ``counts`` a row keeps those with the smallest draws."""
     rows, length = candidates.shape
     taken = starts & (random.uniform(random.fold(keys[:, None], np.arange(length))) < options.rate)
     first = first_positions(candidates, starts)

@@ -1,8 +1,8 @@
 """N-grams of units, in random order, as long as they fit (Lan et al. 2020, "ALBERT", section 4.1).
 
-google-research/albert, create_pretraining_data.py: every unit in random order begins an n-gram of the drawn length;
-one that would exceed the count gets shorter, or is left out where even its first unit is too long; one that reaches a
-unit which is selected already is left out. An n-gram ends where the text does, before a special token.
+As in google-research/albert, create_pretraining_data.py: every unit in random order begins an n-gram of the drawn
+length. An n-gram that would exceed the count gets shorter, or is left out if even its first unit is too long. One that
+reaches a unit that is selected already is left out. An n-gram ends before a special token.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bert_jax.rows.features import Bools, Ints, Selected
 from bert_jax.rows.strategies.token import ranks
 from bert_jax.rows.units import first_positions, sizes
 
-_LENGTHS = 1 << 32  # no position
+_LENGTHS = 1 << 32  # the counter for draws of lengths: not a position
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Lengths n from 1 to ``longest`` have shares proportional to 1 / n: .545, .273 and .182 of 3."""
+    """The options. Lengths n from 1 to ``longest`` have shares proportional to 1 / n: for 3, .545, .273 and .182."""
 
     longest: int = 3
 
@@ -37,7 +37,7 @@ class Config:
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return at most ``counts`` positions."""
+    """Return n-grams of at most ``counts`` positions per row."""
     rows, length = candidates.shape
     unit, row = first_positions(candidates, starts), np.arange(rows)
     places = int(starts.sum(axis=1).max(initial=0))
@@ -46,8 +46,8 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
     sized = reached[..., 1:] - here[..., None]  # positions of the first 1, 2, ... units of each n-gram
     drawn = options.lengths(random.fold(random.fold(keys, _LENGTHS), here)) * starts[row, here]
     reached += row[:, None] * (length + 1)
-    taken = np.zeros(rows * (length + 1), np.bool_)  # of units, at their first positions
-    begins = np.zeros_like(candidates)  # of n-grams
+    taken = np.zeros(rows * (length + 1), np.bool_)  # whether a unit is taken, at its first position
+    begins = np.zeros_like(candidates)  # whether an n-gram begins
     left, numbers = counts.astype(np.int64), np.arange(options.longest)
     for place in range(places):
         if not left.any():
@@ -64,12 +64,14 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 
 
 def _reached(size: Ints, number: int) -> Ints:
-    """Return where a unit and the next ``number`` begin, int64 [n, L, number + 1], from its ``sizes``.
+    """Return where each unit and the next ``number`` units begin, int64 [n, L, number + 1].
 
-    Where the text ends they stay at the position after it.
+    After the end of the text the position stays the one after it. ``size`` is from ``units.sizes``.
     """
     rows, length = size.shape
-    after = np.append(np.arange(length) + size, np.full((rows, 1), length), axis=1)  # of a place without unit: itself
+    after = np.append(
+        np.arange(length) + size, np.full((rows, 1), length), axis=1
+    )  # a place where no unit begins leads to itself
     found = [np.broadcast_to(np.arange(length), (rows, length))]
     for _ in range(number):
         found.append(np.take_along_axis(after, found[-1], axis=1))

@@ -1,9 +1,9 @@
 """Spans of whole units, of random length (Joshi et al. 2020, "SpanBERT", section 3.1).
 
-facebookresearch/SpanBERT, fairseq/data/masking.py, PairWithSpanMaskingScheme: draw a length in units and a position;
-reject the draw if the position is selected already; else select units from that position's on, until the length, the
-end of the text or the count. The last span is cut where the count is reached, also inside of a unit. A draw depends on
-its number alone, so all draws of all rows are made at once and a span only has to know which ones came before it.
+As in facebookresearch/SpanBERT, fairseq/data/masking.py, PairWithSpanMaskingScheme: draw a length in units and a
+position; reject the draw if the position is selected already; else select units from that position's unit on, until the
+length, the end of the text or the count is reached. The last span is cut at the count, even inside a unit. A draw
+depends on its number alone. So all draws of all rows are made at once, and then accepted or rejected in their order.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bert_jax.rows import random
 from bert_jax.rows.features import Bools, Ints, Selected
 from bert_jax.rows.units import runs
 
-_MOST_DRAWS = 64  # of a row at a time
+_MOST_DRAWS = 64  # draws per row at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Lengths follow p (1 - p)^(n - 1), n from 1 to ``longest``, divided by their sum: 3.797 units on average.
+    """The options. The share of length n is p (1 - p)^(n - 1), divided by the sum of these; 3.797 units on average.
 
     Attributes:
-      p: of the geometric law.
-      longest: units of a span.
+      p: the parameter of the geometric distribution.
+      longest: the most units of a span.
     """
 
     p: float = 0.2
@@ -66,15 +66,15 @@ class _Text:
         self.length = candidates.shape[1]
         self.candidates, self.units = np.flatnonzero(candidates), np.flatnonzero(starts)
         self.number = candidates.sum(axis=1)  # [n] candidates of a row
-        self.first = np.cumsum(self.number) - self.number  # [n] of a row among all
+        self.first = np.cumsum(self.number) - self.number  # [n] the number of a row's first candidate among all
         unit_of = np.searchsorted(self.units, self.candidates, side="right") - 1
-        self.unit_of = unit_of  # of each candidate
+        self.unit_of = unit_of  # the unit of each candidate
         after = np.append(candidates[:, 1:], np.zeros_like(candidates[:, :1]), axis=1)
         stops = candidates & ~after  # the last candidates before a special token, padding or the end of the row
         self.stops = np.flatnonzero(stops) + 1
 
     def spans(self, rows: Ints, keys: random.Bits, draws: Ints, options: Config) -> tuple[Ints, Ints, Ints]:
-        """Return anchors, begins and ends [n, T] of the spans with these numbers [T], cut by nothing but the text."""
+        """Return anchors, begins and ends [n, T] of the spans of draws [T], which only the end of the text cuts."""
         pick = random.integers(random.fold(keys, 2 * draws), self.number[rows, None])
         candidate = self.first[rows, None] + pick
         anchor, unit = self.candidates[candidate], self.unit_of[candidate]

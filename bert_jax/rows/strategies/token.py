@@ -12,7 +12,7 @@ from bert_jax.rows.features import Bools, Selected
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """There are no options."""
+    """This strategy has no options."""
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
@@ -24,7 +24,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 
 
 def ranks(which: Bools, keys: random.Bits) -> random.Bits:
-    """Return random numbers [n, L], no two of a row equal, the largest there is where ``which`` is false."""
+    """Return random numbers [n, L], different within a row; the largest possible one where ``which`` is false."""
     positions = np.arange(which.shape[1])
     bits = random.fold(keys[:, None], positions)
     bits &= ~np.uint64(0xFFFF)

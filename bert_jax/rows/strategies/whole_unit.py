@@ -18,11 +18,11 @@ from bert_jax.rows.units import first_positions, sizes
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """There are no options."""
+    """This strategy has no options."""
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return at most ``counts`` positions, and at least that less the longest unit plus one, if units are there."""
+    """Return whole units of at most ``counts`` positions per row; if any are left, the longest would not fit."""
     del options
     first = first_positions(candidates, starts)
     size = sizes(first, starts)
