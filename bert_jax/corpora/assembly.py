@@ -1,4 +1,4 @@
-"""Makes one store of finished parts: offsets over all parts, and the metadata with which TFDS reads it."""
+"""Makes one store of finished parts: writes the offsets over all parts, and the metadata with which TFDS reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
 def join_splits(parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what the manifest says of each split, from the facts of the parts."""
+    """Return the manifest's entry of each split, made from the facts of the parts."""
     return {split: _join([part["splits"][split] for part in parts]) for split in SPLITS}
 
 
@@ -39,7 +39,7 @@ def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def join_columns(columns: Sequence[Column], parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what the manifest says of each column, from the facts of the parts."""
+    """Return the manifest's entry of each column, made from the facts of the parts."""
     return {column.name: _join_column(column, parts) for column in columns}
 
 
@@ -83,17 +83,17 @@ def write_tfds_metadata(
     """Write ``dataset_info.json`` and ``features.json``, with which TFDS reads the store without TensorFlow.
 
     Args:
-      folder: where nothing else is.
-      num_bytes: split -> size of its shards.
+      folder: an empty folder.
+      num_bytes: split -> the size of its shards.
 
     Returns:
-      the paths of the two files.
+      The paths of the two files.
     """
     import tensorflow_datasets as tfds
 
     for facts in splits.values():
         for shard in facts["shards"]:
-            (folder / shard["name"]).touch()  # it looks for their names, here and now
+            (folder / shard["name"]).touch()  # TFDS looks for files of these names now
     template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name=DATASET_NAME, filetype_suffix="array_record")
     tfds.folder_dataset.write_metadata(
         data_dir=folder,

@@ -29,22 +29,24 @@ class BadTextError(UserError):
         self._skipped = Skipped(below(where), reason)
 
     def __reduce__(self) -> tuple[type[BadTextError], tuple[str, str, str]]:
-        """Return how to pickle the error: a worker sends it to the process that waits."""
+        """Return how to pickle the error, which a worker sends to the process that waits."""
         return type(self), self._made_of
 
     def counted(self, bad_text: BadText, where: str = "") -> Skipped:
-        """Return what to count if bad text is skipped, at ``where`` if given; raises this error if it is not."""
+        """Return the entry to count if ``bad_text`` is "skip", at ``where`` if given; otherwise raise this error."""
         if bad_text == "error":
             raise self
         return self._skipped._replace(where=where) if where else self._skipped
 
 
 def decode(raw: bytes, path: str, offset: int) -> str:
-    """Return ``raw``, found at byte ``offset`` of the unpacked ``path``, as text; without a byte order mark at the
-    start.
+    """Return ``raw`` as text, without a byte order mark at the start.
+
+    Args:
+      raw: the bytes found at byte ``offset`` of the unpacked file ``path``.
 
     Raises:
-      BadTextError: a NUL byte, or bytes that are not UTF-8; its offset is that of the first such byte.
+      BadTextError: there is a NUL byte, or bytes are not UTF-8; the error has the offset of the first such byte.
     """
     nul = raw.find(b"\0")
     if nul >= 0:
@@ -68,15 +70,16 @@ def decode(raw: bytes, path: str, offset: int) -> str:
 
 
 def foreign(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is binary or all in another encoding, so that no line of it is
-    wanted: one character in ten is a control character or not UTF-8. Text with a few bad letters is not."""
+    """Return whether a file that begins with ``head`` is binary or all in another encoding, so that it is skipped.
+
+    It is if one character in ten is a control character or not UTF-8; text with a few bad letters is not.
+    """
     text = head.decode("utf-8", "replace")
     return 10 * sum(map(text.count, ODD)) > len(text)
 
 
 def _guess(raw: bytes, offset: int) -> str:
-    """Return what bytes that are not UTF-8 probably are, with the command that converts them where that is sure
-    enough."""
+    """Return the probable encoding of bytes that are not UTF-8, and if it is sure enough, a command to convert them."""
     encoding = None
     if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "UTF-16"

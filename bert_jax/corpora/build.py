@@ -1,7 +1,7 @@
 """Builds a store: workers make its parts, which are then put together.
 
-While it grows, a store is the folder ``OUTPUT.partial`` (on an object store: ``OUTPUT`` without its marker). A build
-that was cut goes on there with the parts that are missing.
+Until it is finished, a store is the folder ``OUTPUT.partial`` (on an object store: ``OUTPUT`` without its marker). A
+build that was interrupted goes on there with the parts that are missing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens s
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
-    """How a store is made. ``num_workers`` and ``beam_options`` do not change what is in it; the other fields do."""
+    """The settings of a build. All but ``num_workers`` and ``beam_options`` decide the content of the store."""
 
-    heldout_fraction: float = 0.05  # of the documents, chosen by their hash
-    block_tokens: int = 4096  # tokens of a record
-    part_bytes: int = 0  # of text in a shard; 0: by the size of the corpus
-    duplicates: duplicates.Kind = "keep"  # "exact" and "near" ones are dropped, but for the first
-    num_workers: int = 0  # processes of this machine; 0: one a core
-    beam_options: tuple[str, ...] = ()  # of an Apache Beam runner on a cluster
+    heldout_fraction: float = 0.05  # the share of the documents, chosen by their hash
+    block_tokens: int = 4096  # the number of tokens of a record
+    part_bytes: int = 0  # the bytes of text in a shard; 0: by the size of the corpus
+    duplicates: duplicates.Kind = "keep"  # "exact" and "near" drop duplicates, except for the first
+    num_workers: int = 0  # processes on this machine; 0: one per core
+    beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner on a cluster
 
     def __post_init__(self) -> None:
         if not 0 < self.heldout_fraction < 1:
@@ -68,7 +68,7 @@ class BuildConfig:
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide what is in the store."""
+        """Return the settings that decide the content of the store."""
         free = ("num_workers", "beam_options")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
 
@@ -84,17 +84,17 @@ def build(
 ) -> dict[str, Any]:
     """Write the store of ``source`` to ``output`` and return its manifest.
 
-    A document is held out by the hash of its name and text, whatever the other documents. Memory is bounded by the
-    longest document and a few batches a worker. The bytes of the store do not depend on who makes it.
+    Whether a document is held out depends only on the hash of its name and text. Memory is bounded by the longest
+    document and a few batches per worker. The bytes of the store do not depend on the number of workers.
 
     Args:
-      remarks: what else the manifest and the data card should say (license, notes).
-      columns: are made beside the tokens.
+      remarks: further entries of the manifest and the data card (license, notes).
+      columns: the columns to make beside the tokens.
 
     Raises:
-      UserError: bad source, nothing to train on or to hold out, no second document to draw next sentences from,
-        ``output`` not empty, full disk. Then nothing is left at ``output``; after a full disk the finished parts stay
-        in ``OUTPUT.partial`` for the next try.
+      UserError: the source is bad, there is nothing to train on or to hold out, there is no second document to draw
+        next sentences from, ``output`` is not empty, or the disk is full. Then nothing is left at ``output``; after a
+        full disk the finished parts stay in ``OUTPUT.partial`` for the next try.
     """
     files.check_new(output)  # before anything slow
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
@@ -159,8 +159,7 @@ def _run(
 
 
 def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: list[Facts], manifest: Facts) -> Facts:
-    """Add to the shards what makes them a store, the manifest last, put the store at ``output``, return the
-    manifest."""
+    """Add the other files of a store to the shards, the manifest last, move all to ``output``; return the manifest."""
     finished = [part["splits"][split] for split in SPLITS for part in made]
     shards = [facts["file"] for facts in finished]
     shards += [column["file"] for facts in finished for column in facts["columns"].values()]
@@ -176,7 +175,7 @@ def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: li
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         digests = {name: facts["sha256"] for name, facts in manifest["files"].items()}
         digests[MANIFEST] = files.sha256(folder / MANIFEST)
-        # Not among the manifest's files: an inspection writes the card again.
+        # The manifest does not list the card, because an inspection writes it again.
         shown = private_manifest(manifest) if is_private(manifest) else manifest
         (folder / CARD).write_text(write_card(shown), "utf-8")
         digests[CARD] = files.sha256(folder / CARD)
@@ -187,7 +186,7 @@ def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: li
 
 
 class _Watch:
-    """Tells ``progress`` how much the finished parts hold."""
+    """Reports to ``progress`` how much text the finished parts hold."""
 
     def __init__(self, workplace: Workplace, parts: Sequence[Part], progress: Progress | None) -> None:
         self._workplace, self._progress = workplace, progress
@@ -207,7 +206,7 @@ class _Watch:
 
 
 def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
-    """Raise ``UserError`` if the corpus cannot serve: next-sentence prediction draws from a second document."""
+    """Raise ``UserError`` if the corpus has too few documents: next-sentence prediction draws from a second one."""
     found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
     begin = f"the corpus has {total} document{'s' * (total != 1)} with text"
@@ -248,7 +247,7 @@ def _hits(made: Sequence[Facts]) -> dict[str, dict[str, int]]:
 
 
 def _skipped(made: Sequence[Facts]) -> dict[str, Facts]:
-    """Return how often each reason led to a skip, and the first places."""
+    """Return for each reason to skip text how often it occurred, and the first places."""
     skipped: dict[str, Facts] = {}
     for part in made:
         for reason, facts in part["skipped"].items():

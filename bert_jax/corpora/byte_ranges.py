@@ -1,5 +1,7 @@
-"""Lines and paragraphs of a byte range of a file. What begins in the range belongs to it, wherever it ends, so that
-ranges that lie side by side give each line and each paragraph once, whatever the cut."""
+"""Reads the lines and paragraphs of a byte range of a file.
+
+A line or paragraph belongs to the range in which it begins, wherever it ends. So adjacent ranges give each of them
+once, wherever the file is cut."""
 
 from __future__ import annotations
 
@@ -14,10 +16,9 @@ GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and
 
 
 def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line without its line feed) of the lines that begin in [start, stop), to the end if ``stop`` is
-    -1."""
+    """Yield (offset, line without its line feed) for each line that begins in [start, stop). -1: the end of the file."""
     if start:
-        file.seek(start - 1)  # a line that ends just before start leaves an empty one, which is dropped
+        file.seek(start - 1)  # if a line ends just before start, an empty line is read first, and dropped
     for position, block in _whole_lines(file, max(start - 1, 0)):
         for line in block.removesuffix(b"\n").split(b"\n"):
             if 0 <= stop <= position:
@@ -28,9 +29,9 @@ def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int,
 
 
 def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, text) of the runs of lines without a blank one that begin in [start, stop).
+    """Yield (offset, text) for each paragraph, a run of lines without a blank one, that begins in [start, stop).
 
-    A blank line has nothing but ASCII white space.
+    A blank line has only ASCII white space.
     """
     for offset, text in _paragraphs(file, _before(file, start)):
         if 0 <= stop <= offset:
@@ -42,7 +43,7 @@ def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple
 def _before(file: Unpacked, start: int) -> int:
     """Go to the last byte before ``start`` that is not white space, or to 0, and return the place.
 
-    What stands there belongs to a paragraph that begins before ``start``: it is read from its middle and dropped.
+    The paragraph there begins before ``start``, so it is read from its middle and dropped.
     """
     end = start
     while end:
@@ -59,7 +60,7 @@ def _before(file: Unpacked, start: int) -> int:
 
 
 def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    parts: list[bytes] = []  # of a paragraph whose end is not read yet
+    parts: list[bytes] = []  # the parts of a paragraph whose end is not read yet
     offset = 0
     for place, block in _whole_lines(file, position):
         blank = BLANK_LINES.match(block)
@@ -83,8 +84,7 @@ def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of blocks that end with a line, longer than usual where a line is; the last may lack its
-    end."""
+    """Yield (offset, bytes) for blocks of whole lines, longer if a line is; the last line may lack its end."""
     parts: list[bytes] = []
     while block := file.read(BLOCK_BYTES):
         end = block.rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""The data card: ``card.md`` beside the manifest, for whoever asks what a model was trained on."""
+"""Writes the data card, ``card.md`` beside the manifest, which says what a model was trained on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ UNSAID = "not stated"
 
 
 def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None = None) -> str:
-    """Return the card in Markdown, made from facts alone: the same manifest and inspection give the same card.
+    """Return the card in Markdown. The same manifest and inspection give the same card.
 
     Args:
-      manifest: of the store. Read where they are there: ``license``, ``notes`` (as given in the config), ``source``
-        (what the source says of itself), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``).
+      manifest: the store's manifest. Entries that are read if they exist: ``license``, ``notes`` (as in the config),
+        ``source`` (its own description), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``).
       inspection: ``Inspection.as_record()``, if the corpus was inspected.
     """
     source = manifest.get("source") or {}
@@ -56,12 +56,12 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return ``text`` as one line that cannot leave its cell, whatever stands in it."""
+    """Return ``text`` as one line that stays inside its table cell, whatever characters it has."""
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Return the leaves of nested facts, by dotted name; short lists of plain values stay together."""
+    """Return (dotted name, text) for each leaf of nested facts; short lists of plain values stay together."""
     if isinstance(value, Mapping):
         return [fact for key, inner in value.items() for fact in _facts(inner, f"{name}.{key}" if name else str(key))]
     if isinstance(value, (list, tuple)):
@@ -72,7 +72,7 @@ def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
 
 
 def _rights(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what was said of licence and dates, by the config or by any part of the source; nothing is guessed."""
+    """Return the licence and dates that the config or any part of the source gives; nothing is guessed."""
     rows = []
     for label, keys in (("licence", ("license", "licence")), ("dates", ("date", "dates", "revision", "snapshot"))):
         given = [str(manifest[key]) for key in keys if manifest.get(key)]

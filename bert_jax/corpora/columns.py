@@ -1,9 +1,9 @@
-"""Columns: values beside the tokens of a corpus, one whole number a piece, made while the corpus is built.
+"""Columns: values beside the tokens of a corpus, one whole number per piece, made while the corpus is built.
 
 An annotator makes a column: a file of ``bert_jax/corpora/annotators`` with a class ``Annotator``. It reads the raw
 sentences, so it sees the capitals, accents and spaces that ids have lost. It never changes the ids.
 
-A column of units says which pieces belong together, in the values that ``unit_values`` gives.
+A column of units marks which pieces belong together (see ``unit_values``).
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ if TYPE_CHECKING:
     from bert_jax.text.tokenizer import Tokenizer
 
 PACKAGE = "corpora.annotators"
-TOKENS = "tokens"  # what ``CorpusSplit.read`` calls the ids
+TOKENS = "tokens"  # the name of the ids in ``CorpusSplit.read``
 RESERVED = (TOKENS, "piece", "word")  # the last two are units of masking that need no column
 OUTSIDE, BEGINS, CONTINUES = 0, 1, 2  # a piece in no unit; the first piece of a unit; a later piece of a unit
 
 
 class Annotator(Protocol):
-    """Makes the values of a column. A frozen dataclass; its fields are the options of the column; it pickles."""
+    """Makes the values of a column. It is a picklable frozen dataclass, whose fields are the options of the column."""
 
-    dtype: ClassVar[str]  # of the values: "uint8" or "uint16"
+    dtype: ClassVar[str]  # the dtype of the values: "uint8" or "uint16"
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides the values: options, a version of the file, versions of libraries, hashes of files.
+        """Return all that decides the values: options, a version of the code, versions of libraries, hashes of files.
+
+        The build calls this before it reads a text.
 
         Raises:
-          UserError: a package or a file is missing or bad. The build asks before it reads a text.
+          UserError: a package or a file is missing or bad.
         """
         ...
 
     def annotate(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return an array [n] of ``dtype`` for each sentence, a value for each of its n pieces.
+        """Return for each sentence an array [n] of ``dtype``, with a value for each of its n pieces.
 
         Args:
           sentences: raw text, before any normalisation.
-          spans: int64 [n, 2] for each sentence; a piece stands for its characters [start, stop). A character may have
-            several pieces. Spaces are in none; the span of a piece that is a space is empty.
+          spans: int64 [n, 2] for each sentence: the characters [start, stop) of each piece. A character may have
+            several pieces. Spaces belong to no piece; the span of a piece that is a space is empty.
         """
         ...
 
@@ -62,7 +64,7 @@ class Column:
     annotator: Annotator
 
     def identity(self) -> dict[str, Any]:
-        """Return what the manifest says of the column, and the fingerprint depends on."""
+        """Return the manifest's entry of the column, on which the fingerprint depends."""
         return {"annotator": self.kind, **self.annotator.identity(), "dtype": self.annotator.dtype}
 
     def values(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -77,7 +79,7 @@ class Column:
 
 
 def check(columns: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` unless ``config.corpus.columns`` has good names, and an annotator for each."""
+    """Raise ``UserError`` unless ``config.corpus.columns`` has allowed names, and an annotator for each."""
     for name, options in columns.items():
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in RESERVED:
             raise UserError(
@@ -100,7 +102,7 @@ def find(columns: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns that ``config.corpus.columns`` describes, by name.
 
     Raises:
-      UserError: an unknown annotator or option, a package or a file that an annotator lacks.
+      UserError: an annotator or an option is unknown, or an annotator lacks a package or a file.
     """
     found = []
     for name, options in sorted(columns.items()):
@@ -113,7 +115,7 @@ def find(columns: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def spans_of(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
-    """Return int64 [n, 2], the characters [start, stop) of ``sentence`` that each of its pieces ``ids`` [n] is for."""
+    """Return int64 [n, 2]: the characters [start, stop) of ``sentence`` that each of its pieces ``ids`` [n] covers."""
     encoded = tokenizer.encode(sentence)
     assert encoded.input_ids[1:-1] == tuple(ids.tolist()), f"encode and encode_batch differ on {sentence!r}"
     return np.array(encoded.offsets[1:-1], np.int64).reshape(-1, 2)
@@ -122,8 +124,8 @@ def spans_of(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray
 def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarray:
     """Return uint8 [n]: whether each piece is ``OUTSIDE`` of all units, ``BEGINS`` one, or ``CONTINUES`` one.
 
-    A piece belongs to the unit in which its first character lies. So a new unit begins wherever the value is not
-    ``CONTINUES``, if a piece outside counts as a unit of its own.
+    A piece belongs to the unit that has its first character. If each piece outside counts as a unit by itself, a new
+    unit begins wherever the value is not ``CONTINUES``.
 
     Args:
       units: characters [start, stop) of each unit, ascending, without overlap.
@@ -138,14 +140,14 @@ def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarr
 
 
 def made_as_asked(columns: Iterable[Column], manifest: Mapping[str, Any]) -> bool:
-    """Return whether a store has these very columns and no others."""
+    """Return whether a store has exactly these columns."""
     there = manifest.get("columns", {})
     wanted = {column.name: column.identity() for column in columns}
     return there.keys() == wanted.keys() and all(there[name] == there[name] | facts for name, facts in wanted.items())
 
 
 def lacking(folder: Any, name: str, there: Iterable[str]) -> UserError:
-    """Return the error of a store that has no column ``name``, with the command that makes one."""
+    """Return the error for a store without the column ``name``, with the command that makes it."""
     has = f"it has {', '.join(sorted(there))}" if there else "it has none"
     return UserError(
         f"the corpus {folder} has no column {name!r} ({has}); build it with the column: {program()} corpus"

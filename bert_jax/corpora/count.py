@@ -21,7 +21,7 @@ STAGE = "words"
 
 @dataclasses.dataclass(frozen=True)
 class CountJob:
-    """Leaves the counts of one part in the workplace."""
+    """Writes the word counts of one part to the workplace."""
 
     source: Source
     workplace: Workplace
@@ -44,13 +44,13 @@ def count_words(
     num_workers: int = 0,
     beam_options: Sequence[str] = (),
 ) -> Counter[str]:
-    """Return the words of ``source``, as ``text.learn.count_words`` gives them; they do not depend on who counts.
+    """Return the word counts of ``source`` (see ``text.learn.count_words``), the same with any number of workers.
 
     Args:
-      output: the vocabulary to be made. ``OUTPUT.partial`` keeps finished counts, so that a run that was cut goes on.
+      output: the vocabulary to be made. ``OUTPUT.partial`` keeps finished counts, so that an interrupted run goes on.
 
     Raises:
-      UserError: text that cannot be read, a full disk.
+      UserError: text cannot be read, or the disk is full.
     """
     parts = group(source.pieces(), part_bytes)
     identity = [source.fingerprint(), lowercase, part_bytes]

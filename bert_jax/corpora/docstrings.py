@@ -1,5 +1,7 @@
-"""The source ``docstrings``: the documentation inside the installed Python packages, real English that needs no
-download. Files are parsed, never imported; a module is a document."""
+"""The source ``docstrings``: the documentation in installed Python packages, real English that needs no download.
+
+Files are parsed, never imported; each module is a document.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from bert_jax.records import Document
 from bert_jax.text.sentences import split_sentences
 
 STANDARD_LIBRARY = "stdlib"
-# Distributions that every installation of the base requirements has: the corpus must not depend on extras.
+# Distributions that every installation of the base requirements has, so that the corpus does not depend on extras.
 PACKAGES = (
     STANDARD_LIBRARY,
     "absl-py",
@@ -47,8 +49,8 @@ PACKAGES = (
     "tensorflow-datasets",
     "treescope",
 )
-TEXT_BYTES = 10 << 20  # of them all, about
-# Tests are not prose, other folders are generated tables or come with some builds of Python only.
+TEXT_BYTES = 10 << 20  # about the bytes of text of all of them
+# Tests are not prose; the other folders are generated tables, or exist only in some builds of Python.
 SKIPPED_FOLDERS = {
     *("test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings"),
     *("ensurepip", "site-packages", "dist-packages", "__pycache__"),
@@ -69,7 +71,7 @@ class Source:
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
     def pieces(self) -> list[Piece]:
-        """Return one piece: only a reader of all docstrings before one knows that it is a copy.
+        """Return one piece, because only a reader of all earlier docstrings can tell that one is a copy.
 
         Raises:
           UserError: a package is not installed.
@@ -82,7 +84,7 @@ class Source:
         yield from _read(tuple(sorted(set(self.packages))))
 
     def fingerprint(self) -> str:
-        """Return the hash of the versions, which decide the text."""
+        """Return the hash of the packages' versions, which decide the text."""
         return hashlib.sha256(repr(sorted(self._versions().items())).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class Source:
         return versions
 
 
-@functools.lru_cache(maxsize=1)  # some 10 MB, read twice: once for the vocabulary and once for the store
+@functools.lru_cache(maxsize=1)  # about 10 MB, read twice: for the vocabulary and for the store
 def _read(packages: tuple[str, ...]) -> tuple[Document, ...]:
     seen: set[bytes] = set()
     documents = []
@@ -139,7 +141,7 @@ def _modules(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def _docstrings(path: Path) -> list[str]:
-    """Return the docstrings of one file, top to bottom; none where it is not Python of this version."""
+    """Return the docstrings of one file, top to bottom; none if the file is not valid in this version of Python."""
     with contextlib.suppress(SyntaxError, ValueError, OSError), warnings.catch_warnings(), _no_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's files
         found: list[str] = []
@@ -161,8 +163,10 @@ def _collect(node: ast.AST, found: list[str]) -> None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Collect no garbage in the block. A syntax tree is a burst of live objects: collecting among them costs half the
-    time and frees nothing."""
+    """Switch garbage collection off in the block.
+
+    A syntax tree has very many live objects, so that collecting would take half the time and free nothing.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """Finds documents that repeat an earlier one, in a first pass over the corpus; the second pass leaves them out.
 
-Exact duplicates have the same text, white space aside. Near duplicates share about four in five of their runs of five
-words (Broder 1997; MinHash signatures from ``datasketch``, candidates by banding). The first of its kind is kept, in
-the order of the corpus. A document takes 16 bytes here, or 176 where near duplicates are sought.
+Exact duplicates have the same text except for white space. Near duplicates share about four in five of their runs of
+five words (Broder 1997; MinHash signatures from ``datasketch``, candidates by banding). The first in the order of the
+corpus is kept. A document takes 16 bytes of memory here, or 176 if near duplicates are wanted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Kind = Literal["keep", "exact", "near"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STAGE = "fingerprints"
 PERMUTATIONS, BAND = 40, 4  # ten bands of four: candidates from a similarity of about 0.56 on
-SIMILARITY = 0.8  # estimated Jaccard similarity of the shingles from which on a document is a near duplicate
-SHINGLE = 5  # words
+SIMILARITY = 0.8  # a document is a near duplicate from this estimated Jaccard similarity of the shingles on
+SHINGLE = 5  # the number of words in a shingle
 WORD = re.compile(rf"{IDEOGRAPH.pattern}|\w+")
-EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text: no duplicate of anything
+EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text, which is never a duplicate
 
 
 def check(kind: str) -> None:
-    """Raise ``UserError`` for an unknown kind, or where near duplicates need what is not installed."""
+    """Raise ``UserError`` for an unknown kind, or if a package that near duplicates need is not installed."""
     if kind not in KINDS:
         raise UserError(f"config.corpus.duplicates is {kind!r}; allowed: {', '.join(map(repr, KINDS))}")
     if kind == "near":
@@ -47,7 +47,7 @@ def check(kind: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FingerprintJob:
-    """Leaves digests [n, 2] uint64 of the documents of a part in the workplace; near: signatures [n, 40] uint32 too."""
+    """Writes a part's digests [n, 2] uint64 to the workplace; for "near" also the signatures [n, 40] uint32."""
 
     source: Source
     workplace: Workplace
@@ -70,7 +70,7 @@ class FingerprintJob:
 
 
 def digest(text: str) -> np.ndarray:
-    """Return uint64 [2], equal where the words are; zero where there are none."""
+    """Return uint64 [2], equal for texts with equal words; zero if there are none."""
     words = " ".join(text.split())
     if not words:
         return EMPTY
@@ -110,12 +110,12 @@ def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, i
 
 
 def marks_name(part: Part) -> str:
-    """Return where the workplace keeps bool [n], true for the documents of a part to leave out."""
+    """Return the name of the workplace's file with bool [n], true for the documents of a part to leave out."""
     return f"parts/{part.name}.duplicates.npy"
 
 
 def exact_duplicates(digests: np.ndarray) -> np.ndarray:
-    """Return bool [n]: an earlier row of ``digests`` uint64 [n, 2] is the same; never so for zeros."""
+    """Return bool [n]: whether an earlier row of ``digests`` uint64 [n, 2] is the same; False for zeros."""
     order = np.lexsort((np.arange(len(digests)), digests[:, 1], digests[:, 0]))
     ordered = digests[order]
     repeated = np.zeros(len(digests), bool)
@@ -124,10 +124,10 @@ def exact_duplicates(digests: np.ndarray) -> np.ndarray:
 
 
 def near_duplicates(signatures: np.ndarray) -> np.ndarray:
-    """Return bool [n]: linked to an earlier row of ``signatures`` uint32 [n, 40].
+    """Return bool [n]: whether a row of ``signatures`` uint32 [n, 40] is linked to an earlier one.
 
-    Two rows that agree in a band are compared with the first that agrees there, and linked if they agree in enough
-    places; links carry on (of a chain of versions the first is kept).
+    Each row is compared with the first row that has the same band, and linked to it if they agree in enough places.
+    Links are transitive: of a chain of versions only the first is kept.
     """
     root = np.arange(len(signatures))
     for later, first in _candidates(signatures):
@@ -138,7 +138,7 @@ def near_duplicates(signatures: np.ndarray) -> np.ndarray:
 
 
 def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for each band: rows [m], and for each the first row [m] with the same band."""
+    """Yield for each band rows [m], and for each of them the first row [m] with the same band."""
     for start in range(0, PERMUTATIONS, BAND):
         bands = np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8")  # [n, 2]
         order = np.lexsort((np.arange(len(bands)), bands[:, 1], bands[:, 0]))
@@ -163,7 +163,7 @@ def _find(root: np.ndarray, a: int) -> int:
 
 
 def without(read: Iterable[Document], marks: np.ndarray) -> Iterator[Document]:
-    """Yield the documents of ``read`` but for those that ``marks`` [n] leaves out."""
+    """Yield the documents of ``read`` except those that ``marks`` [n] leaves out."""
     for document, marked in zip(read, marks.tolist(), strict=True):
         if not marked:
             yield document

@@ -24,9 +24,9 @@ from bert_jax.cluster import signals
 from bert_jax.corpora.parts import Part
 from bert_jax.errors import UserError
 
-Work = Callable[[Part], None]  # pickles; leaves files behind, and is quick where they are there already
+Work = Callable[[Part], None]  # picklable; it writes files, and returns quickly if they exist already
 POLL_SECONDS = 1.0
-BYTES_WORTH_A_WORKER = 64 << 20  # of text: worker processes take seconds to start
+BYTES_WORTH_A_WORKER = 64 << 20  # the bytes of text that justify a worker process, which takes seconds to start
 
 
 def run(
@@ -39,9 +39,9 @@ def run(
     """Do ``work`` for every part.
 
     Args:
-      num_workers: processes of this machine; 0: one a core, or fewer if there is little text. One needs no Beam: this
-        process does the work.
-      beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is the runner's.
+      num_workers: processes on this machine; 0: one per core, or fewer if there is little text. With 1 this process
+        does the work, without Beam.
+      beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is for the runner.
       tick: called about once a second and after the last part, to show progress.
     """
     num_bytes = sum(piece.num_bytes for part in parts for piece in part.pieces)
@@ -73,7 +73,7 @@ def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Seq
                 (
                     pipeline
                     | "Parts" >> beam.Create(list(parts))
-                    | "Spread" >> beam.Reshuffle()  # else a runner may fuse all into one worker
+                    | "Spread" >> beam.Reshuffle()  # otherwise a runner may fuse everything into one worker
                     | "Make" >> beam.Map(_Worker(work))
                 )
         except Exception as error:
@@ -86,7 +86,7 @@ def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Seq
 
 
 def _check_flags(flags: Sequence[str]) -> None:
-    """Raise ``UserError`` for a flag that Beam does not know: it would ignore a slip of the pen."""
+    """Raise ``UserError`` for a flag that Beam does not know, because Beam would ignore a misspelt one."""
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 
     class Parser(_BeamArgumentParser):  # type: ignore[misc]
@@ -95,7 +95,7 @@ def _check_flags(flags: Sequence[str]) -> None:
 
     parser = Parser(add_help=False, allow_abbrev=False)
     for options in PipelineOptions.__subclasses__():
-        with contextlib.suppress(argparse.ArgumentError):  # two of them may share a flag
+        with contextlib.suppress(argparse.ArgumentError):  # two of Beam's classes of options may share a flag
             options._add_argparse_args(parser)
     unknown = parser.parse_known_args(list(flags))[1]
     if unknown:
@@ -103,14 +103,14 @@ def _check_flags(flags: Sequence[str]) -> None:
 
 
 def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
-    """Return Beam's runner in processes of this machine, with its flags. Its default local runner downloads a program.
+    """Return Beam's runner for processes on this machine, and its flags; the default one would download a program.
 
-    A worker leaves its number in ``folder``, and its exit code when it ends.
+    A worker writes its number to ``folder``, and its exit code when it ends.
     """
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-    # A worker logs only that it starts and ends; an error comes back as an exception. Ctrl-C is for this process.
+    # A worker would log only that it starts and ends; errors come back as exceptions. Only this process handles Ctrl-C.
     here = shlex.quote(str(folder))
     command = (
         f"exec 2>/dev/null; trap '' INT; {shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main"
@@ -122,8 +122,10 @@ def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
 
 @contextlib.contextmanager
 def _watching(folder: Path) -> Iterator[None]:
-    """Raise ``UserError`` if a worker process is killed while the block lasts. Kill all when this process is told to
-    end: Beam would wait for them."""
+    """Raise ``UserError`` if a worker process is killed while the block lasts.
+
+    If this process is told to end, all workers are killed, since Beam would wait for them.
+    """
     died: list[int] = []
     caller = threading.get_ident()
     done = threading.Event()
@@ -159,15 +161,17 @@ def _watching(folder: Path) -> Iterator[None]:
     finally:
         signals.hearers.remove(workers)
         done.set()
-        watcher.join()  # its signal must not come after the handler is gone
+        watcher.join()  # its signal must not arrive after the handler is removed
         if in_main:
             signal.signal(signal.SIGUSR1, before)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Beam in the block. What it logs, and the tracebacks of its threads, are not for users: errors reach us as
-    exceptions."""
+    """Silence Beam in the block.
+
+    Its logs and the tracebacks of its threads are not for users; errors come back as exceptions.
+    """
     logging.disable(logging.CRITICAL)
     hook, threading.excepthook = threading.excepthook, lambda _: None
     try:
@@ -186,7 +190,7 @@ class _Workers:
         self._folder, self._done = folder, done
 
     def hear(self, number: int) -> bool:
-        """Kill all of them; what they have finished serves the next try."""
+        """Kill all workers; the next try uses the parts that they have finished."""
         self._done.set()
         for worker in _numbers(self._folder, "*.pid"):
             with contextlib.suppress(ProcessLookupError):
@@ -199,8 +203,7 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 
 
 class _WorkerDiedError(BaseException):
-    """A worker process was killed. Derived as ``KeyboardInterrupt`` is, so that Beam does not take it for an error of
-    its own."""
+    """A worker process was killed. Derived from ``BaseException``, so that Beam does not take it for its own."""
 
 
 class _Worker:
@@ -210,7 +213,7 @@ class _Worker:
         self._work = work
 
     def __call__(self, part: Any) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # there is a process a core already
+        os.environ["RAYON_NUM_THREADS"] = "1"  # there is already one process per core
         self._work(Part(*part))
 
 

@@ -1,4 +1,4 @@
-"""Finds the files that globs name: order, names, sizes, pieces and hash, for the sources that read files."""
+"""Finds the files that globs match: their order, names, sizes, pieces and hash, for the sources that read files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.storage.remote import RemotePath
 
-RANGE_BYTES = 16 << 20  # of a file that can be cut
-UNPACKED = 4  # bytes of text in a byte of a compressed file, about
-CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # of an object, as stores call them
+RANGE_BYTES = 16 << 20  # the bytes of a piece of a file that can be cut
+UNPACKED = 4  # about the bytes of text in a byte of a compressed file
+CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
 
 def find(paths: Sequence[str], kinds: str) -> list[str]:
     """Return every file that ``paths`` (globs) match, once, in the order of the names, with ``MARK`` in it.
 
     Args:
-      kinds: what the files are, for the errors.
+      kinds: the kind of the files, as errors name it.
 
     Raises:
-      UserError: a glob matches no file, or there is none.
+      UserError: a glob matches no file, or there is no glob.
     """
     found: set[str] = set()
     for pattern in paths:
@@ -41,8 +41,10 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
 
 
 def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -> list[Piece]:
-    """Return one piece a file, or, where ``cut`` and not compressed, a piece every ``RANGE_BYTES``; also compressed
-    ones whose name ends as in ``cut_packed``."""
+    """Return the pieces of the files: one per file, or one every ``RANGE_BYTES`` of a file that can be cut.
+
+    With ``cut`` these are files that are not compressed, and compressed ones with an ending of ``cut_packed``.
+    """
     result = []
     for name in names:
         size = _size(name)
@@ -58,10 +60,10 @@ def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -
 
 
 def fingerprint(names: Sequence[str], settings: object) -> str:
-    """Return the hash of ``settings`` and of every file's name and content, never of its place or time.
+    """Return the hash of ``settings`` and of every file's name and content, but not of its folder or time.
 
-    Local files are read (about 1.5 GB/s). An object's size and the checksum that its store keeps stand for its
-    content where there is one: a local copy of such a corpus has another hash.
+    Local files are read (about 1.5 GB/s). For an object with a checksum its size and the checksum stand for its
+    content, so a local copy of such a corpus has another hash.
     """
     digest = hashlib.sha256(repr(settings).encode("utf-8", "surrogateescape"))
     for name in names:

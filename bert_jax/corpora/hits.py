@@ -1,7 +1,7 @@
-"""Counts of what should be known of a text before it is trained on: addresses, telephone numbers, wrong encoding.
+"""Counts addresses, telephone numbers and traces of a wrong encoding in text, to be known before it is trained on.
 
-They are made from UTF-8 bytes while a corpus is built, since the tokenizer drops some of it, and cost a few scans that
-run at memory speed. They count by pattern: some hits are wrong, and some places are missed.
+The UTF-8 bytes are scanned while a corpus is built, since the tokenizer drops some of them; the scans run at memory
+speed. Hits are found by patterns: some of them are wrong, and some places are missed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
-# Control characters of ASCII, but for tab, line feed, form feed and carriage return.
+# Control characters of ASCII, except tab, line feed, form feed and carriage return.
 _CONTROL = bytes([*range(0x09), 0x0B, *range(0x0E, 0x20), 0x7F])
 
 _DOMAIN = re.compile(rb"@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
 _BEFORE_AT = re.compile(rb"[A-Za-z0-9_%+-]")
-# On text whose digits are all 0. First a fixed string that is found fast, then the whole pattern.
+# Patterns for text in which every digit is 0: first a fixed string that is found fast, then the whole pattern.
 _PHONES = (
     (b"000-0000", re.compile(rb"(?<![0-])(?:\(000\) ?|000-)000-0000(?![0-])")),  # (555) 123-4567, 555-123-4567
     (b"000.000.0000", re.compile(rb"(?<![0.])000\.000\.0000(?![0.]0|0)")),
@@ -32,7 +32,7 @@ _C1 = re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")  # U+0085 is a line end
 
 
 def private_hits(text: bytes | str) -> dict[str, int]:
-    """Count e-mail addresses and telephone numbers in ``text``: ``{"e-mail": n, "phone": n}``."""
+    """Return the number of e-mail addresses and telephone numbers in ``text``: ``{"e-mail": n, "phone": n}``."""
     data = _bytes(text)
     emails = 0
     if b"@" in data:
@@ -53,10 +53,10 @@ def _phones(data: bytes) -> int:
 
 
 def encoding_hits(text: bytes | str) -> dict[str, int]:
-    """Count traces of a wrong encoding in ``text``.
+    """Return the number of traces of a wrong encoding in ``text``, by kind.
 
-    ``replacement_characters`` (U+FFFD), ``control_characters`` and ``mojibake`` (places where UTF-8 was read as
-    Latin-1 or Windows-1252, or replacement characters as GBK).
+    The kinds are ``replacement_characters`` (U+FFFD), ``control_characters`` and ``mojibake`` (places where UTF-8 was
+    read as Latin-1 or Windows-1252, or replacement characters as GBK).
     """
     data = _bytes(text)
     control = len(data) - len(data.translate(None, _CONTROL))
@@ -74,13 +74,13 @@ def _bytes(text: bytes | str) -> bytes:
 
 
 def text_hits(text: bytes | str) -> dict[str, dict[str, int]]:
-    """Return both counts, as the manifest keeps them under ``text_hits``: ``{"private": {...}, "encoding": {...}}``."""
+    """Return both counts in the form of the manifest's ``text_hits``: ``{"private": {...}, "encoding": {...}}``."""
     data = _bytes(text)
     return {"private": private_hits(data), "encoding": encoding_hits(data)}
 
 
 def add(total: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Return the sum of two counts of ``text_hits``; ``{}`` counts as none."""
+    """Return the sum of two counts of ``text_hits``; ``{}`` counts as zeros."""
     groups = total.keys() | more.keys()
     return {
         group: {

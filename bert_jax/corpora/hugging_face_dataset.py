@@ -20,38 +20,40 @@ from bert_jax.errors import UserError
 from bert_jax.records import Document
 
 PIECE_BYTES = 16 << 20
-ROWS = 256  # read at a time
+ROWS = 256  # the number of rows read at a time
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OPTIONS = "config.corpus.options"
-SAVED = ("state.json", "dataset_dict.json")  # of a folder that save_to_disk wrote
+SAVED = ("state.json", "dataset_dict.json")  # a folder that save_to_disk wrote has one of these files
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
     """The rows of a split, each a document, named ``<split>#<number of the row>``.
 
-    ``name`` is one of the Hub (``wikimedia/wikipedia``), a folder that ``save_to_disk`` wrote, or a local folder of
-    data files. The commit that ``revision`` stands for is found once and pinned in the pieces and the manifest.
+    ``name`` is a dataset on the Hub (``wikimedia/wikipedia``), a folder that ``save_to_disk`` wrote, or a local folder
+    of data files. The commit that ``revision`` stands for is found once and pinned in the pieces and the manifest.
     """
 
     name: str
-    config_name: str = ""  # of a dataset with several, such as "20231101.en"
-    split: str = "train"  # also a part of one, such as "train[:10%]"
+    config_name: str = ""  # needed if a dataset has several, such as "20231101.en"
+    split: str = "train"  # or a part of a split, such as "train[:10%]"
     revision: str = ""  # branch, tag or commit; "" is the newest
-    text_column: str = "text"  # a dot goes into nested columns
+    text_column: str = "text"  # a dot selects a nested column
     line_breaks: LineBreaks = "end_sentences"
-    language: str = "en"  # of the rules that split text into sentences
+    language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
         """Return runs of rows. Downloads the dataset if it is not in the cache of ``datasets``.
 
         Raises:
-          UserError: ``datasets`` is not installed, or no such dataset, split or column.
+          UserError: ``datasets`` is not installed, or there is no such dataset, split or column.
         """
         commit = self._commit()
         rows = self._rows(commit)
-        size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))  # of a part, the whole table is there
+        size = int(
+            rows.data.nbytes * len(rows) / max(len(rows.data), 1)
+        )  # of a part of the split; its table is the whole one
         step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
         starts = range(0, max(len(rows), 1), step)
         name = f"{self.name}@{commit}"
@@ -70,7 +72,7 @@ class Source:
                 yield self._document(number, column, value)
 
     def fingerprint(self) -> str:
-        """Return the hash of the settings, and of the commit or, of a local folder, its content."""
+        """Return the hash of the settings and of the commit, or of the content of a local folder."""
         settings = (self.config_name, self.split, self.text_column, self.line_breaks, self.language, self.bad_text)
         if not self._local():
             return globbed.fingerprint((), (self.name, self._commit(), *settings))
@@ -79,7 +81,7 @@ class Source:
         return globbed.fingerprint([f"{root}{MARK}{name}" for name in found], settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         commit = self._commit()
         rows = self._rows(commit)
         facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}
@@ -105,7 +107,7 @@ class Source:
         return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision, OPTIONS)
 
     def _rows(self, commit: str) -> Any:
-        """Return the split, with the one column that is read."""
+        """Return the split with only the column that is read."""
         name = os.path.expanduser(self.name) if self._local() else self.name
         rows = _load(name, self.config_name, self.split, commit, OPTIONS)
         for column in (self.text_column, self.text_column.partition(".")[0]):
@@ -118,13 +120,13 @@ class Source:
 
 
 def rows_of(name: str, config_name: str, split: str, revision: str, options: str) -> Any:
-    """Return the rows of a split, a ``datasets.Dataset``, for those who read more than one column.
+    """Return the rows of a split, with all columns, as a ``datasets.Dataset``.
 
     Args:
-      options: what the config calls the options, for errors.
+      options: the config path of the options, as errors name it.
 
     Raises:
-      UserError: as ``Source.pieces``.
+      UserError: see ``Source.pieces``.
     """
     local = os.path.isdir(os.path.expanduser(name))
     commit = "" if local else revision if COMMIT.fullmatch(revision) else _commit(name, revision, options)
@@ -141,14 +143,14 @@ def _library() -> Any:
     return datasets
 
 
-@functools.lru_cache(maxsize=8)  # the newest may change while a corpus is built: one answer for all who ask
+@functools.lru_cache(maxsize=8)  # cached, since the newest may change while a corpus is built
 def _commit(name: str, revision: str, options: str) -> str:
     _library()
     import huggingface_hub
 
     try:
         return huggingface_hub.HfApi().dataset_info(name, revision=revision or None).sha or ""
-    except Exception as error:  # not found, not allowed, or no network: many libraries' errors
+    except Exception as error:  # not found, not allowed or no network: errors of many libraries
         raise UserError(
             f"cannot find the dataset {name!r} at revision {revision or 'main'!r} on the Hugging Face Hub"
             f" ({_short(error)}); check {options}.name, log in if it is private, or, without a network, set"
@@ -156,7 +158,7 @@ def _commit(name: str, revision: str, options: str) -> str:
         ) from error
 
 
-@functools.lru_cache(maxsize=2)  # each piece asks
+@functools.lru_cache(maxsize=2)  # called for each piece
 def _load(name: str, config_name: str, split: str, commit: str, options: str) -> Any:
     datasets = _library()
     try:
@@ -165,15 +167,17 @@ def _load(name: str, config_name: str, split: str, commit: str, options: str) ->
         return datasets.load_dataset(name, config_name or None, split=split, revision=commit or None)
     except UserError:
         raise
-    except Exception as error:  # no such config or split, no network, damaged files: many libraries' errors
+    except Exception as error:  # no such config or split, no network, damaged files: errors of many libraries
         raise UserError(
             f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_short(error)}); check {options}"
         ) from error
 
 
 def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
-    """Return what ``save_to_disk`` wrote to a folder: of a dataset dict the split, of a dataset the whole, whatever
-    ``split`` says."""
+    """Return a dataset that ``save_to_disk`` wrote to a folder; of a dataset dict the split.
+
+    A dataset that is not a dict is returned whole, whatever ``split`` is.
+    """
     found = datasets.load_from_disk(name)
     if not isinstance(found, dict):
         return found

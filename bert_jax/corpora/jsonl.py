@@ -1,4 +1,4 @@
-"""The source ``jsonl``: a JSON object a line, with the text in a field of it."""
+"""The source ``jsonl``: one JSON object per line, with the text in one of its fields."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
 class Source:
     """JSON Lines files. Each object is a document, named ``<path>@<byte offset of its line>``.
 
-    The text is a string, of which a line break ends a sentence unless ``line_breaks`` says that it is a space, or a
-    list of sentences. ``bad_text="skip"`` leaves out and counts lines that are not JSON or lack the field.
+    The text is a list of sentences, or a string in which a line break ends a sentence unless ``line_breaks`` makes it a
+    space. ``bad_text="skip"`` leaves out and counts lines that are not JSON or lack the field.
     """
 
-    paths: tuple[str, ...]  # globs; ** goes into folders
-    text_field: str = "text"  # a dot goes into nested objects
+    paths: tuple[str, ...]  # globs; ** matches folders
+    text_field: str = "text"  # a dot selects a field of a nested object
     line_breaks: LineBreaks = "end_sentences"
-    language: str = "en"  # of the rules that split text into sentences
+    language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return the files in the order of their names; big plain ones are cut."""
+        """Return the pieces of the files, in the order of their names; large files that are not compressed are cut."""
         return globbed.pieces(globbed.find(self.paths, KINDS), cut=True)
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the documents whose lines begin in ``piece``; a blank line is no document."""
+        """Yield the documents whose lines begin in ``piece``; a blank line is not a document."""
         name = below(piece.name)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
@@ -54,7 +54,7 @@ class Source:
                     if line and not line.isspace():
                         empty = False
                         yield self._document(line, piece.name, offset)
-        except BadTextError as error:  # a damaged archive, or a bad line that is not to be skipped
+        except BadTextError as error:  # a damaged archive, or a bad line that must not be skipped
             empty = False
             yield error.counted(self.bad_text)
         if empty:
@@ -66,7 +66,7 @@ class Source:
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "jsonl", **dataclasses.asdict(self), **facts}

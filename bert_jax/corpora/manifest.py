@@ -1,4 +1,4 @@
-"""``manifest.json``: what a store holds, with the sha256 of its files and of itself."""
+"""Reads and checks ``manifest.json``: the content of a store, with the sha256 of its files and of itself."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
 SEAL = "sha256"  # the manifest's own digest; the first stores of this format have none
 ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
-AnyPath: TypeAlias = Path | epath.Path  # local, or of an object store
+AnyPath: TypeAlias = Path | epath.Path  # local or on an object store
 
 
 class DamagedError(UserError):
-    """A file of a store is not as it was written."""
+    """Raised if a file of a store is not as it was written."""
 
     def __init__(self, finding: str) -> None:
-        """``finding``: which file, and in which way."""
+        """``finding``: which file is damaged, and how."""
         super().__init__(finding)
         self.finding = finding
 
@@ -43,7 +43,7 @@ def fingerprint(
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``manifest``, as it is in JSON, with its own digest."""
+    """Return ``manifest`` in the form of its JSON, with its own digest."""
     manifest = json.loads(json.dumps(manifest))
     return {**manifest, SEAL: _digest(manifest)}
 
@@ -57,8 +57,8 @@ def read(folder: AnyPath) -> dict[str, Any]:
     """Return the manifest of the store in ``folder``.
 
     Raises:
-      DamagedError: it is not as it was written.
-      UserError: there is none, or one of another format.
+      DamagedError: the manifest is not as it was written.
+      UserError: there is no manifest, or it has another format.
     """
     try:
         text = reading.read_bytes(folder / MANIFEST)
@@ -74,7 +74,7 @@ def read(folder: AnyPath) -> dict[str, Any]:
 
 
 def parts(folder: AnyPath) -> list[str]:
-    """Return the names of the stores that a mixture holds, each in a folder, sorted."""
+    """Return the names of the stores of a mixture, sorted; each is in a folder of its name."""
     return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
 
 
@@ -108,8 +108,8 @@ def check_file(path: AnyPath, facts: Mapping[str, Any], digest: Callable[[Any], 
     """Raise ``DamagedError`` unless a file is as the manifest says.
 
     Args:
-      facts: its ``bytes`` and ``sha256``.
-      digest: reads its contents; None: its size will do.
+      facts: the file's ``bytes`` and ``sha256``.
+      digest: returns the sha256 of a file; None: only the size is checked.
     """
     try:
         size = path.stat().st_size if isinstance(path, Path) else facts["bytes"]

@@ -32,26 +32,29 @@ NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # files and c
 class Source:
     """Pages of dumps as plain text (``corpora.wikitext``), each a document named by its title.
 
-    Redirects, disambiguation pages, other namespaces and pages without text are counted, not kept. Of a dump with
-    the history of its pages the last revision in it is taken.
+    Redirects, disambiguation pages, other namespaces and pages without text are counted and left out. If a dump has the
+    history of its pages, the last revision in the dump is used.
     """
 
     paths: tuple[str, ...]  # globs
     namespaces: tuple[int, ...] = (0,)  # 0: articles
-    headings: wikitext.Part = "drop"  # as BERT did
+    headings: wikitext.Part = "drop"  # as for BERT
     lists: wikitext.Part = "drop"
-    language: str = "en"  # of the rules that split text into sentences
+    language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return the files in the order of their names. Big plain and ``.bz2`` files are cut; those in one bz2 stream
-        do not gain from it, the ``multistream`` dumps do."""
+        """Return the pieces of the files, in the order of their names.
+
+        Large plain and ``.bz2`` files are cut. This makes ``multistream`` dumps faster, but not files of one bz2
+        stream.
+        """
         wikitext.library()
         names = globbed.find(self.paths, KINDS)
         return globbed.pieces(names, cut=True, cut_packed=(".bz2",))
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the pages that begin in the range, or in bz2 streams that begin in it."""
+        """Yield the pages that begin in the piece, or in bz2 streams that begin in it."""
         if not piece.num_bytes:
             yield Skipped(below(piece.name), "empty file")
             return
@@ -72,13 +75,12 @@ class Source:
             yield error.counted(self.bad_text)
 
     def fingerprint(self) -> str:
-        """Return the hash of the settings, the version of the library that strips markup, and every file's name and
-        content."""
+        """Return the hash of the settings, the version of the markup library, and every file's name and content."""
         settings = (self.namespaces, self.headings, self.lists, self.language, self.bad_text, wikitext.version())
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names), "mwparserfromhell": wikitext.version()}
         return {"source": "mediawiki", **dataclasses.asdict(self), **facts}
@@ -130,7 +132,7 @@ def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:
 
 
 def _pages(chunks: Iterator[tuple[bytes, bool]]) -> Iterator[bytes]:
-    """Yield ``<page>...</page>`` of every page that begins inside. Text in a dump is escaped: it holds no such tags."""
+    """Yield ``<page>...</page>`` of each page that begins inside. Text in a dump has no such tags: it is escaped."""
     begin, end = b"<page>", b"</page>"
     text = b""
     inside = 0  # bytes of ``text`` that are in the piece

@@ -1,5 +1,7 @@
-"""A corpus of several parts: languages, domains, or old text beside new. Each part is a store of its own, with its own
-held-out documents; rows take from them in fixed shares (``rows.mixture``)."""
+"""A corpus of several parts: languages, domains, or old text beside new text.
+
+Each part is its own store with its own held-out documents. Rows come from them in fixed shares (``rows.mixture``).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from bert_jax.records import Document
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Corpora by name, and the share of the rows that each gives."""
+    """Corpora by name, and each corpus's share of the rows."""
 
     parts: Mapping[str, Corpus]
     shares: Mapping[str, float]  # add up to 1
@@ -36,7 +38,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash of all parts and shares; of one corpus its own."""
+        """Return the hash of all parts and shares; for a single corpus its own fingerprint."""
         if len(self.parts) == 1:
             return next(iter(self.parts.values())).fingerprint
         facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.parts.items()]
@@ -49,13 +51,13 @@ class Mixture:
             corpus.check_columns(names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise ``UserError`` unless all parts were made with this very vocabulary."""
+        """Raise ``UserError`` unless all parts were made with this vocabulary."""
         for corpus in self.parts.values():
             corpus.check_tokenizer(tokenizer)
 
 
 def check_weights(weights: Mapping[str, float | None], temperature: float) -> None:
-    """Raise ``UserError`` for a weight that is not positive, weights for some parts only, a bad temperature."""
+    """Raise ``UserError`` if a weight is not positive, only some parts have weights, or the temperature is bad."""
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         raise UserError(
@@ -70,10 +72,10 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
 
 
 def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """Return the share of each part: its weight over the sum of all; a part without one weighs ``size ** (1 /
-    temperature)``.
+    """Return the share of each part: its weight over the sum of all weights.
 
-    Temperature 1 takes parts as they are; a higher one raises the small ones (multilingual BERT: 1 / 0.7).
+    Without weights a part weighs ``size ** (1 / temperature)``: temperature 1 keeps the parts' sizes, a higher one
+    gives small parts more (multilingual BERT: 1 / 0.7).
     """
     check_weights(weights, temperature)
     raw = {name: sizes[name] ** (1 / temperature) if weight is None else weight for name, weight in weights.items()}

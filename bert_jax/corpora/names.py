@@ -1,8 +1,8 @@
-"""Names of files. A name is a path with a mark where the part begins that does not depend on the place."""
+"""Names of files. A name is a path with a mark before the part that does not depend on where the corpus is."""
 
 from __future__ import annotations
 
-MARK = "/./"  # between the folder that all files of a source share and the name below it: still a path that opens
+MARK = "/./"  # between the folder that all files of a source share and the rest; the path still opens
 
 
 def below(name: str) -> str:
@@ -11,5 +11,5 @@ def below(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return the path without the mark, as errors say it."""
+    """Return the path without the mark, as errors show it."""
     return name.replace(MARK, "/")

@@ -21,7 +21,7 @@ from bert_jax.records import Document
 from bert_jax.storage import files
 
 KINDS = "parquet files"
-ROWS = 256  # read at a time
+ROWS = 256  # the number of rows read at a time
 DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
 
 
@@ -30,20 +30,20 @@ class Source:
     """Parquet files. Each row is a document, named ``<path>#<number of the row in the file>``.
 
     The text is a string or a list of sentences, as in ``jsonl``. ``bad_text="skip"`` leaves out and counts rows whose
-    text is not UTF-8, and what follows the damage in a file.
+    text is not UTF-8, and all that follows the damage in a file.
     """
 
-    paths: tuple[str, ...]  # globs; ** goes into folders
-    text_column: str = "text"  # a dot goes into a column of structs
+    paths: tuple[str, ...]  # globs; ** matches folders
+    text_column: str = "text"  # a dot selects a field of a column of structs
     line_breaks: LineBreaks = "end_sentences"
-    language: str = "en"  # of the rules that split text into sentences
+    language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
         """Return the row groups of each file, files in the order of their names.
 
         Raises:
-          UserError: no file, one that is not parquet, or one without the column.
+          UserError: there is no file, or a file is not parquet or lacks the column.
         """
         result = []
         for name in globbed.find(self.paths, KINDS):
@@ -80,7 +80,7 @@ class Source:
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "parquet", **dataclasses.asdict(self), **facts}
@@ -96,7 +96,7 @@ class Source:
             return error.counted(self.bad_text, name)
 
     def _check(self, name: str, schema: Any) -> str:
-        """Return the column of the file to read. Raises ``UserError`` that lists the columns if it is not there."""
+        """Return the name of the column to read. Raises ``UserError`` with a list of the columns if it is missing."""
         for column in (self.text_column, self.text_column.partition(".")[0]):
             if column in schema.names:
                 return column
@@ -121,7 +121,7 @@ def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
 
 
 def _binary(column: Any) -> Any:
-    """Return strings as bytes, which are checked one by one: a file may hold what is not UTF-8."""
+    """Return a column of strings as bytes, so that each can be checked: a file may hold bytes that are not UTF-8."""
     types = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
     return column.cast(types[column.type]) if column.type in types else column
 

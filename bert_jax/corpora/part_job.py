@@ -24,18 +24,18 @@ from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 
 STAGE = "tokens"
-BATCH_BYTES = 2 << 20  # of text tokenized at a time
-EXTREMES = 3  # held-out draws kept from either end, for the error that names a better fraction
-EXAMPLES = 3  # places kept of each reason to skip
+BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
+EXTREMES = 3  # lowest and highest held-out draws kept, for the error that names a better fraction
+EXAMPLES = 3  # places kept for each reason to skip
 
 
 class Tokenized(NamedTuple):
-    """A document as the store keeps it."""
+    """A document in the form of the store."""
 
-    heldout_draw: float  # in [0, 1), from the hash of the document: held out if below the fraction
+    heldout_draw: float  # in [0, 1), from the document's hash; below the fraction the document is held out
     num_bytes: int
-    text_hits: dict[str, dict[str, int]]  # signs of personal data and of wrong encodings, counted
-    num_empty: int  # sentences without a token, left out
+    text_hits: dict[str, dict[str, int]]  # counts of personal data and of wrong encodings
+    num_empty: int  # number of sentences without a token, which are left out
     lengths: np.ndarray  # int64 [S], all at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
     columns: dict[str, np.ndarray]  # the values [sum(lengths)] of each column
@@ -43,7 +43,7 @@ class Tokenized(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PartJob:
-    """Leaves a shard of each split in the workplace, the lengths of their sentences and documents, and facts."""
+    """Writes a shard of each split, the lengths of its sentences and documents, and facts to the workplace."""
 
     source: Source
     tokenizer: Tokenizer
@@ -52,7 +52,7 @@ class PartJob:
     heldout_fraction: float
     block_tokens: int
     dtype: str
-    drop_duplicates: bool = False  # those that ``duplicates.mark`` has marked
+    drop_duplicates: bool = False  # leave out the documents that ``duplicates.mark`` has marked
     columns: tuple[Column, ...] = ()
 
     def __call__(self, part: Part) -> None:
@@ -90,7 +90,7 @@ class PartJob:
         return {**counts, "dropped": dict(dropped), "skipped": skipped, "draws": draws, "splits": splits}
 
     def _publish(self, part: Part, split: str, folder: Path, facts: dict[str, Any]) -> None:
-        """Move the files of a split to the workplace; add to ``facts`` what the manifest says of the shards."""
+        """Move the files of a split to the workplace, and add the manifest's entries of the shards to ``facts``."""
         shard = shard_name(split, part.number, self.num_parts)
         facts["file"] = self._put(folder / f"{split}.{SHARD}", shard)
         for name, column in facts["columns"].items():
@@ -99,25 +99,25 @@ class PartJob:
             self.workplace.put(folder / f"{split}.{ending}", lengths_name(part, split, ending))
 
     def _put(self, file: Path, name: str) -> dict[str, Any]:
-        """Move a file to the workplace; return what the manifest says of it."""
+        """Move a file to the workplace and return the manifest's entry of it."""
         facts = {"name": name, "bytes": file.stat().st_size, "sha256": files.sha256(file)}
         self.workplace.put(file, name)
         return facts
 
 
 def lengths_name(part: Part, split: str, ending: str) -> str:
-    """Return where the workplace keeps the lengths of a part until they become the offsets of the corpus."""
+    """Return the name of the workplace's file with lengths of a part, from which the corpus's offsets are made."""
     return f"parts/{part.name}.{split}.{ending}"
 
 
 def extremes(draws: list[float]) -> list[float]:
-    """Return ``draws``, ascending; of many, the lowest and the highest ``EXTREMES``."""
+    """Return ``draws``, ascending; if there are many, only the ``EXTREMES`` lowest and highest."""
     draws = sorted(draws)
     return draws[:EXTREMES] + draws[-EXTREMES:] if len(draws) > 2 * EXTREMES else draws
 
 
 def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
-    """Yield the documents among ``items``; what was skipped is counted by reason."""
+    """Yield the documents among ``items``, and count the skipped ones by reason."""
     for item in items:
         if isinstance(item, Document):
             yield item
@@ -130,7 +130,7 @@ def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str,
 def tokenize(
     documents: Iterable[Document], tokenizer: Tokenizer, columns: Sequence[Column] = ()
 ) -> Iterator[Tokenized]:
-    """Yield the documents in order, tokenized some ``BATCH_BYTES`` at a time."""
+    """Yield the documents in order, tokenized in batches of about ``BATCH_BYTES``."""
     batch: list[Document] = []
     size = 0
     for document in documents:

@@ -1,4 +1,4 @@
-"""Writes one split of one part: a shard of token blocks, the lengths of sentences and documents, a shard a column."""
+"""Writes one split of one part: a shard of token blocks, lengths of sentences and documents, a shard per column."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bert_jax.storage import write_errors
 
 # Larger groups are up to 85 times slower to read at random; compression saves a quarter and halves the speed.
 WRITER_OPTIONS = "group_size:1,uncompressed"
-SHARD, SENTENCES, DOCUMENTS = "array_record", "sentences.npy", "documents.npy"  # how the three files end
+SHARD, SENTENCES, DOCUMENTS = "array_record", "sentences.npy", "documents.npy"  # the endings of the three files
 
 
 def column_ending(name: str) -> str:
-    """Return how the shard of a column ends."""
+    """Return the ending of the shard of a column."""
     return f"{name}.{SHARD}"
 
 
@@ -39,7 +39,7 @@ class PartWriter:
         block_tokens: int,
         columns: Mapping[str, np.dtype] = types.MappingProxyType({}),
     ) -> None:
-        """``columns``: the dtype of the values of each column."""
+        """``columns``: name -> the dtype of its values."""
         self._folder, self._split = folder, split
         self._tokens = BlockWriter(self._path(SHARD), dtype, block_tokens)
         self._columns = {
@@ -48,7 +48,7 @@ class PartWriter:
         }
         self._lengths: list[np.ndarray] = []
         self._documents: list[int] = []
-        self.num_long_documents = 0  # with at least two sentences
+        self.num_long_documents = 0  # documents with at least two sentences
 
     def write(
         self,
@@ -69,7 +69,7 @@ class PartWriter:
             writer.write(columns[name])
 
     def close(self) -> dict[str, Any]:
-        """Finish the files, and return what the manifest says of them."""
+        """Finish the files, and return the manifest's entry of them."""
         content = self._tokens.close()
         for name, values in ((SENTENCES, np.concatenate([[], *self._lengths])), (DOCUMENTS, self._documents)):
             array = np.array(values, np.int64)
@@ -90,10 +90,10 @@ class PartWriter:
 
 
 class BlockWriter:
-    """Writes values to a shard whose records are blocks of ``block_tokens`` of them; the last one is shorter."""
+    """Writes values to a shard whose records are blocks of ``block_tokens`` values; the last block is shorter."""
 
     def __init__(self, path: Path, dtype: np.dtype, block_tokens: int, feature: str = TOKENS) -> None:
-        """``feature``: what TFDS would call the values."""
+        """``feature``: the name of the values in TFDS."""
         self._dtype, self._block_tokens, self._feature = dtype, block_tokens, feature
         self._writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
         self._content = hashlib.sha256()
@@ -127,7 +127,7 @@ class BlockWriter:
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raise ``OSError`` for the RuntimeError of several lines that ArrayRecord raises when a disk is full."""
+    """Raise ``OSError`` in place of the RuntimeError that ArrayRecord raises when a disk is full."""
     try:
         yield
     except RuntimeError as error:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from bert_jax.corpora.source import Piece
 
-PARTS = 256  # of a large corpus: as many shards as a reader keeps open
+PARTS = 256  # the number of parts of a large corpus: as many shards as a reader keeps open
 SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a part
 
 
 class Part(NamedTuple):
-    """The unit of work of a build. Its bytes are the same whichever worker makes it, whatever else is built."""
+    """The unit of work of a build. Its bytes do not depend on the worker that makes it or on other parts."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -23,10 +23,11 @@ class Part(NamedTuple):
 
 
 def group(pieces: Sequence[Piece], part_bytes: int = 0) -> list[Part]:
-    """Put consecutive pieces together until they hold ``part_bytes`` of text; a larger piece is a part of its own.
+    """Return parts of consecutive pieces that together hold about ``part_bytes`` of text; a larger piece is one part.
 
     Args:
-      part_bytes: 0: by the size of all, enough parts for many workers and no more than are good to read at random.
+      part_bytes: 0: chosen by the size of all pieces, for enough parts for many workers, but not too many to read at
+        random.
     """
     total = sum(piece.num_bytes for piece in pieces)
     wanted = part_bytes or min(max(total // PARTS, SMALLEST), LARGEST)

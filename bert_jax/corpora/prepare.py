@@ -1,4 +1,4 @@
-"""Makes what a run needs before its first step from its config tree: a vocabulary and a tokenized corpus.
+"""Makes the vocabulary and the tokenized corpus of a run, as its config tree describes them.
 
 A ``path`` in ``config.vocab`` or ``config.corpus`` is used as it is; without one the vocabulary is learned and the
 corpus is built.
@@ -36,18 +36,20 @@ from bert_jax.text.wordpiece import WordPiece
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
-    """``config.vocab``."""
+    """The keys of ``config.vocab``."""
 
     # A vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; "" learns one.
     path: str = ""
-    kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # to learn; unigram and bpe: sentencepiece
-    size: int = 30_522  # pieces to learn, special tokens included
-    lowercase: bool = True  # also strips accents; must agree with a vocab.txt; a tokenizer.json says it itself
+    kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = (
+        "wordpiece"  # the kind to learn; unigram and bpe are sentencepiece's
+    )
+    size: int = 30_522  # number of pieces to learn, special tokens included
+    lowercase: bool = True  # also strips accents; must agree with a vocab.txt; no effect on a tokenizer.json
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
-    character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
-    byte_fallback: bool = False  # sentencepiece: 256 pieces are bytes, and nothing is unknown
+    character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, as far as they fit
+    byte_fallback: bool = False  # sentencepiece: 256 pieces are bytes, so nothing is unknown
     max_sentences: int = (
-        MAX_SENTENCES  # sentencepiece, byte_bpe: learned from, chosen by their hashes; memory grows with them
+        MAX_SENTENCES  # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with them
     )
     num_threads: int = NUM_THREADS  # sentencepiece: the model depends on it
 
@@ -62,22 +64,24 @@ class VocabularyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig:
-    """``config.corpus``."""
+    """The keys of ``config.corpus``."""
 
     path: str = ""  # a store to use as it is; "" builds one
-    source: str = "docstrings"  # a file of bert_jax/corpora that has a Source
+    source: str = "docstrings"  # the name of a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
-    heldout_fraction: float = 0.05  # of the documents, chosen by their hash
-    license: str = ""  # as the source gives it, for the data card
-    dates: str = ""  # of the text, or of its download, for the data card
-    notes: str = ""  # what else the data card should say
+    heldout_fraction: float = 0.05  # share of the documents, chosen by their hash
+    license: str = ""  # the licence of the text, for the data card
+    dates: str = ""  # the dates of the text or of its download, for the data card
+    notes: str = ""  # further text for the data card
     duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
-    part_bytes: int = 0  # of text in a shard; 0: by the size of the corpus
-    num_workers: int = 0  # processes of this machine that read and tokenize; 0: one a core; the store is the same
+    part_bytes: int = 0  # bytes of text in a shard; 0: by the size of the corpus
+    num_workers: int = 0  # processes on this machine that read and tokenize; 0: one per core; the store is the same
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
-    columns: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> its annotator, and options of that
-    parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig: a mixture of them
-    temperature: float = 1.0  # of a mixture without weights: above 1 small parts get more than their size
+    columns: dict[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # name -> its annotator, and that annotator's options
+    parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig, for a mixture
+    temperature: float = 1.0  # for a mixture without weights: above 1 small parts get more than their size
 
     def __post_init__(self) -> None:
         if not (self.path or self.parts):
@@ -97,7 +101,7 @@ class CorpusConfig:
             raise UserError("config.corpus has options beside its parts; each part has options of its own")
 
     def build_config(self) -> BuildConfig:
-        """Return how the store of this corpus is made. Raises ``UserError`` for a value that makes no sense."""
+        """Return the settings of the build. Raises ``UserError`` for a value that makes no sense."""
         return BuildConfig(
             heldout_fraction=self.heldout_fraction,
             part_bytes=self.part_bytes,
@@ -107,13 +111,13 @@ class CorpusConfig:
         )
 
     def part_configs(self) -> dict[str, PartConfig]:
-        """Return the parts of a mixture, typed, by name; empty for one corpus."""
+        """Return the typed configs of the parts of a mixture, by name; empty for a single corpus."""
         return {
             name: build(PartConfig, part, f"config.corpus.parts.{name}") for name, part in sorted(self.parts.items())
         }
 
     def part(self, name: str) -> CorpusConfig:
-        """Return the corpus that a part of the mixture is."""
+        """Return the config of a part of the mixture as that of a corpus."""
         chosen = dataclasses.asdict(self.part_configs()[name])
         del chosen["weight"]
         return dataclasses.replace(self, parts={}, **chosen)
@@ -121,12 +125,12 @@ class CorpusConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PartConfig:
-    """``config.corpus.parts.<name>``; all else of a part is as in ``config.corpus``."""
+    """The keys of ``config.corpus.parts.<name>``; a part has all other settings from ``config.corpus``."""
 
     path: str = ""
     source: str = "text_files"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    weight: float | None = None  # its share is this over the sum of all; None for all: by size and temperature
+    weight: float | None = None  # share of the sum of all weights; None for all parts: by size and temperature
     license: str = ""
     dates: str = ""
     notes: str = ""
@@ -140,13 +144,13 @@ class PartConfig:
 
 
 def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
-    """Return the ``Source`` that ``corpus`` names, with its options checked; of a mixture, all of them as one."""
+    """Return the ``Source`` that ``corpus`` names, with its options checked; for a mixture, all sources joined."""
     if corpus.parts:
         parts = {name: find_source(corpus.part(name), f"{where}.parts.{name}") for name in corpus.part_configs()}
         return Joined(tuple(parts.items()))
     made = catalogue.find("corpora", corpus.source, having="Source").Source
     known = {field.name for field in dataclasses.fields(made)}
-    # A recipe's empty ``paths`` are no option of a source that has none.
+    # Empty ``paths`` of a recipe are dropped for a source that does not have this option.
     options = {name: value for name, value in corpus.options.items() if name in known or value != ()}
     source = build(made, options, f"{where}.options")
     if "language" in known:
@@ -155,12 +159,13 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
 
 
 def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:
-    """Write the tokenizer's file of a run, whole or not at all: a checked copy of ``config.vocab.path``, or a learned
-    one.
+    """Write the tokenizer's file of a run, whole or not at all, and return the tokenizer.
+
+    It is a checked copy of ``config.vocab.path``, or learned.
 
     Raises:
-      UserError: bad config, an ``output`` whose name says another kind, a vocabulary without a special token, a corpus
-        without text.
+      UserError: the config is bad, the name of ``output`` means another kind of tokenizer, a vocabulary lacks a special
+        token, or a corpus has no text.
     """
     files.check_new(output)
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
@@ -174,7 +179,7 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
 
 
 def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str]) -> Tokenizer:
-    """Return the tokenizer that ``vocab`` describes, learned from ``corpus``; words are counted by many workers."""
+    """Return the tokenizer that ``vocab`` describes, learned from ``corpus``; many workers count the words."""
     source = find_source(corpus)
     if vocab.kind == "wordpiece":
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
@@ -208,13 +213,14 @@ def prepare_corpus(
     output: str | os.PathLike[str],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Build the store of ``config.corpus`` in the new folder ``output``; return its manifest.
+    """Build the store of ``config.corpus`` in the new folder ``output``, and return its manifest.
 
     The text is tokenized with ``vocabulary``. Each part of a mixture is built in a folder of its name, and its manifest
     is returned by name. With ``config.private`` a manifest does not say where the text came from (``corpora.privacy``).
 
     Raises:
-      UserError: bad config or input, an ``output`` that is not empty, a full disk. Nothing is left half-written.
+      UserError: the config or the input is bad, ``output`` is not empty, or the disk is full. Nothing is left
+        half-written.
     """
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     corpus = build(CorpusConfig, config["corpus"], "config.corpus")

@@ -1,14 +1,14 @@
-"""Private mode: a run writes how much text it has, and not what text or from where.
+"""Private mode: a run writes how much text it has, but not which text, or where it came from.
 
-Promised with ``--private`` (or ``config.private``): no text of the corpus, and no path or name of where it came from,
-is written to any file of the working folder or of the corpus, or printed, except
+With ``--private`` (or ``config.private``) no text of the corpus, and no path or name of its source, is written to any
+file of the working folder or of the corpus, or printed, except
 
-- the token shards and the vocabulary, which are the text, learned or encoded; a model remembers text too,
-- error messages on the terminal, which name the file that has to be mended; ``status.json`` keeps their kind alone,
-- paths that the user chose for what is written (``--workdir``, ``--output``), and the recipe's own examples.
+- the token shards and the vocabulary, which hold the text or are learned from it; a model remembers text too,
+- error messages on the terminal, which name the file to mend; ``status.json`` keeps only the kind of an error,
+- paths that the user chose for output (``--workdir``, ``--output``), and the recipe's own examples.
 
-A hash stands for what is left out, so that a restart with another source is still noticed and two runs can be told
-apart. The hash is not salted: a reader who guesses a path can confirm the guess.
+A hash stands for what is left out. So a restart with another source is still noticed, and two runs can be
+distinguished. The hash is not salted: a reader who guesses a path can confirm the guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from bert_jax.corpora.source import Piece, Skipped, Source
 from bert_jax.records import Document
 
-# Keys whose text says what kind of source it is, never which one. All other text is left out.
+# Keys whose text gives the kind of a source, but not which source it is. All other text is left out.
 OPEN_KEYS = frozenset(
     (
         "source",
@@ -44,9 +44,9 @@ PREFIX = "sha256:"
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """Return ``value`` with the hash of every text in it, except under ``OPEN_KEYS``. Numbers and structure stay.
+    """Return ``value`` with a hash in place of every text, except under ``OPEN_KEYS``. Numbers and structure stay.
 
-    Names under which a mapping keeps things are names of fields and stay, unless they look like a path.
+    Keys of a mapping are names of fields and stay, unless they look like a path.
     """
     if isinstance(value, Mapping):
         return {_name(name): redacted(inner, str(name)) for name, inner in value.items()}
@@ -63,7 +63,7 @@ def _name(name: Any) -> str:
 
 
 def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's tree as a private run records it: its vocabulary and corpus without paths and notes."""
+    """Return a recipe's tree as a private run records it: vocabulary and corpus without paths and notes."""
     hidden = {name: redacted(config[name]) for name in ("vocab", "corpus") if name in config}
     return {**config, **hidden}
 
@@ -74,14 +74,14 @@ def is_private(manifest: Mapping[str, Any]) -> bool:
 
 
 def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a card may know of ``manifest``: the source without its names, no notes."""
+    """Return ``manifest`` for a data card: with the source's names hashed, and without notes."""
     source = {**redacted(manifest.get("source") or {}), "private": True}
     return {name: value for name, value in manifest.items() if name != "notes"} | {"source": source}
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivateSource:
-    """A source that says of itself no more than ``redacted`` lets through; its documents are the same."""
+    """A source whose description is ``redacted``; its documents are the same."""
 
     source: Source
 

@@ -1,5 +1,7 @@
-"""Finds the prose in docstrings: examples, tables, rulers, headings and the boilerplate of parameter lists are left
-out."""
+"""Finds the prose in docstrings.
+
+Examples, tables, rulers, headings and the boilerplate of parameter lists are left out.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 UNDERLINE = re.compile(r"\s*([=\-~^*#+\"])\1{2,}\s*$")  # makes the line above it a heading
 RULER = re.compile(r"\s*([=\-~^*#+`_.:'\"<>|]\s*){3,}$")
 FENCE = re.compile(r"\s*(```|~~~)")
-EXAMPLE_OR_TABLE = re.compile(r"\s*(>>>|=+( +=+)+\s*$)")  # goes on to the next blank line
+EXAMPLE_OR_TABLE = re.compile(r"\s*(>>>|=+( +=+)+\s*$)")  # it ends at the next blank line
 CODE_DIRECTIVE = re.compile(
     r"\s*\.\. *(code|code-block|sourcecode|math|plot|doctest|testcode|ipython|autosummary|toctree)::"
 )
@@ -21,16 +23,16 @@ SECTION = re.compile(
 TYPED_NAME = re.compile(r"\s*[*`]*[\w.]+`*( *, *[*`]*[\w.]+`*)* : ")  # numpydoc: "x, y : array_like, optional"
 NAMED_ENTRY = re.compile(r"\s*(:\w+( \S+)+:|[*`]*\w+`*( *\([^()]*\))?:)\s+(?=\S)")  # "x (int): text", ":param x: text"
 BULLET = re.compile(r"\s*([-*+•]|\(?\d{1,2}[.)])\s+(?=\S)")
-UNREAD_SECTIONS = ("See Also", "References")  # of numpydoc: lists of names
+UNREAD_SECTIONS = ("See Also", "References")  # sections of numpydoc that are lists of names
 INLINE_MARKUP = re.compile(r":[\w:.-]+:(?=`)|`+|\*\*(?=\S)|(?<=\S)\*\*|(?<=[`\w])__?(?=\s|$)")
 MIN_WORDS = 3
-MIN_LETTERS = 0.65  # of the characters that are not spaces; code, formulas and tables have fewer
+MIN_LETTERS = 0.65  # share of the characters other than spaces; code, formulas and tables have fewer
 
 
 def paragraphs(docstring: str) -> Iterator[str]:
-    """Yield paragraphs of prose, lines joined; list items and parameter descriptions are paragraphs of their own."""
+    """Yield paragraphs of prose, with lines joined; each list item and parameter description is a paragraph."""
     paragraph: list[str] = []
-    margin: int | None = None  # the indent of a line that goes on with the paragraph; None: any that is deeper
+    margin: int | None = None  # the indent of a line that continues the paragraph; None: any deeper one
     entry_indent = 0
     for line in _text_lines(inspect.cleandoc(docstring).split("\n")):
         indent = len(line) - len(line.lstrip())
@@ -46,8 +48,7 @@ def paragraphs(docstring: str) -> Iterator[str]:
 
 
 def _text_lines(lines: list[str]) -> Iterator[str]:
-    """Yield the lines without code blocks, doctests, tables, headings and directives; a blank line stands where they
-    were."""
+    """Yield the lines, with a blank line in place of code blocks, doctests, tables, headings and directives."""
     skipped_below: int | None = None  # a code block lasts while lines are indented deeper than this
     in_fence = in_example = in_list_of_names = False
     for i, line in enumerate(lines):

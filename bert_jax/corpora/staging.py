@@ -1,8 +1,8 @@
-"""A corpus on an object store comes to each host once, checked by its hashes: whole where the disk has room for it,
-else shard by shard as rows ask for them.
+"""Copies a corpus from an object store to each host once, and checks its hashes.
 
-Rows are shuffled over the whole corpus, so in the long run every host asks for every shard: where only a part of the
-corpus fits on the disk, expect shards to come and go, and give the host a larger disk if that slows the run.
+If the disk has enough space the corpus is copied whole, otherwise shard by shard as rows need them. Rows are shuffled
+over the whole corpus, so every host needs every shard sooner or later. If only a part of the corpus fits on the disk,
+shards are fetched again and again; give the host a larger disk if that slows the run.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
-SPARE_BYTES = 1 << 30  # of the disk, for all else
+SPARE_BYTES = 1 << 30  # bytes of the disk that stay free for everything else
 Note = Callable[[str], None]
 
 
 def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path, RemoteShards | None]:
-    """Return the local folder of a corpus, and what fetches its shards if they are not all in it.
+    """Return the local folder of a corpus, and a ``RemoteShards`` if not all shards are in it.
 
     Args:
       note: called with a line that says what was copied, and how fast.
 
     Raises:
-      UserError: the remote folder is not a whole corpus, or a file of it is damaged.
+      UserError: the remote folder is not a whole corpus, or one of its files is damaged.
     """
     if not files.is_remote(path):
         return Path(files.as_path(path)), None
@@ -66,12 +66,12 @@ def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path,
 
 
 def is_shard(name: str) -> bool:
-    """Return whether a file of a corpus holds tokens, or values of a column."""
+    """Return whether a file of a corpus holds tokens or the values of a column."""
     return re.fullmatch(r".*\.array_record-\d+-of-\d+", name) is not None
 
 
 def fetch(source: epath.Path, target: Path, sha256: str) -> None:
-    """Copy a file, whole or not at all, once for all processes; raise ``UserError`` if it is damaged."""
+    """Copy a file, whole or not at all, once for all processes. Raises ``UserError`` if it is damaged."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.one_at_a_time(target.with_name(f"{target.name}.lock")):
         if target.exists():
@@ -86,13 +86,13 @@ def fetch(source: epath.Path, target: Path, sha256: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RemoteShards:
-    """Fetches shards into ``folder``; the ones used longest ago give way."""
+    """Fetches shards into ``folder``, and removes the least recently used ones to make space."""
 
     remote: str
     folder: Path
 
     def fetch(self, name: str) -> Path:
-        """Return the local path of a shard, copied now if it is not there."""
+        """Return the local path of a shard, after copying it if it is not there."""
         target = self.folder / name
         if not target.exists():
             facts = manifests.read(self.folder)["files"][name]

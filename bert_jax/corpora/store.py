@@ -1,14 +1,15 @@
-"""The store of a tokenized corpus, which the build writes and rows are read from.
+"""The store of a tokenized corpus, which the build writes and from which rows are read.
 
-A folder that TFDS reads too. Per split: ArrayRecord shards whose records are blocks of ``block_tokens`` tokens (the
-last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence, and the
-first sentence of every document. ``columns/<name>`` has shards of the same blocks with a value a token, for each column
-(``corpora.columns``). ``manifest.json`` says what is in it all.
+It is a folder that TFDS can read too. Each split has ArrayRecord shards whose records are blocks of ``block_tokens``
+tokens (the last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence,
+and the first sentence of every document. ``columns/<name>`` has shards of the same blocks with one value per token, for
+each column (``corpora.columns``). ``manifest.json`` describes all of it.
 
-Nothing damaged is read: the manifest has a digest of itself and of every other file. When a store is opened, the small
-files are digested, and the shards too if they have at most ``DIGESTED_BYTES`` together. The chunks of a shard have
-hashes of their own, which are checked as it is read. So of a larger store one thing is found by ``bert-jax corpus
---verify`` alone: a shard of another store, as long as the right one and with blocks of the same lengths, in its place.
+Damaged data is never read: the manifest has a digest of itself and of every other file. When a store is opened, the
+digests of small files are checked, and those of the shards too if they have at most ``DIGESTED_BYTES`` together. The
+chunks of a shard have their own hashes, which are checked when they are read. Only one kind of damage to a larger store
+needs ``bert-jax corpus --verify`` to be found: a shard that was replaced by one of another store with the same size and
+blocks of the same lengths.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from bert_jax.storage import files
 
 DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
-DIGESTED_BYTES = 256 << 20  # a fifth of a second
+DIGESTED_BYTES = 256 << 20  # digested in a fifth of a second
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
-OPEN_REMOTE_SHARDS = 8  # a file that is open takes room on the disk, also when it has been removed
+OPEN_REMOTE_SHARDS = 8  # an open file takes space on the disk even after it has been removed
 
 
 class Tokenizer(Protocol):
-    """What the store needs to know of a tokenizer."""
+    """The part of a tokenizer that the store needs."""
 
     @property
     def sha256(self) -> str: ...
@@ -52,23 +53,23 @@ def shard_name(split: str, index: int, count: int) -> str:
 
 
 def column_name(column: str, shard: str) -> str:
-    """Return where a store keeps the values of a column for the tokens of ``shard``."""
+    """Return the name of the file with a column's values for the tokens of ``shard``."""
     return f"columns/{column}/{shard}"
 
 
 def sentence_offsets_name(split: str) -> str:
-    """Return the name of the file of the token offset of every sentence."""
+    """Return the name of the file with the token offset of every sentence."""
     return f"{split}.sentence_offsets.npy"
 
 
 def document_starts_name(split: str) -> str:
-    """Return the name of the file of the first sentence of every document."""
+    """Return the name of the file with the first sentence of every document."""
     return f"{split}.document_starts.npy"
 
 
 @functools.lru_cache
 def record_header(num_bytes: int, feature: str = TOKENS) -> bytes:
-    """Return what stands before the tokens in a record, or before the values of the column ``feature``.
+    """Return the bytes before the tokens in a record, or before the values of the column ``feature``.
 
     A record is ``tf.train.Example(features={feature: BytesList([<num_bytes> bytes])})``, so that TFDS decodes it; with
     one feature the payload is simply the end of the record.
@@ -95,8 +96,8 @@ class Corpus:
     """A corpus opened for reading; a remote one is copied to the local cache first.
 
     Raises:
-      UserError: the folder is no corpus or one of another format; its manifest, its boundaries or its metadata are
-        damaged; a shard is missing or of the wrong size.
+      UserError: the folder is not a corpus or has another format; its manifest, its boundaries or its metadata are
+        damaged; a shard is missing or has the wrong size.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Corpus:
     ) -> None:
         """
         Args:
-          cache_bytes: of decoded blocks that each split keeps in memory, of the tokens and of each column.
+          cache_bytes: the bytes of decoded blocks that each split keeps in memory, for the tokens and for each column.
           note: called with a line for each copy from an object store.
         """
         self.folder, self._shards = staging.stage(path, note)
@@ -127,7 +128,7 @@ class Corpus:
                 raise lacking(self.folder, name, self.manifest.get("columns", {}))
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise ``UserError`` unless the corpus was made with this very vocabulary."""
+        """Raise ``UserError`` unless the corpus was made with this vocabulary."""
         if tokenizer.sha256 != self.tokenizer_sha256:
             raise UserError(
                 f"the corpus {self.folder} was made with another vocabulary (sha256 {self.tokenizer_sha256[:12]}, not"
@@ -136,7 +137,7 @@ class Corpus:
 
 
 class CorpusSplit:
-    """One split: random access to tokens and columns. Safe to share between threads; pickles as its path."""
+    """One split: random access to tokens and columns. Threads may share it; it is pickled as its path."""
 
     def __init__(
         self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES, shards: RemoteShards | None = None
@@ -161,16 +162,16 @@ class CorpusSplit:
         return CorpusSplit, self._arguments
 
     def sentence_lengths(self) -> np.ndarray:
-        """Return int64 [S]: tokens of each sentence, all at least 1."""
+        """Return int64 [S]: the number of tokens of each sentence, at least 1."""
         return np.diff(self.sentence_offsets)
 
     def read(self, starts: np.ndarray, lengths: np.ndarray, column: str = TOKENS) -> np.ndarray:
-        """Return the tokens ``starts[i] : starts[i] + lengths[i]`` of every span, concatenated, or values of a column.
+        """Return the tokens ``starts[i] : starts[i] + lengths[i]`` of all spans, concatenated, or a column's values.
 
         Args:
           starts: int64 [n], token offsets in the split.
           lengths: int64 [n].
-          column: whose values to read, one a token.
+          column: the column to read, which has one value per token.
 
         Returns:
           int32 [sum(lengths)].
@@ -202,8 +203,10 @@ class CorpusSplit:
 
 
 class _Blocks:
-    """Decoded blocks by number, of the tokens or of a column: the latest used within ``cache_bytes``. A split that fits
-    is one block, read once."""
+    """A cache of decoded blocks, of the tokens or of a column: the most recently used ones, up to ``cache_bytes``.
+
+    A split that fits is one block, which is read once.
+    """
 
     def __init__(
         self,
@@ -232,7 +235,7 @@ class _Blocks:
         self._lock = threading.Lock()
 
     def find(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the block [n] that each of ``tokens`` [n] lies in."""
+        """Return the number [n] of the block of each of ``tokens`` [n]."""
         if self._whole:
             return np.zeros(len(tokens), np.int64)
         return np.minimum(np.searchsorted(self.starts, tokens, side="right") - 1, len(self.starts) - 2)
@@ -254,8 +257,10 @@ class _Blocks:
         return blocks
 
     def across(self, blocks: dict[int, np.ndarray], start: int, stop: int, numbers: range) -> list[np.ndarray]:
-        """Return the parts of the span [start, stop) that crosses the blocks ``numbers``; ``blocks`` has the first and
-        the last of them."""
+        """Return the parts of the span [start, stop), which crosses the blocks ``numbers``.
+
+        ``blocks`` has the first and the last of these blocks.
+        """
         inner = np.array(numbers[1:-1], np.int64)
         blocks = {**blocks, **self.get(inner)} if len(inner) else blocks
         offsets = self.starts[numbers.start : numbers.stop].tolist()
@@ -275,7 +280,11 @@ class _Blocks:
             wanted = (numbers[shards == shard] - self._first_records[shard]).tolist()
             try:
                 records += self._reader(shard).read(wanted)
-            except (RuntimeError, ValueError, IndexError) as error:  # the hash of a chunk, or of the file's index
+            except (
+                RuntimeError,
+                ValueError,
+                IndexError,
+            ) as error:  # the hash of a chunk or of the file's index is wrong
                 raise self._damaged(shard, first_line(error)) from error
         return [self._decode(record, number) for record, number in zip(records, numbers.tolist(), strict=True)]
 
@@ -287,9 +296,9 @@ class _Blocks:
             path = self._folder / name if self._shards is None else self._shards.fetch(name)
             reader = ArrayRecordReader(os.fspath(path), "readahead_buffer_size:0,max_parallelism:0")
             expected = self._first_records[shard + 1] - self._first_records[shard]
-            if not reader.ok() or reader.num_records() != expected:  # a file that was cut opens with no records
+            if not reader.ok() or reader.num_records() != expected:  # a truncated file opens with no records
                 raise self._damaged(shard, f"without the {expected:,} blocks that the manifest says")
-            if expected:  # another shard in its place mostly has a last block of another length
+            if expected:  # a shard of another store usually has a last block of another length
                 self._decode(reader.read([expected - 1])[0], self._first_records[shard + 1] - 1)
             self._readers[shard] = reader
         return self._readers[shard]
@@ -316,8 +325,10 @@ def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarra
 
 
 def _check_files(folder: Path, manifest: dict[str, Any], shards_may_lack: bool) -> None:
-    """Raise ``DamagedError`` unless all files have their size, and all but the shards of a large store their
-    contents."""
+    """Raise ``DamagedError`` if a file has the wrong size or content.
+
+    The content of the shards of a large store is not checked.
+    """
     large = sum(facts["bytes"] for name, facts in manifest["files"].items() if is_shard(name)) > DIGESTED_BYTES
     for name, facts in manifest["files"].items():
         path = folder / name
@@ -332,6 +343,8 @@ def _digest_once(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, *version: int) -> str:
-    """Return the sha256 of a file, once a version. A run opens its corpus several times; the boundaries of a large one
-    are gigabytes and are read through once."""
+    """Return the sha256 of a file, computed once for each ``version`` of it.
+
+    A run opens its corpus several times, and the boundaries of a large one are gigabytes.
+    """
     return files.sha256(path)

@@ -22,25 +22,25 @@ KINDS = "text files, also .gz, .xz, .bz2 or .zst"
 class Source:
     """UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
 
-    ``free`` text is split into sentences, a blank line always ending one; ``sentences`` has one sentence a line.
-    A document is a file, named by its path below the folder that all files share, or with the boundary
-    ``blank_line`` a run of lines without a blank one, named ``<path>@<byte offset of its first line>``. With
-    ``bad_text="skip"`` lines that are not UTF-8 or have a NUL, files that are binary or all in another encoding, and
-    what follows the damage in a compressed file are left out and counted.
+    ``free`` text is split into sentences, which a blank line always ends; ``sentences`` has one sentence per line. A
+    document is a file, named by its path below the folder that all files share. With the boundary ``blank_line`` it is
+    a run of lines without a blank one, named ``<path>@<byte offset of its first line>``. ``bad_text="skip"`` leaves out
+    and counts lines that are not UTF-8 or have a NUL, files that are binary or all in another encoding, and all that
+    follows the damage in a compressed file.
     """
 
-    paths: tuple[str, ...]  # globs; ** goes into folders
+    paths: tuple[str, ...]  # globs; ** matches folders
     format: Literal["free", "sentences"] = "free"
     document_boundary: Literal["file", "blank_line"] = "file"
-    language: str = "en"  # of the rules that split free text
+    language: str = "en"  # the language whose rules split free text
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return the files in the order of their names; a big plain one whose documents end at blank lines is cut."""
+        """Return the pieces of the files, in order of name; large plain files are cut if blank lines end documents."""
         return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary == "blank_line")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the documents of ``piece``, and at its first byte what there is to say of a file without any."""
+        """Yield the documents of ``piece``; the first piece of a file without documents yields why it has none."""
         name = below(piece.name)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
@@ -70,13 +70,13 @@ class Source:
         return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         names = globbed.find(self.paths, KINDS)
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "text_files", **dataclasses.asdict(self), **facts}
 
     def _sentences(self, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
-        """Yield (offset, sentences) of each paragraph of ``piece``, and what is skipped."""
+        """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for all that is skipped."""
         skip = self.bad_text == "skip"
         name = below(piece.name)
         try:
@@ -106,7 +106,7 @@ class Source:
 
 
 def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]:
-    """Return the lines of a paragraph that are text, and what is skipped of the others."""
+    """Return the lines of a paragraph that are text, and a ``Skipped`` for each of the others."""
     good, bad = [], []
     for line in raw.split(b"\n"):
         try:

@@ -18,37 +18,38 @@ from bert_jax.records import Document
 from bert_jax.storage import files
 
 PIECE_BYTES = 16 << 20
-RECORDS = 256  # read at a time
+RECORDS = 256  # the number of records read at a time
 FORMAT = "array_record"
-CONVERTED = "-array_record"  # ends the name of the folder beside a dataset in another format
-# What stands for a line break in the text of a dataset.
+CONVERTED = "-array_record"  # the ending of the folder beside a dataset in another format
+# The markers that stand for a line break in the text of a dataset.
 MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_", "_NEWLINE_")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The examples of a split, named ``<split>#<number>``; by ``document_rule`` each is a document, or each run of its
-    lines without a blank one is (named ``<split>#<number>@<number of the run>``).
+    """The examples of a split of a dataset.
 
-    Sentences that a dataset holds shuffled (``lm1b``) are documents of one sentence each: they serve masked language
-    modelling, and cannot serve next-sentence prediction. The dataset must be prepared; nothing is downloaded. One in
-    another format than ArrayRecord is converted once, into a folder beside it (extra ``tensorflow``).
+    By ``document_rule`` each example is a document (named ``<split>#<number>``), or each run of its lines without a
+    blank one is (named ``<split>#<number>@<number of the run>``). If a dataset has shuffled sentences (``lm1b``), each
+    is a document: they can be used for masked language modelling, but not for next-sentence prediction. The dataset
+    must be prepared; nothing is downloaded. A dataset in another format than ArrayRecord is converted once, into a
+    folder beside it (extra ``tensorflow``).
     """
 
     name: str  # "wikipedia/20230601.en", also with a version, "lm1b:1.1.0"; "" if data_dir is the dataset's folder
-    split: str = "train"  # also a part of one, such as "train[:10%]"
+    split: str = "train"  # or a part of a split, such as "train[:10%]"
     data_dir: str = ""  # "" is where TFDS keeps datasets: $TFDS_DATA_DIR or ~/tensorflow_datasets
-    text_field: str = "text"  # a dot goes into nested features
+    text_field: str = "text"  # a dot selects a nested feature
     document_rule: Literal["example", "blank_line"] = "example"
     line_breaks: LineBreaks = "end_sentences"
-    language: str = "en"  # of the rules that split text into sentences
+    language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
         """Return runs of records. Converts a dataset in another format.
 
         Raises:
-          UserError: the dataset is not prepared, has no such split, or is to be converted and TensorFlow is missing.
+          UserError: the dataset is not prepared, lacks the split, or must be converted and TensorFlow is missing.
         """
         builder = self._builder()
         split = self._split(builder)
@@ -73,7 +74,7 @@ class Source:
         return globbed.fingerprint([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         info = self._builder().info
         license_ = info.redistribution_info.license if info.redistribution_info else ""
         facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}
@@ -116,20 +117,20 @@ class Source:
 
 
 def opened(name: str, data_dir: str, keys: str) -> Any:
-    """Return the builder of a prepared dataset as ArrayRecord; found by its files, so that no code of a dataset is run.
+    """Return the builder of a prepared dataset in ArrayRecord. It reads only files and runs no code of the dataset.
 
     Args:
-      keys: what the config calls ``name`` and ``data_dir``, for errors.
+      keys: the config keys of ``name`` and ``data_dir``, as errors name them.
 
     Raises:
-      UserError: it is not prepared, or is to be converted and TensorFlow is missing.
+      UserError: the dataset is not prepared, or must be converted and TensorFlow is missing.
     """
     import tensorflow_datasets as tfds
 
     builder = _prepared(name, data_dir, keys)
     folder = builder.data_path
     if FORMAT in {known.value for known in builder.info.available_file_formats()}:
-        if builder.info.file_format.value != FORMAT:  # it stands beside another
+        if builder.info.file_format.value != FORMAT:  # it is the converted folder beside another
             builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
         return builder
     converted = folder.parent / f"{folder.name}{CONVERTED}"
@@ -157,8 +158,10 @@ def _prepared(name: str, data_dir: str, keys: str) -> Any:
 
 
 def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[int, Any]]:
-    """Yield (number, example) of the records [start, stop) of a split of the dataset in ``folder``, to the end if
-    ``stop`` is -1. Raises ``UserError`` for missing or damaged files."""
+    """Yield (number, example) for the records [start, stop) of a split of the dataset in ``folder``.
+
+    If ``stop`` is -1, it is the end. Raises ``UserError`` if files are missing or damaged.
+    """
     import tensorflow_datasets as tfds
 
     place = start
@@ -178,7 +181,7 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
 
 
 def _split_bytes(builder: Any, split: Any) -> int:
-    """Return the bytes of the records of ``split``, which may be a part of one or several."""
+    """Return the bytes of the records of ``split``, which may be parts of one or several splits."""
     whole = builder.info.splits
     examples = sum(s.num_examples for s in whole.values())
     return int(sum(s.num_bytes for s in whole.values()) * split.num_examples / max(examples, 1))
@@ -191,7 +194,7 @@ def _without_markers(value: Any, markers: tuple[str, ...]) -> Any:
 
 
 def _convert(folder: Any, target: Any, message: str) -> None:
-    """Write ``folder`` again as ArrayRecord, whole or not at all."""
+    """Write the dataset in ``folder`` as ArrayRecord to ``target``, whole or not at all. ``message`` begins errors."""
     command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record"
     missing = [name for name in ("tensorflow", "apache_beam") if importlib.util.find_spec(name) is None]
     if missing:
@@ -219,7 +222,7 @@ def _convert(folder: Any, target: Any, message: str) -> None:
 
 
 def _check_converted(folder: Any, converted: Any) -> None:
-    """Raise ``ValueError`` if a record of the dataset is not there."""
+    """Raise ``ValueError`` if the converted dataset lacks a record."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(converted)

@@ -1,4 +1,4 @@
-"""Reads the bytes of files, unpacked by the ending of their names, local or on an object store."""
+"""Reads the bytes of local or remote files, and unpacks them if the ending of their name is that of an archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.storage import files
 HEAD_BYTES = 8000
 PACKED_BYTES = 1 << 16
 STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the first bytes of a bz2 stream that is not empty
-DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # of the libraries that unpack
+DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # the errors of the libraries that unpack
 
 
 def _zstandard(file: IO[bytes]) -> Any:
@@ -37,16 +37,16 @@ def is_packed(path: str) -> bool:
 
 
 class Unpacked:
-    """The unpacked bytes of a file. ``head`` has the first of them; reading starts at 0."""
+    """The unpacked bytes of a file. ``head`` holds the first ones; reading starts at 0."""
 
     def __init__(self, path: str, file: Any) -> None:
         self.path = path
         self._file = file
-        self._position = 0  # of the file below
+        self._position = 0  # the position in the file below
         self._ahead = self.head = self._read(HEAD_BYTES)
 
     def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes more, none at the end. Raises ``BadTextError`` for a damaged archive."""
+        """Return the next bytes, at most ``size``; none at the end. Raises ``BadTextError`` for a damaged archive."""
         if self._ahead:
             ahead, self._ahead = self._ahead[:size], self._ahead[size:]
             return ahead
@@ -84,11 +84,12 @@ def unpacked(path: str) -> Iterator[Unpacked]:
 
 
 def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield (text, whether it is inside) of the bz2 streams from byte ``start`` of a packed file on. Inside is a stream
-    that begins before ``stop``; -1 is the end of the file.
+    """Yield (text, whether it is inside) for the bz2 streams of a packed file from byte ``start`` on.
+
+    A stream is inside if it begins before ``stop``; -1 is the end of the file.
 
     Raises:
-      BadTextError: a damaged archive.
+      BadTextError: the archive is damaged.
     """
     with files.as_path(path).open("rb") as file:
         packed, position = _first_stream(file, start)
@@ -111,11 +112,11 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
             position -= len(unpacker.unused_data)
             packed = unpacker.unused_data or file.read(PACKED_BYTES)
             if packed and not packed.startswith(b"BZh"[: len(packed)]):
-                return  # as bzip2 does: what follows the last stream is not looked at
+                return  # like bzip2, ignore all that follows the last stream
 
 
 def _first_stream(file: IO[bytes], start: int) -> tuple[bytes, int]:
-    """Return (bytes from it on, position) of the first bz2 stream that begins at or after ``start``."""
+    """Return (the bytes from there on, position) for the first bz2 stream that begins at or after ``start``."""
     file.seek(start)
     packed = b""
     while block := file.read(PACKED_BYTES):

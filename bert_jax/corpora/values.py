@@ -1,4 +1,4 @@
-"""Makes a document of the text of a record (JSON, parquet, TFDS, datasets)."""
+"""Makes a document from the text of a record (JSON, parquet, TFDS, datasets)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from bert_jax.corpora.source import Skipped
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
-# What a line break in running text is: the end of a sentence, or a space in hard-wrapped text, where a blank line
-# ends a sentence. The option ``line_breaks``.
+# The option ``line_breaks``: a line break in running text ends a sentence, or is a space in hard-wrapped text, in which
+# a blank line ends a sentence.
 LineBreaks: TypeAlias = Literal["end_sentences", "are_spaces"]
 TEXT = (str, bytes)
 
 
 def pick(record: Any, field: str, where: str, option: str) -> Any:
-    """Return ``record[field]``; a dot goes into nested records. ``None`` stays ``None``.
+    """Return ``record[field]``; a dot selects a field of a nested record. ``None`` stays ``None``.
+
+    Args:
+      option: the config key that sets ``field``, as errors name it.
 
     Raises:
-      BadTextError: no such field; lists those found. ``option`` is what sets it.
+      BadTextError: there is no such field; the message lists those found.
     """
     if isinstance(record, Mapping) and field in record:
         return record[field]
@@ -44,14 +47,14 @@ def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, lang
       where: file and record, for errors.
 
     Raises:
-      BadTextError: not text, or text that is not Unicode.
+      BadTextError: the value is not text, or not Unicode.
     """
     sentences = _sentences(value, where, line_breaks, language)
     return Document(name, sentences) if sentences else Skipped(name, "no text")
 
 
 def runs(text: str) -> Iterator[str]:
-    """Yield the runs of lines of ``text`` without a blank one."""
+    """Yield the paragraphs of ``text``: runs of lines without a blank one."""
     lines: list[str] = []
     for line in [*text.split("\n"), ""]:
         if line and not line.isspace():
@@ -91,7 +94,7 @@ def decoded(value: Any, where: str) -> str:
         if isinstance(value, bytes):
             return value.decode("utf-8")
         if not value.isascii():
-            value.encode("utf-8")  # half a surrogate pair, which JSON can hold
+            value.encode("utf-8")  # raises for half a surrogate pair, which JSON can hold
     except UnicodeError as error:
         at = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
         kind = "byte" if isinstance(value, bytes) else "character"

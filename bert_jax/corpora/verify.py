@@ -12,10 +12,10 @@ from bert_jax.storage import files
 
 
 def verify(path: str | os.PathLike[str]) -> Iterator[tuple[AnyPath, str | None]]:
-    """Read every file of the store at ``path``, or of all stores of a mixture; yield each with what is wrong with it.
+    """Yield every file of the store at ``path``, or of all stores of a mixture, with its damage; None if it has none.
 
     Raises:
-      UserError: ``path`` is no store, or one of another format.
+      UserError: ``path`` is not a store, or has another format.
     """
     root: AnyPath = files.as_path(path) if files.is_remote(path) else Path(files.as_path(path))
     folders = [root] if (root / manifests.MANIFEST).exists() else [root / name for name in manifests.parts(root)]

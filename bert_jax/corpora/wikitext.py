@@ -1,4 +1,4 @@
-"""Makes plain text of MediaWiki markup, with ``mwparserfromhell`` (extra ``wikipedia``)."""
+"""Turns MediaWiki markup into plain text, with ``mwparserfromhell`` (extra ``wikipedia``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from bert_jax.errors import UserError
 
 Part: TypeAlias = Literal["drop", "keep"]
-# Tags whose content is no running text.
+# Tags whose content is not running text.
 DROPPED = (
     *("ref", "references", "table", "tr", "td", "th", "gallery", "imagemap", "math", "chem", "score", "timeline"),
     *("source", "syntaxhighlight", "pre", "graph", "mapframe", "maplink", "templatedata", "hiero", "inputbox"),
@@ -20,7 +20,7 @@ DROPPED = (
 NAMESPACES = ("file", "image", "media", "category")  # links into them show no text; English names work in any wiki
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
 MAGIC = re.compile(r"__[A-Z]+__")
-EMPTY = re.compile(r"[ \xa0]*\([\s,;:]*\)")  # what a template leaves that stood alone in brackets
+EMPTY = re.compile(r"[ \xa0]*\([\s,;:]*\)")  # left by a template that was alone in brackets
 OPENED = re.compile(r"\([\s,;:]+")
 BEFORE_MARK = re.compile(r"[ \xa0]+(?=[,.;:)](?:\s|$))")
 LIST, HEADING = "\x01", "\x02"  # at the start of a line; XML holds no such characters
@@ -44,10 +44,10 @@ def version() -> str:
 
 
 def plain(text: str, namespaces: Collection[str] = (), *, headings: Part = "drop", lists: Part = "drop") -> str:
-    """Return the running text of a page, a paragraph a line: no templates, tables, references, files or categories.
+    """Return the running text of a page, one paragraph per line, without templates, tables, references and files.
 
     Args:
-      namespaces: names of the wiki's own for files and categories.
+      namespaces: the wiki's own names of the namespaces of files and categories.
     """
     hidden = {*NAMESPACES, *(name.lower() for name in namespaces)}
     joined = MAGIC.sub("", "".join(_shown(library().parse(text).nodes, hidden)))
@@ -62,7 +62,7 @@ def plain(text: str, namespaces: Collection[str] = (), *, headings: Part = "drop
 
 
 def _shown(nodes: list[Any], hidden: set[str]) -> Iterator[str]:
-    """Yield the text that a reader sees in running text."""
+    """Yield the parts of the running text that a reader sees."""
     kinds = library().nodes
     for node in nodes:
         if isinstance(node, kinds.Text):

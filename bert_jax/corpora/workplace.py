@@ -1,5 +1,7 @@
-"""The folder in which all workers of a build write. A file records each finished part, so a build that was
-cut goes on with the parts that are missing.
+"""The folder in which all workers of a build write.
+
+A file records each finished part, so an interrupted build goes on with the parts that are missing.
+
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ FAILED = "failed"  # the folder of the errors of parts
 
 @contextlib.contextmanager
 def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
-    """Open the workplace ``root``, in which ``target`` is made, held by one process at a time.
+    """Open the workplace ``root``, in which ``target`` is made; only one process at a time may hold it.
 
-    It is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. The block
-    calls ``become`` when all went well.
+    It is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. If all goes well, the
+    block calls ``become``.
     """
     workplace = Workplace(os.fspath(root))
     if files.is_remote(root):
@@ -50,12 +52,12 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
 
 @dataclasses.dataclass(frozen=True)
 class Workplace:
-    """A local folder, or one on an object store. Workers need nothing but its path."""
+    """A folder, local or on an object store. Workers need only its path."""
 
     root: str
 
     def open(self, key: str) -> None:
-        """Begin, or go on with what the same ``key`` (hash of all that decides the result) left behind."""
+        """Begin, or go on with the files left by a build of the same ``key`` (hash of all that decides the result)."""
         root = files.as_path(self.root)
         if root.exists() and (not (root / files.UNFINISHED).exists() or (root / files.UNFINISHED).read_text() != key):
             root.rmtree()
@@ -78,7 +80,7 @@ class Workplace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def put(self, source: Path, name: str) -> None:
-        """Move a finished file to ``name``: there it is whole or not at all."""
+        """Move a finished file to ``name``, where it appears whole or not at all."""
         target = files.as_path(self.root) / name
         if files.is_remote(target):
             files.copy(epath.Path(source), target)
@@ -107,7 +109,7 @@ class Workplace:
         return json.loads(self._facts(stage, part).read_text())  # type: ignore[no-any-return]
 
     def fail(self, part: Part, message: str, keep: bool = False, passing: bool = False) -> None:
-        """Make all workers stop. ``keep``: what is finished serves the next try; ``passing``: which may go well."""
+        """Make all workers stop. ``keep``: the next try uses finished parts; ``passing``: it may succeed unchanged."""
         files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep, passing]))
 
     @contextlib.contextmanager
@@ -156,7 +158,7 @@ class Workplace:
             files.commit(root, digests)
         else:
             (root / files.UNFINISHED).unlink()
-            os.replace(self.root, output)  # an empty folder gives way
+            os.replace(self.root, output)  # this replaces an empty folder
 
     def _failures(self) -> list[tuple[str, bool, bool]]:
         folder = files.as_path(self.root) / FAILED

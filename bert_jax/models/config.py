@@ -40,9 +40,7 @@ class ModelConfig:
     attention_dropout_rate: float = 0.1
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     layer_norm_eps: float = 1e-12
-    initializer_range: float = (
-        0.02  # standard deviation of a normal distribution before it is cut at two of them, which leaves 0.88 of it
-    )
+    initializer_range: float = 0.02  # deviation of a normal distribution before it is cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"

@@ -1,4 +1,4 @@
-"""Finds given answers in their contexts, and describes those that are wrong."""
+"""Finds the given answers in their contexts, and describes the answers that are wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Gold(NamedTuple):
 
 
 def locate(context: str, text: str, start: int) -> Located:
-    """Return an answer at its given place, else at the nearest place to that, the earlier one on a tie."""
+    """Return the answer at its given place, or else at the nearest place where it occurs, the earlier one on a tie."""
     if text.strip() and start >= 0 and context.startswith(text, start):
         return Located(start, start + len(text), "right")
     text = text.strip()
@@ -53,7 +53,7 @@ def locate(context: str, text: str, start: int) -> Located:
 
 
 def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
-    """Return the answer of a question to train on. ``use_moved``: one that is elsewhere than given may be used."""
+    """Return the answer of a question to train on. ``use_moved``: whether an answer may be elsewhere than given."""
     context, answers = example["context"], example.get("answers") or []
     located = [locate(context, answer["text"], answer["answer_start"]) for answer in answers]
     states = tuple(answer.state for answer in located)

@@ -24,19 +24,19 @@ from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
-NOTED_UNKNOWN = 0.1  # the share of [UNK] tokens from which a note is made
+NOTED_UNKNOWN = 0.1  # the share of [UNK] tokens above which a note is made
 KIND = "train"  # the longest kind of batch, which evaluation uses too
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The arguments of every task besides its own config.
+    """The arguments of every task, besides its own config.
 
     Attributes:
-      splits: examples by the name of their split. Names that begin with "train" are for training; each that begins with
-        "dev" is evaluated by itself.
+      splits: name of a split -> its examples. Splits whose names begin with "train" are trained on; each split whose
+        name begins with "dev" is evaluated separately.
       labels: names of the classes, in the order of the logits; () if a task has none.
-      buckets: "lengths" makes batches of rows of about one length, padded to that length.
+      buckets: "lengths" makes batches of rows of about the same length, padded to that length.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
       bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: no BiLSTM.
     """
@@ -58,7 +58,7 @@ class Setting:
 
 
 class ExampleTask(abc.ABC):
-    """A ``bert_jax.task.Task`` of labelled examples, which a subclass in a task's own file completes.
+    """A ``bert_jax.task.Task`` of labelled examples. A subclass in each task's file completes it.
 
     Class attributes of a task:
       roles: the roles of an example.
@@ -79,13 +79,13 @@ class ExampleTask(abc.ABC):
     dtype: str
 
     def __init__(self, config: Any, setting: Setting):
-        """Encode the examples. ``notes`` collects lines for the user about them, such as how many were cut.
+        """Encode the examples. ``notes`` gets lines for the user about them, such as how many were cut.
 
         Args:
           config: the ``Config`` of the task's file.
 
         Raises:
-          UserError: examples that cannot be encoded, unknown labels, rows longer than the model allows.
+          UserError: an example cannot be encoded, a label is unknown, or rows are longer than the model allows.
         """
         self.config, self.setting = config, setting
         self.check(setting.splits)
@@ -123,10 +123,10 @@ class ExampleTask(abc.ABC):
         return ()
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
-        """Check examples of any splits, also of those that are not encoded here.
+        """Check the answers of examples, of any splits.
 
         Raises:
-          UserError: answers that are not among the labels; one message for all splits.
+          UserError: an answer is not among the labels; one message names those of all splits.
         """
         known = set(self.setting.labels)
         said = []
@@ -146,7 +146,7 @@ class ExampleTask(abc.ABC):
             )
 
     def answer_names(self, example: Example) -> Sequence[str]:
-        """Return the names in an example that have to be labels."""
+        """Return the answers of an example that must be names of labels."""
         del example
         return ()
 
@@ -154,7 +154,7 @@ class ExampleTask(abc.ABC):
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and all that ``features`` names.
 
-        There is one row an example unless the task says otherwise. Examples without labels have weight 0.
+        There is one row per example unless the task says otherwise. Examples without labels have weight 0.
         """
 
     @abc.abstractmethod
@@ -163,7 +163,7 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        """Return the parts above the encoder. ``dropout_rate``: that of the task's config, else the model's."""
+        """Return the parts above the encoder. ``dropout_rate``: the rate of the task's config, else the model's."""
 
     def module(self, model: ModelConfig) -> Model:
         """Return the encoder of ``model``, a BiLSTM if the setting has one, and the task's head."""
@@ -186,7 +186,7 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return one record an example, in the order of the split: ``id``, ``prediction``, and what explains it."""
+        """Return one record per example, in the order of the split: ``id``, ``prediction``, and what explains it."""
 
     # ---- The contract ----------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class ExampleTask(abc.ABC):
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the metrics that are reached without reading the text; {} if there are none."""
+        """Return the metrics that can be reached without reading the text; {} if there are none."""
         del kind, num_rows
         return {}
 
@@ -259,7 +259,7 @@ class ExampleTask(abc.ABC):
         return EncodedRows.of(sequences, {**own, **arrays}, self.num_choices)
 
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
-        """Return ``pair_sequences`` at the task's length; a note says what was cut."""
+        """Return ``pair_sequences`` at the task's length; add a note that says what was cut."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
 
 
@@ -272,8 +272,8 @@ def pair_sequences(
 ) -> dict[str, list[np.ndarray]]:
     """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
 
-    Between the two stand as many ``[SEP]`` as the tokenizer's ``pair_separators`` says. While too long, the longer of
-    the two (the second on a tie) loses its last token; ``note`` is given a line that says how many were cut.
+    The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between the two. While a pair is too long, the
+    longer text (the second on a tie) loses its last token; ``note`` is called with a line that says how many were cut.
     """
     first = tokenizer.encode_batch(texts)
     second = tokenizer.encode_batch([pair or "" for pair in pairs])

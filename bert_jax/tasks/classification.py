@@ -1,4 +1,4 @@
-"""A class for a text or a pair of texts (Devlin et al. 2019, section 4.1, figure 4 a and b)."""
+"""Predicts a class of a text or a pair of texts (Devlin et al. 2019, section 4.1, figure 4 a and b)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("accuracy",)
-    positive: str | None = None  # the label that a binary F1 counts; None: the last by name
-    dropout_rate: float | None = None  # on the pooled output; None: the model's
+    positive: str | None = None  # the positive label of a binary F1; None: the last by name
+    dropout_rate: float | None = None  # the dropout rate on the pooled output; None: the model's
 
 
 class Task(ExampleTask):
@@ -99,7 +99,7 @@ class Task(ExampleTask):
         return records
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the share of the commonest label of the evaluated rows."""
+        """Return the share of the most common label of the evaluated rows."""
         del kind, num_rows
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
         return {"majority_rate": float(np.bincount(labels).max() / len(labels))}

@@ -10,13 +10,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bert_jax.tasks.windows import Passage
 
-CELLS = 1 << 22  # scores of pairs that are held at once
+CELLS = 1 << 22  # the number of scores of pairs that are in memory at once
 
 
 class Bounds(NamedTuple):
-    """Where answers may be in the rows of W windows: they begin in [first, last_first) and end before ``stop``.
+    """The bounds of answers in the rows of W windows: they begin in [first, last_first) and end before ``stop``.
 
-    All are positions [W].
+    All fields are positions [W].
     """
 
     first: np.ndarray
@@ -42,10 +42,10 @@ class Answer(NamedTuple):
 
 
 def best_pairs(start_logits: np.ndarray, end_logits: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
-    """Return the best of all spans of at most ``size`` tokens.
+    """Return the best spans of at most ``size`` tokens.
 
-    run_squad.py considers only the 20 highest starts and the 20 highest ends, also those outside of the passage. It
-    finds the same best span unless its start or end is not among these, and may find none at all.
+    run_squad.py considers only the 20 highest starts and the 20 highest ends, even those outside the passage. It finds
+    the same best span if its start and end are among these, and may find none at all.
 
     Args:
       start_logits, end_logits: [W, L].
@@ -79,11 +79,11 @@ def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int,
 
 
 def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_best: int) -> list[Answer]:
-    """Return the best answers of one question with different texts, best first; of equal texts the first counts.
+    """Return the best answers of one question, best first; of answers with the same text only the best is kept.
 
     Args:
       pairs: the best spans of the question's windows.
-      shifts: [W] to add to a position for the number of its token.
+      shifts: [W] the number to add to a position to get the number of its token.
     """
     scores = pairs.scores.reshape(-1)
     first, last = ((places + shifts[:, None]).reshape(-1) for places in (pairs.starts, pairs.ends))
@@ -99,6 +99,6 @@ def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_b
 
 
 def shares(scores: Sequence[float]) -> list[float]:
-    """Softmax."""
+    """Return the softmax of the scores."""
     powers = np.exp(np.array(scores, np.float64) - max(scores, default=0.0))
     return (powers / powers.sum()).tolist() if len(powers) else []

@@ -1,4 +1,4 @@
-"""Tags from the vectors of an encoder that is not trained: the feature-based approach (Devlin et al. 2019, table 7).
+"""Predicts tags from the vectors of a frozen encoder: the feature-based approach (Devlin et al. 2019, table 7).
 
 Examples, rows and metrics are those of ``tagging``. The encoder is named in ``config.frozen``, so it has no optimizer
 state and is saved once.
@@ -25,7 +25,7 @@ class Config(tagging.Config):
     Attributes:
       layers: how the encoder's layers are combined. Weighted sums have learned weights, a softmax and a scale.
       lstm_size, num_lstm_layers: width of one direction of the BiLSTM, and its number of layers.
-      dropout_rate: on the input and the output of the BiLSTM; None: the model's.
+      dropout_rate: the dropout rate on the input and the output of the BiLSTM; None: the model's.
     """
 
     layers: Layers = "concat_last_four"
@@ -39,7 +39,7 @@ class Config(tagging.Config):
 
 
 class Task(tagging.Task):
-    """The loss is the mean cross-entropy over words. Only BiLSTM, classifier and weights of layers are trained."""
+    """The loss is the mean cross-entropy over words. Only BiLSTM, classifier and the weights of layers are trained."""
 
     exported = False
     config: Config

@@ -1,6 +1,6 @@
-"""What predictions get wrong: confusions, scores of each label, the worst examples.
+"""Finds what predictions get wrong: confusions, scores of each label, the worst examples.
 
-They are found from the records alone, whose keys say of which kind they are, so one function serves every task.
+It reads only the records, whose keys show their kind, so one function serves every task.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def findings(
 
     Args:
       labels: names of the classes or tags.
-      records: one record an example, in the same order, from ``Task.predictions``.
+      records: one record per example, in the same order, from ``Task.predictions``.
       entities: ``mode`` and ``scheme`` of ``entity_metrics`` if tags spell entities; None: tags are counted one by one.
 
     Returns:
@@ -88,14 +88,14 @@ def is_wrong(example: Example, record: Record) -> bool | None:
 
 
 def sureness(example: Example, record: Record) -> float:
-    """Return how sure a prediction is, or the error of a number."""
+    """Return how sure a prediction is; for a number, its error."""
     return WEIGHTS[kind_of(record)](example, record)[1]
 
 
 def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     """Return ``confusion`` [K][K] with rows of true and columns of predicted labels.
 
-    With many labels it is ``confused``, a list of [true, predicted, count, of].
+    With many labels the result is ``confused`` instead: a list of [true, predicted, count, number of the true label].
     """
     if len(labels) <= MAX_CONFUSION:
         return {"confusion": {"labels": list(labels), "counts": matrix.tolist()}}

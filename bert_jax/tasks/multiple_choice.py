@@ -1,7 +1,7 @@
-"""The right one of two or more choices (Devlin et al. 2019, section 4.4: SWAG).
+"""Predicts the right one of two or more choices (Devlin et al. 2019, section 4.4: SWAG).
 
-A row has a sequence ``[CLS] context [SEP] question choice [SEP]`` for each choice (C of them), and one vector that all
-share gives each its score. A question without a context is the context: name its column for both roles.
+A row has a sequence ``[CLS] context [SEP] question choice [SEP]`` for each of C choices. One vector scores all of them.
+If there is no context, use the question as context: name its column for both roles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Config:
     Attributes:
       label: how the right choice is named: by its index from 0, by its letter from A, or by its text; "auto" takes the
         first of these that fits every example.
-      dropout_rate: on the pooled output; None: the model's.
+      dropout_rate: the dropout rate on the pooled output; None: the model's.
     """
 
     label: Literal["auto", "index", "letter", "text"] = "auto"
@@ -71,7 +71,7 @@ class Task(ExampleTask):
         for i, example in enumerate(examples):
             choices = [joined(example, choice) for choice in example["choices"]]
             weights[i, : len(choices)] = 1
-            absent = len(weights[i]) - len(choices)  # as short as can be: [CLS] [SEP] [SEP]
+            absent = len(weights[i]) - len(choices)  # absent choices get the shortest sequence: [CLS] [SEP] [SEP]
             contexts += [example["context"]] * len(choices) + [""] * absent
             continuations += choices + [""] * absent
         labels = right_choices(self.reading, examples)
@@ -104,7 +104,7 @@ class Task(ExampleTask):
         return choice_metrics(arrays["labels"][known].tolist(), found[known].tolist())
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return records of the predicted choice's index and text, and the probability of each choice."""
+        """Return records with the index and text of the predicted choice and the probability of each choice."""
         logits = self._scores(split, outputs)
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
@@ -124,7 +124,7 @@ class Task(ExampleTask):
         return np.where(real, outputs["logits"].astype(np.float64), NEVER)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return how often a choice by chance is right."""
+        """Return how often a choice is right by chance."""
         del kind, num_rows
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
@@ -164,7 +164,7 @@ def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
 
 def _misread(wanted: str, examples: Sequence[Example]) -> str:
     names = READINGS if wanted == "auto" else (wanted,)
-    # The reading that fits most labels is assumed to be meant.
+    # The reading that fits most labels is assumed to be the intended one.
     name = max(names, key=lambda one: sum(place is not None for place in right_choices(one, examples)))
     places = zip(right_choices(name, examples), examples, strict=True)
     wrong = [e for place, e in places if place is None and e.get("label") is not None]

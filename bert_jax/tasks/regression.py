@@ -1,4 +1,4 @@
-"""A number for a text or a pair of texts, such as a similarity from 0 to 5 (STS-B: Devlin et al. 2019, section 4.1)."""
+"""Predicts a number for a text or a pair of texts, such as a similarity from 0 to 5 (STS-B, Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("pearson", "spearmanr")
-    dropout_rate: float | None = None  # on the pooled output; None: the model's
+    dropout_rate: float | None = None  # the dropout rate on the pooled output; None: the model's
 
     def __post_init__(self) -> None:
         check_names(self.metrics)

@@ -1,7 +1,7 @@
-"""Trains vectors of texts with one meaning to lie close together, with the rest of the batch as negatives.
+"""Trains vectors of texts with the same meaning to lie close together, with the rest of the batch as negatives.
 
-The loss is the multiple negatives ranking loss (Henderson et al. 2017, section 4; as sentence-transformers defines it),
-with positives that are the text itself under other dropout where there are no pairs (Gao et al. 2021, SimCSE).
+The loss is the multiple negatives ranking loss (Henderson et al. 2017, section 4; as sentence-transformers defines it).
+Without pairs the positive of a text is the text itself under other dropout (Gao et al. 2021, SimCSE).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     pooling: Pooling = "mean"
-    temperature: float = 0.05  # cosines are divided by it
-    positives: Literal["given", "dropout"] = "given"  # dropout: the text itself, whatever pairs train has
-    max_negatives: int | None = None  # how many negatives of an example are used, from the first; None: all
+    temperature: float = 0.05  # the number by which cosines are divided
+    positives: Literal["given", "dropout"] = "given"  # dropout: the text itself, even if the examples have pairs
+    max_negatives: int | None = None  # how many of an example's negatives are used, from the first; None: all
     min_similarity: float = 0.0  # pairs with a lower ``similarity`` are not positives
 
     def __post_init__(self) -> None:
@@ -49,9 +49,9 @@ class Config:
 class Task(ExampleTask):
     """A row is C texts: the text, its positive, its negatives.
 
-    By cosine, a text has to find its positive among the positives and negatives of the whole global batch. Candidates
-    that equal the text or its positive are left out, so two questions on one paragraph are not negatives of each other.
-    Without such repeats the loss is sentence-transformers' to the digit.
+    The text has to find its positive, by cosine, among the positives and negatives of the whole global batch.
+    Candidates that equal the text or its positive are left out, so two questions on one paragraph are not negatives of
+    each other. Without such repeats the loss equals that of sentence-transformers.
     """
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
@@ -118,7 +118,7 @@ class Task(ExampleTask):
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return ndcg@10, recall@10 and mrr@10 of each text's positives among all candidates of the part.
 
-        If the pairs have a similarity, spearmanr of the cosines too.
+        If the pairs have a similarity, also return spearmanr of the cosines.
         """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
@@ -130,7 +130,7 @@ class Task(ExampleTask):
         return metrics
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return records with the cosine of text and positive, or with the vector of a text that stands alone."""
+        """Return records with the cosine of text and positive, or with the vector of a text that has no pair."""
         embeddings = outputs["embeddings"].astype(np.float64)
         cosines = _cosines(embeddings)
         records = []
@@ -148,7 +148,7 @@ class Task(ExampleTask):
 
 
 def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tuple[Example, ...]:
-    """Return the examples with their positives, as ``config`` says.
+    """Return the examples with the positives that ``config`` chooses.
 
     Raises:
       UserError: no example has a positive, or some lack one.
@@ -169,7 +169,7 @@ def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tupl
 
 
 def is_positive(config: Config, example: Example) -> bool:
-    """Return whether an example has a positive, which is similar enough if its similarity is known."""
+    """Return whether an example has a positive that is similar enough, as far as the similarity is known."""
     similarity = similarity_of(example)
     return bool(example.get("positive")) and (similarity is None or similarity >= config.min_similarity)
 
@@ -188,7 +188,7 @@ def similarity_of(example: Example) -> float | None:
 
 
 def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compare every text with the positives (c = 0) and negatives of every row n.
+    """Return the cosines of every text with the positives (c = 0) and negatives of every row n.
 
     Args:
       embeddings: [B, C, D].
@@ -196,7 +196,7 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
       weights: [B, C], 0 where there is no text.
 
     Returns:
-      cosines [B, C - 1, B], and which of them count [B, C - 1, B]. A row's own positive always does.
+      cosines [B, C - 1, B], and whether each counts [B, C - 1, B]. A row's own positive always counts.
     """
     lengths = jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(embeddings), axis=-1, keepdims=True), 1e-24))
     unit = embeddings / lengths
@@ -212,7 +212,7 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
 def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Return retrieval metrics of the texts (choice 0) over all distinct candidates (the other choices).
 
-    Shapes are those of ``candidates``. A text is not its own candidate unless it is its positive.
+    The shapes are as for ``candidates``. A text is not its own candidate unless it is its positive.
     """
     relevant: dict[int, dict[str, int]] = {}
     query_rows: dict[int, int] = {}
@@ -233,7 +233,7 @@ def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) ->
 
 
 def _cosines(embeddings: np.ndarray) -> np.ndarray:
-    """Return cosines [N, C - 1] of the first vector with each other one, for [N, C, D]."""
+    """Return the cosines [N, C - 1] of the first vector with each other vector, for [N, C, D]."""
     lengths = np.maximum(np.linalg.norm(embeddings, axis=-1), 1e-12)
     dots = np.einsum("nd,ncd->nc", embeddings[:, 0], embeddings[:, 1:])
     cosines: np.ndarray = dots / (lengths[:, :1] * lengths[:, 1:])

@@ -1,7 +1,7 @@
-"""The answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3): SQuAD v1.1 and v2.0.
+"""Finds the answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3): SQuAD v1.1 and v2.0.
 
-Rows are windows of the context behind the question, as run_squad.py makes them. Answers are cut out of the context by
-the characters of their tokens, so they are text of the file and never rebuilt from pieces.
+Each row is the question and a window of the context, as in run_squad.py. Answers are cut out of the context by the
+characters of their tokens, so they are text of the file and are never rebuilt from pieces.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Config:
     Rows have ``config.train.max_length`` tokens (run_squad.py: 384).
     """
 
-    version_2: bool = False  # some questions have no answer
+    version_2: bool = False  # whether some questions have no answer
     language: Literal["en", "zh"] = "en"  # how answers are compared: as SQuAD does, or as CMRC 2018
-    max_query_length: int = 64  # tokens of a question; the rest is cut off
-    doc_stride: int = 128  # tokens from window to window
-    max_answer_length: int = 30  # tokens
+    max_query_length: int = 64  # the most tokens of a question; the rest is cut off
+    doc_stride: int = 128  # tokens from the start of a window to the start of the next
+    max_answer_length: int = 30  # in tokens
     n_best: int = 20  # the number of answers in a prediction
     null_score_diff_threshold: float = 0.0  # null odds above which a question has no answer
     bad_answers: Literal["repair", "drop", "error"] = "repair"  # for answers that are not at their answer_start
@@ -74,7 +74,7 @@ class Decoded(NamedTuple):
 
     @property
     def null_odds(self) -> float:
-        """The null score less the score of the best answer."""
+        """The null score minus the score of the best answer."""
         return self.null_score - self.answers[0].score if self.answers else NO_SPAN
 
 
@@ -82,7 +82,7 @@ class Task(ExampleTask):
     """The loss is the mean of the cross-entropies of the first and the last token.
 
     Each is a softmax over all positions of the row, question and padding included, as in run_squad.py and in
-    transformers. A window without the answer has ``[CLS]`` as both.
+    transformers. In a window without the answer both are ``[CLS]``.
     """
 
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
@@ -124,7 +124,7 @@ class Task(ExampleTask):
         before, after = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
         between = np.repeat(after, tokenizer.pair_separators)
         ids: list[np.ndarray] = []
-        columns: list[np.ndarray] = []  # a question each: [W, 10]
+        columns: list[np.ndarray] = []  # one array [W, 10] per question
         for number, (example, one) in enumerate(zip(examples, gold, strict=True)):
             if training and one.unusable:
                 continue
@@ -231,7 +231,7 @@ def _check_answerable(splits: Mapping[str, Sequence[Example]]) -> None:
 
 
 def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions [W] of the answer's first and last token in the windows that hold both, 0 in the others."""
+    """Return the positions [W] of the answer's first and last token; 0 in windows that do not hold both."""
     if tokens is None:
         return np.zeros_like(windows.starts), np.zeros_like(windows.starts)
     inside = (tokens[0] >= windows.starts) & (tokens[1] < windows.starts + windows.sizes)

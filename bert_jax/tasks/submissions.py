@@ -16,14 +16,14 @@ from bert_jax.storage import files
 
 
 class _Glue(NamedTuple):
-    """The file of a GLUE task, as gluebenchmark.com names it, and its spelling of labels: other names -> its own."""
+    """The file name of a GLUE task on gluebenchmark.com, and its spelling of labels: other names -> its own."""
 
     file: str
     spelling: dict[str, str] | None  # None: a real number
 
 
 def _two(negative: str, positive: str) -> dict[str, str]:
-    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # TFDS's names and those of the files
+    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # the names in TFDS and in the files
 
 
 _THREE = {name: name for name in ("entailment", "neutral", "contradiction")}
@@ -47,11 +47,14 @@ STSB_RANGE = (0.0, 5.0)
 def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
     """Write the file of ``kind`` into the folder ``path``, whole or not at all, and return its path.
 
-    A GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax): a prediction for
-    each test row, in order, or a mapping from its index (or an id that ends with it, ``test-7``); labels by name, or 0
-    and 1, numbers for stsb. "squad": question id -> text ("" for no answer), ``predictions.json``; "squad_null_odds":
-    question id -> score, ``null_odds.json``. "conll": a sentence each, as columns of equal length (words, ..., true,
-    predicted), ``conll.txt``.
+    The kinds and their predictions:
+      A GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax): one prediction for
+        each test row, in order, or a mapping from the row's index (or an id that ends with it, ``test-7``). Labels are
+        names, or 0 and 1; for stsb they are numbers.
+      "squad": question id -> text ("" for no answer); the file is ``predictions.json``.
+      "squad_null_odds": question id -> score; the file is ``null_odds.json``.
+      "conll": for each sentence columns of equal length (words, ..., true, predicted); the file is ``conll.txt``.
+
     Raises ``UserError`` for an unknown kind and for predictions that the benchmark would refuse.
     """
     known = {**dict.fromkeys(GLUE, _glue), **OTHERS}
@@ -87,7 +90,7 @@ def _glue(kind: str, predictions: Sequence[Any] | Mapping[Any, Any]) -> tuple[st
 
 
 def _in_order(predictions: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
-    """Return predictions by row, from 0. Raises ``UserError`` if rows are missing, double or not numbered."""
+    """Return predictions by row, from 0. Raises ``UserError`` if a row is missing, appears twice or has no number."""
     if not isinstance(predictions, Mapping):
         return list(predictions)
     matches = {key: re.fullmatch(r"(?:.*-)?(\d+)", str(key)) for key in predictions}

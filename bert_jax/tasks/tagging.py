@@ -1,7 +1,7 @@
-"""A tag for every word of a sentence (Devlin et al. 2019, section 5.3 and figure 4 d).
+"""Predicts a tag for every word of a sentence (Devlin et al. 2019, section 5.3 and figure 4 d).
 
-The first piece of a word carries its tag; other pieces and special tokens do not count. The layer on top is linear,
-without a CRF. A word without any piece becomes ``[UNK]``, so that every word has a tag.
+The tag of a word is predicted at its first piece; other pieces and special tokens do not count. The layer on top is
+linear, without a CRF. A word without any piece becomes ``[UNK]``, so that every word has a tag.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Config:
     Attributes:
       metrics: "entities" counts whole entities and needs tags such as B-PER; "accuracy" takes any tags.
       mode, scheme: how entities are read from tags, see ``tasks.metrics.entities``.
-      labels: all tags; (): those of the training examples.
+      labels: all tags; (): the tags of the training examples.
       overflow: "windows" reads a sentence longer than a row in several; "cut" drops the rest, whose words count as O.
       overlap: pieces that neighbouring windows share. A word is scored in the window that shows more of its context.
-      dropout_rate: on the last layer; None: the model's.
+      dropout_rate: the dropout rate on the last layer; None: the model's.
     """
 
     metrics: Literal["entities", "accuracy"] = "entities"
@@ -78,7 +78,7 @@ class Task(ExampleTask):
         return example.get("tags") or ()
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        """Return a row for every window; ``word_ids`` [L] number the words scored there from 1, and are 0 elsewhere."""
+        """Return a row for every window. ``word_ids`` [L] numbers the words scored in it from 1, and is 0 elsewhere."""
         del split
         tokenizer, capacity = self.setting.tokenizer, self.setting.max_length - 2
         number = {name: i for i, name in enumerate(self.setting.labels)}
@@ -125,7 +125,7 @@ class Task(ExampleTask):
         return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
 
     def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
-        """Return the outputs, and the number and the probability of the likeliest label of every position [B, L]."""
+        """Return the outputs, and the most likely label and its probability at every position [B, L]."""
         outputs = super().outputs(variables, batch, carry, rng)
         shares = jax.nn.softmax(outputs["logits"], axis=-1)
         chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
@@ -140,7 +140,7 @@ class Task(ExampleTask):
         return {"loss": loss, "accuracy": accuracy}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the metrics over all words of the file, also those that were cut."""
+        """Return the metrics over all words of the file, including those that were cut."""
         found = self._words(part, outputs)
         pairs = [
             (example["tags"], tags)
@@ -156,7 +156,7 @@ class Task(ExampleTask):
         return {"accuracy": float(np.mean(hits))}
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return records: ``words``, the tag of each as ``prediction``, how sure each is, true tags as ``label``."""
+        """Return records: ``words``, their tags as ``prediction``, the probabilities, the true tags as ``label``."""
         records = []
         for example, (tags, sure) in zip(self.setting.splits[split], self._words(split, outputs), strict=True):
             record = {"id": example["id"], "words": list(example["words"]), "prediction": tags}
@@ -179,28 +179,28 @@ class Task(ExampleTask):
         return found
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the share of the commonest tag of the evaluated words."""
+        """Return the share of the most common tag of the evaluated words."""
         del kind, num_rows
         tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
         return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
 
 
 def windows(length: int, firsts: np.ndarray, capacity: int, overlap: int) -> list[tuple[int, np.ndarray]]:
-    """Cut a sentence of ``length`` pieces into windows of ``capacity``.
+    """Return the windows of at most ``capacity`` pieces into which a sentence of ``length`` pieces is cut.
 
     Args:
-      firsts: [words] place of the first piece of each word.
+      firsts: [words] the place of each word's first piece.
       overlap: pieces that two windows share, at most half of ``capacity``.
 
     Returns:
-      (first piece, numbers of the words scored there) of each window. Every word is scored once, in the window where
-      the smaller of its left and right context is larger.
+      (first piece, numbers of the words scored there) of each window. Every word is scored once: in the window where
+      the smaller of its left and right context is largest.
     """
     stride = capacity - min(overlap, capacity // 2)
     begins = [0]
     while begins[-1] + capacity < length:
         begins.append(begins[-1] + stride)
-    # From the middle of what two windows share, the later one shows more context.
+    # After the middle of the pieces that two windows share, the later window shows more context.
     borders = [(begin + stride + begin + capacity) / 2 for begin in begins[:-1]]
     owner = np.searchsorted(borders, firsts, side="right")
     return [(begin, np.flatnonzero(owner == i)) for i, begin in enumerate(begins)]

@@ -1,4 +1,4 @@
-"""Passages longer than a row, cut into windows that overlap (Devlin et al. 2019's run_squad.py)."""
+"""Cuts passages that are longer than a row into overlapping windows (google-research/bert, run_squad.py)."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Windows(NamedTuple):
 
 
 def read_passages(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Return the passage of each different text."""
+    """Return each different text -> its passage."""
     return {text: read_passage(tokenizer, text) for text in dict.fromkeys(texts)}
 
 
 def read_passage(tokenizer: Tokenizer, text: str) -> Passage:
     """Return the passage of a text.
 
-    A token includes the combining marks after it that are in no token: a tokenizer that strips accents drops them, and
-    an answer would lose the last one.
+    A token includes the combining marks after it that are in no token. A tokenizer that strips accents drops these
+    marks, and an answer would lose the last one.
     """
     encoded = tokenizer.encode(text)
     spans = np.array(encoded.offsets[1:-1], np.int32).reshape(-1, 2)
@@ -67,7 +67,8 @@ def _over_marks(text: str, end: int, stop: int) -> int:
 def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
     """Return windows of ``capacity`` tokens, one every ``stride``, up to the passage's end; an empty passage has one.
 
-    A hundredth of the window's size is added to the context of a token, and the first of equal windows is the best.
+    As in run_squad.py, a hundredth of the window's size is added to the context of a token; the first of equal windows
+    is the best.
     """
     step = min(stride, capacity)
     num_windows = 1 + max(0, -(-(num_tokens - capacity) // step))
@@ -82,7 +83,7 @@ def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
         better = context > highest[here]
         highest[here][better] = context[better]
         owner[here][better] = window
-    # Best windows ascend: the lead of a window over the one before it only grows from token to token.
+    # Best windows ascend, since the lead of a window over the one before only grows from token to token.
     numbers = np.arange(num_windows)
     best = np.searchsorted(owner, numbers), np.searchsorted(owner, numbers, side="right")
     result = Windows(starts, sizes, *best)

@@ -1,1 +1,1 @@
-"""Text to token ids: WordPiece, sentencepiece, byte-level BPE, learning a vocabulary, sentences. No jax here."""
+"""Turns text into token ids: WordPiece, sentencepiece, byte-level BPE, learned vocabularies, sentences. Without jax."""

@@ -1,8 +1,8 @@
 """Byte-level BPE: text to ids and back with a published tokenizer (RoBERTa's, ModernBERT's) or a learned one.
 
-Text is read as UTF-8 bytes, so nothing is unknown. This is a thin wrapper over the ``tokenizers`` library, and the ids
-are the library's own. It adds special tokens by role, which are plain text in a corpus, word starts, and spans without
-the space before a word.
+Text is read as UTF-8 bytes, so nothing is unknown. This is a thin wrapper over the ``tokenizers`` library, whose ids it
+keeps. It adds special tokens by role (in a corpus their names are plain text), word starts, and spans without the space
+before a word.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
 
 BYTE_OF = {character: byte for byte, character in enumerate(ALPHABET)}
-NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase")  # of ASCII, character by character
-MEAN_CHARACTERS = 32  # of a word; a text of longer ones has no spaces between words, and is not worth remembering
-NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space to Python, not to Unicode
+# Normalizers that change ASCII text character by character.
+NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase")
+MEAN_CHARACTERS = 32  # a text with longer words on average has no spaces between words, and its words are not cached
+NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
 
 
 class ByteBpe:
@@ -40,10 +41,10 @@ class ByteBpe:
     file_name = byte_level.FILE_NAME
 
     def __init__(self, content: str, where: str = "the tokenizer") -> None:
-        """Take the text of a ``tokenizer.json``; ``where`` names it in messages.
+        """Read the text ``content`` of a ``tokenizer.json``, which messages call ``where``.
 
         Raises:
-          UserError: another kind of tokenizer, a damaged one, or one without the special tokens that BERT needs.
+          UserError: the tokenizer is of another kind, is damaged, or lacks a special token that BERT needs.
         """
         self._content = byte_level.prepared(byte_level.parsed(content, where), where)
         self._tokenizer = _engine(self._content, where)
@@ -64,8 +65,14 @@ class ByteBpe:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ByteBpe:
-        """Return the tokenizer of a ``tokenizer.json``, or of a ``vocab.json`` with a ``merges.txt`` (the path of
-        either). Raises ``UserError`` where there is none, or it is of another kind."""
+        """Return the tokenizer of a ``tokenizer.json``, or of a ``vocab.json`` and a ``merges.txt``.
+
+        Args:
+          path: the ``tokenizer.json``, or either file of the other form.
+
+        Raises:
+          UserError: there is no such file, or it is of another kind.
+        """
         return cls(json.dumps(byte_level.read(path)), str(path))
 
     def __reduce__(self) -> tuple[type[ByteBpe], tuple[str]]:
@@ -78,12 +85,12 @@ class ByteBpe:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Return the identity of the tokenizer: the hash of its file in the one form."""
+        """Return the identity of the tokenizer: the hash of its ``tokenizer.json`` in the normal form."""
         return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
-        """Return whether each piece continues a word, bool [V]: it begins without white space and is no added token.
+        """Return whether each piece continues a word, bool [V]: it begins without white space and is not an added one.
 
         Punctuation belongs to the word that it touches. Unless the tokenizer puts a space before a text
         (``add_prefix_space``), the first word of a text has none, and its first piece counts as a continuation.
@@ -185,11 +192,9 @@ class ByteBpe:
     ) -> Encoded:
         """Return ``<s> text </s>`` or ``<s> text </s> pair </s>``, cut and padded to ``max_length`` if given.
 
-        RoBERTa has ``</s></s>`` between the texts.
-
-        While the input is too long, the longer of the two texts (the second on a tie) loses its last piece.
-        ``special_tokens_in_text`` recognises special tokens where they stand in a text, by BERT's names (``[MASK]``)
-        and by the tokenizer's (``<mask>``).
+        RoBERTa has ``</s></s>`` between the texts. While the input is too long, the longer of the two texts (the second
+        on a tie) loses its last piece. ``special_tokens_in_text`` recognises special tokens in the texts, by BERT's
+        names (``[MASK]``) and by the tokenizer's (``<mask>``).
         """
         split = self._around_special_tokens if special_tokens_in_text else self._plain
         parts = [split(well_formed(t)) for t in ([text] if pair is None else [text, pair])]
@@ -202,11 +207,11 @@ class ByteBpe:
         starts = [i == 0 or self._closes[ids[i - 1]] or self._opens[token] for i, token in enumerate(ids)]
         offsets = [_trimmed(text, start, stop) for start, stop in encoding.offsets]
         if ids and self._bytes[ids[0]] == b" " and not text.startswith(" "):
-            offsets[0] = (0, 0)  # a space that was put there
+            offsets[0] = (0, 0)  # an added space is not part of the text
         return Part(ids, offsets, starts)
 
     def _around_special_tokens(self, text: str) -> Part:
-        """Return the pieces of ``text``; each stretch between special tokens is encoded as a text of its own."""
+        """Return the pieces of ``text``; each stretch between special tokens is encoded separately."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         starts: list[bool] = []
@@ -248,7 +253,7 @@ class ByteBpe:
         silent = {self.pad_id, self.cls_id, self.sep_id}
         data = b""
         for i in map(int, ids):
-            if i in shown:  # the space before a mask is a part of it
+            if i in shown:  # the space before a mask belongs to it
                 data += (b" " if data and not data.endswith(b" ") else b"") + shown[i].encode()
             elif i not in silent:
                 data += self._bytes[i]
@@ -280,7 +285,7 @@ def _engine(content: dict[str, Any], where: str) -> tokenizers.Tokenizer:
 
 
 def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Return the span without the white space at its ends; of white space alone, the empty span at its end."""
+    """Return the span without the white space at its ends; a span of white space becomes the empty span at its end."""
     while start < stop and _is_white(text[start]):
         start += 1
     while start < stop and _is_white(text[stop - 1]):

@@ -1,7 +1,7 @@
-"""The files of a byte-level BPE tokenizer, checked and brought to one form.
+"""Reads the files of a byte-level BPE tokenizer, checks them and brings them to a normal form.
 
 Published tokenizers come as ``tokenizer.json`` (merges are strings or pairs) or as ``vocab.json`` with ``merges.txt``.
-The one form is a ``tokenizer.json`` whose template names the special tokens by their roles, so that one file defines
+The normal form is a ``tokenizer.json`` whose template names the special tokens by their roles, so that one file defines
 the tokenizer. Special tokens are found by role and never by id.
 """
 
@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
-# What published tokenizers call a role where no template and no file beside them says it.
+# The names of a role in published tokenizers, for when neither a template nor a file beside the tokenizer names it.
 NAMES = {
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]"),
@@ -24,7 +24,10 @@ NAMES = {
     "sep": ("</s>", "[SEP]"),
     "mask": ("<mask>", "[MASK]"),
 }
-FILE_OF_KIND = {"WordPiece": "a vocab.txt", "Unigram": "its .model of sentencepiece"}  # what else is read here
+FILE_OF_KIND = {
+    "WordPiece": "a vocab.txt",
+    "Unigram": "its .model of sentencepiece",
+}  # other kinds that are read here, and their files
 FILE_NAME = "tokenizer.json"
 MERGES, VOCABULARY = "merges.txt", "vocab.json"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
@@ -43,13 +46,13 @@ SPACE = ALPHABET[ord(" ")]  # U+0120, which begins most words
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the tokenizer at ``path`` in the one form.
+    """Return the tokenizer at ``path`` in the normal form.
 
     Args:
-      path: a ``tokenizer.json``, or the ``merges.txt`` or the ``vocab.json`` of a pair.
+      path: a ``tokenizer.json``, or either of a ``vocab.json`` and a ``merges.txt``.
 
     Raises:
-      UserError: no such file, a damaged one, or a tokenizer of another kind.
+      UserError: the file does not exist, is damaged, or is a tokenizer of another kind.
     """
     source = files.as_path(path)
     if source.name == MERGES:
@@ -61,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parsed(data: str | bytes, where: str) -> dict[str, Any]:
-    """Return the JSON object in ``data``; ``where`` names it in messages."""
+    """Return the JSON object in ``data``, which messages call ``where``."""
     try:
         content = json.loads(data)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -72,15 +75,15 @@ def parsed(data: str | bytes, where: str) -> dict[str, Any]:
 
 
 def prepared(content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return ``content`` in the one form, checked.
+    """Return ``content`` in the normal form, after checking it.
 
     Args:
-      content: of a ``tokenizer.json``.
-      where: names it in messages.
-      named: role -> token, as files beside it say.
+      content: the content of a ``tokenizer.json``.
+      where: its name in messages.
+      named: role -> token, from files beside it.
 
     Raises:
-      UserError: another kind of tokenizer, a damaged one, or one without the special tokens that BERT needs.
+      UserError: the tokenizer is of another kind, is damaged, or lacks a special token that BERT needs.
     """
     try:
         return _prepared(content, where, named or {})
@@ -118,12 +121,12 @@ def _prepared(content: Mapping[str, Any], where: str, named: Mapping[str, str]) 
 
 
 def template(special: Mapping[str, tuple[str, int]], separators: int, pair_type: int) -> dict[str, Any]:
-    """Return the post-processor ``cls A sep`` and ``cls A sep.. B sep`` with the special tokens under their roles.
+    """Return the post-processor for ``cls A sep`` and ``cls A sep.. B sep``, which names special tokens by their roles.
 
     Args:
       special: role -> (token, id).
-      separators: tokens between the texts of a pair.
-      pair_type: token type of the second text.
+      separators: the number of separators between the texts of a pair.
+      pair_type: the token type of the second text.
     """
 
     def token(role: str, kind: int = 0) -> dict[str, Any]:
@@ -142,18 +145,18 @@ def template(special: Mapping[str, tuple[str, int]], separators: int, pair_type:
 
 
 def roles_of(content: Mapping[str, Any]) -> dict[str, int]:
-    """Return role -> id of a tokenizer in the one form."""
+    """Return role -> id for a tokenizer in the normal form."""
     return {role: entry["ids"][0] for role, entry in content["post_processor"]["special_tokens"].items()}
 
 
 def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the separators between the texts of a pair and the type of the second, of a tokenizer in the one form."""
+    """Return the number of separators in a pair and the type of the second text, for a tokenizer in the normal form."""
     pair = content["post_processor"]["pair"]
     return len(pair) - 4, pair[-1]["SpecialToken"]["type_id"]
 
 
 def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return ``model`` of a ``tokenizer.json``, merges as ``"a b"``. Raises ``UserError`` unless it is sound."""
+    """Return the ``model`` of a ``tokenizer.json``, with merges as ``"a b"``. Raises ``UserError`` if it is damaged."""
     model = content.get("model")
     if not isinstance(model, dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give that file")
@@ -193,7 +196,7 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _kind(model: Mapping[str, Any]) -> str:
-    """Return the kind of a model whose file, as early versions wrote it, does not say it."""
+    """Return the kind of a model whose file does not name it, as in early versions."""
     if "merges" in model:
         return "BPE"
     if "unk_id" in model:
@@ -202,7 +205,7 @@ def _kind(model: Mapping[str, Any]) -> str:
 
 
 def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
-    """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be a sequence, or None."""
+    """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be one step, a sequence, or None."""
     if not step:
         return []
     return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
@@ -215,7 +218,7 @@ def _roles(
     added: Mapping[str, Any],
     where: str,
 ) -> dict[str, str]:
-    """Return role -> token, from the post-processor, else the files beside, else the usual names."""
+    """Return role -> token, from the post-processor, else from files beside the tokenizer, else by the usual names."""
     said: dict[str, str] = {}
     for step in processors:
         if step["type"] in ("RobertaProcessing", "BertProcessing"):
@@ -246,7 +249,7 @@ def _roles(
 
 
 def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
-    """Return role -> token of a template: by its keys in the one form, else what stands around a single text."""
+    """Return role -> token of a template: by its keys in the normal form, else by the tokens around a single text."""
     tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
     if set(ROLES) <= tokens.keys():
         return {role: tokens[role] for role in ROLES}
@@ -257,7 +260,7 @@ def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
-    """Return the separators between the texts of a pair and the type of the second: 2, 0 (RoBERTa) or 1, 1 (BERT)."""
+    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT)."""
     for step in processors:
         if step["type"] == "RobertaProcessing":
             return 2, 0
@@ -269,7 +272,7 @@ def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str]
             for separators in (1, 2):
                 if layout == [cls, "A", *[sep] * separators, "B", sep]:
                     return separators, kinds[-1]["type_id"]
-            if cls in layout:  # a template that only joins the texts says nothing
+            if cls in layout:  # a template that only joins the texts tells nothing
                 raise UserError(
                     f"{where} lays a pair out as {' '.join(layout)}; {cls} A {sep} B {sep}, or two {sep} between the"
                     " texts, can be read"
@@ -317,7 +320,7 @@ def _named_beside(folder: Any) -> dict[str, str]:
     """Return role -> token from ``tokenizer_config.json`` and ``special_tokens_map.json`` in ``folder``."""
     options = _options_beside(folder)
     tokens = {role: options.get(f"{role}_token") for role in ROLES}
-    # A token is a string, or an object with what is around it.
+    # A token is a string, or an object with options.
     texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
     return {role: text for role, text in texts.items() if isinstance(text, str)}
 

@@ -1,4 +1,4 @@
-"""One model input, made of one text or two: every tokenizer's ``encode`` returns it."""
+"""The input of a model, made of one or two texts, which every tokenizer's ``encode`` returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Encoded:
     input_ids: tuple[int, ...]
     token_type_ids: tuple[int, ...]
     attention_mask: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]  # [start, stop) characters of its own text; (0, 0) for special tokens
+    offsets: tuple[
+        tuple[int, int], ...
+    ]  # [start, stop) characters in the position's own text; (0, 0) for special tokens
     word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
 
 
@@ -42,7 +44,8 @@ def lay_out(
     """Return ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, cut and padded to ``max_length`` if that is given.
 
     While the input is too long, the longer of the two texts (the second on a tie) loses its last piece. In a pair,
-    ``pair_separators`` stand between the texts and ``pair_type`` is the token type of the second: 2 and 0 in RoBERTa.
+    ``pair_separators`` is the number of ``[SEP]`` between the texts and ``pair_type`` the token type of the second
+    text: 2 and 0 in RoBERTa.
     """
     kept = [len(part.ids) for part in parts]
     if max_length is not None:

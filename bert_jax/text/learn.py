@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary, the same one every time from the same text.
+"""Learns a WordPiece vocabulary, the same one every time from the same text.
 
 The trainer of ``tokenizers`` breaks ties by the ids of its symbols, and numbers new symbols in the order of a hash
 map, which differs from process to process. Here every symbol has its id before the trainer sees a word: the sorted
@@ -24,14 +24,14 @@ from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.surrogates import well_formed
 from bert_jax.text.wordpiece import MAX_WORD_CHARACTERS, bert_normalizer
 
-ALPHABET = 1000  # characters that a vocabulary may have in any case; rarer ones become [UNK]
-ALPHABET_SHARE = 2  # more than that, up to half of the vocabulary, only as far as the coverage asks for them
-COVERAGE = 0.9999  # of the characters of the text that the alphabet covers, where there is room
+ALPHABET = 1000  # characters that a vocabulary may always have; rarer ones become [UNK]
+ALPHABET_SHARE = 2  # up to a half of the vocabulary may be characters, if the coverage needs more than ALPHABET
+COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, as far as they fit
 MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
 MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whole number
-RAW_WORDS = 1 << 19  # strings between spaces that are counted before they are normalised
+RAW_WORDS = 1 << 19  # strings between spaces that are counted before each is normalised
 CHUNK_CHARACTERS = 1 << 20
-# What the normaliser sets apart: CJK ideographs, their extensions and both blocks of compatibility forms.
+# The characters that the normaliser sets apart: CJK ideographs, their extensions, and compatibility forms.
 IDEOGRAPH = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf"
     "\uf900-\ufaff\U0002f800-\U0002fa1f]"
@@ -54,12 +54,12 @@ def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
     Words are counted as the model will see them: lowered, cleaned, with punctuation and ideographs apart. Words that
     are too long for the tokenizer are left out.
 
-    At most ``MAX_DISTINCT_WORDS`` are kept, whatever the text.
+    At most ``MAX_DISTINCT_WORDS`` words are kept.
     """
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # normalising each distinct string once is several times faster
     for text in texts:
-        if not text.isascii():  # ideographs are words each, and most distinct strings of a Chinese text are sentences
+        if not text.isascii():  # each ideograph is a word; most strings between spaces in Chinese are sentences
             text = well_formed(text)
             raw.update(IDEOGRAPH.findall(text))
             text = IDEOGRAPH.sub(" ", text)
@@ -87,14 +87,14 @@ def learn_from_counts(
 ) -> tuple[str, ...]:
     """Return at most ``size`` pieces: special tokens, the alphabet in code point order, merged pieces by frequency.
 
-    Fewer come out where the text has too few pairs seen ``min_frequency`` times.
+    The result is smaller if too few pairs occur ``min_frequency`` times.
 
     Args:
-      words: of ``count_words``; their order does not matter.
-      coverage: share of all characters that the alphabet is to cover; see ``ALPHABET``.
+      words: the counts of ``count_words``; their order does not matter.
+      coverage: the share of all characters that the alphabet should cover; see ``ALPHABET``.
 
     Raises:
-      UserError: there is no word, or ``size`` has no room for the special tokens and the alphabet.
+      UserError: there is no word, or ``size`` is too small for the special tokens and the alphabet.
     """
     if not words:
         raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
@@ -119,9 +119,9 @@ def learn_from_counts(
 
 
 def _bounded(words: Counter[str]) -> Counter[str]:
-    """Return ``words``, or if they are too many, the more frequent of them.
+    """Return ``words``; if there are too many, only the more frequent ones.
 
-    Then at most three quarters of the limit are kept, so that this happens seldom.
+    In that case three quarters of the limit are kept, so that it seldom happens.
     """
     floor = 0
     if len(words) > MAX_DISTINCT_WORDS:
@@ -142,11 +142,11 @@ def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Coun
 
 
 def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage: float) -> list[str]:
-    """Return the most frequent characters, then as ``##c`` those of them that occur in longer words (punctuation and
-    ideographs stand alone). Both are in code point order, which also breaks ties.
+    """Return the most frequent characters, then those of them that occur inside words, as ``##c``.
 
-    A thousand serve every alphabet, and keep a few emoji or ideographs from eating a small vocabulary; a text whose
-    words are ideographs needs several thousand of them to be covered.
+    Both are in code point order, which also breaks ties. Punctuation and ideographs are words by themselves. A thousand
+    characters are enough for every alphabet and keep a few emoji or ideographs from filling a small vocabulary; text in
+    ideographs needs several thousand.
     """
     counts: Counter[str] = Counter()
     joined: set[str] = set()
@@ -163,7 +163,7 @@ def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage:
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Yield text in which each word occurs as often as it was counted: the trainer takes no weights."""
+    """Yield text in which each word occurs as often as it was counted, since the trainer takes no weights."""
     divisor = -(-sum(words.values()) // MAX_TRAINING_WORDS) or 1
     scaled = {word: round(count / divisor) for word, count in words.items()} if divisor > 1 else words
     for chunk, count in _chunks(scaled):
@@ -173,7 +173,7 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
 
 
 def _chunks(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield words of the same count, joined by spaces, with that count."""
+    """Yield words of the same count, joined by spaces, and their count."""
     groups: dict[int, list[str]] = {}
     for word, count in counts.items():
         groups.setdefault(count, []).append(word)

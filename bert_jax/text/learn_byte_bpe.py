@@ -1,7 +1,7 @@
-"""Learning a byte-level BPE tokenizer, the same one every time from the same text.
+"""Learns a byte-level BPE tokenizer, the same one every time from the same text.
 
 Every byte has its piece before a pair is counted, in the order of code points, and the trainer breaks ties by ids, so
-nothing depends on the order of a hash map. Special tokens stand as in RoBERTa: ``<s>`` ``<pad>`` ``</s>`` ``<unk>``
+nothing depends on the order of a hash map. The special tokens are as in RoBERTa: ``<s>`` ``<pad>`` ``</s>`` ``<unk>``
 first and ``<mask>`` last. A pair is laid out as in BERT, with one ``</s>`` between the texts and types 0 and 1.
 """
 
@@ -28,17 +28,17 @@ def learn_byte_bpe(
     min_frequency: int = 2,
     max_sentences: int = MAX_SENTENCES,
 ) -> ByteBpe:
-    """Return a tokenizer of at most ``size`` pieces; fewer where too few pairs are seen ``min_frequency`` times.
+    """Return a tokenizer of at most ``size`` pieces; fewer if too few pairs occur ``min_frequency`` times.
 
     A space is put before a text that begins without one: sentences are encoded one by one, and their first words get
     the pieces that they get after a space.
 
     Args:
-      texts: sentences, read once. Of more than ``max_sentences``, those with the lowest hashes are learned from.
-      lowercase: the tokenizer lowers capitals and strips accents.
+      texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
+      lowercase: whether the tokenizer lowers capitals and strips accents.
 
     Raises:
-      UserError: there is no text, or ``size`` has no room for the special tokens and the bytes.
+      UserError: there is no text, or ``size`` is too small for the special tokens and the bytes.
     """
     reserved = len(FIRST) + len(ALPHABET) + 1
     if size < reserved:

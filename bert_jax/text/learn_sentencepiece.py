@@ -1,4 +1,4 @@
-"""Learning a sentencepiece model, the same one every time from the same text.
+"""Learns a sentencepiece model, the same one every time from the same text.
 
 The library would sample with a random seed, so the sample is taken here. The result depends on the number of threads,
 so that number is a part of the config.
@@ -21,7 +21,7 @@ from bert_jax.text.surrogates import well_formed
 
 NUM_THREADS = 4
 MAX_SENTENCES = 1_000_000  # about 1 GB of memory for a unigram model of English sentences
-MAX_CHARACTERS = 1 << 16  # of one sentence; a longer text is cut
+MAX_CHARACTERS = 1 << 16  # the most characters of a sentence; a longer text is cut
 
 
 def learn_sentencepiece(
@@ -38,14 +38,14 @@ def learn_sentencepiece(
     """Return a ``.model`` file of at most ``size`` pieces, BERT's special tokens first, as control pieces 0 to 4.
 
     Args:
-      texts: sentences, read once. Of more than ``max_sentences``, those with the lowest hashes are learned from.
-      lowercase: the model's own normaliser lowers and strips accents, after NFKC.
-      byte_fallback: 256 pieces are bytes, of which characters without a piece are made; then nothing is unknown.
-      character_coverage: share of all characters that get a piece.
-      num_threads: the result depends on it.
+      texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
+      lowercase: whether the model's normaliser lowers capitals and strips accents, after NFKC.
+      byte_fallback: whether 256 pieces are bytes that spell characters without a piece, so that nothing is unknown.
+      character_coverage: the share of the text's characters that get a piece.
+      num_threads: the number of threads, on which the result depends.
 
     Raises:
-      UserError: there is no text, or ``size`` has no room for what a model must have.
+      UserError: there is no text, or ``size`` is too small for the special tokens and the alphabet.
     """
     library = quiet()
     model = io.BytesIO()
@@ -85,8 +85,10 @@ def _explained(message: str, size: int) -> str:
 
 
 def sample(texts: Iterable[str], at_most: int) -> list[str]:
-    """Return at most ``at_most`` of ``texts``, those with the lowest hashes; a text that is too long counts as several,
-    and an empty one as none."""
+    """Return at most ``at_most`` of ``texts``: those with the lowest hashes.
+
+    A text that is too long counts as several texts, and an empty one does not count.
+    """
     return _sample(_cut(texts), at_most)
 
 

@@ -1,8 +1,8 @@
 """sentencepiece: text to ids and back with a unigram or a BPE model, published or learned.
 
-A thin wrapper over the library of that name. Ids are the library's own. It adds BERT's special tokens, whatever the
-model calls them, word starts, and spans of the original text: the library counts the space before a word, and gives a
-character that became several pieces to one of them.
+This is a thin wrapper over the library of that name, whose ids it keeps. It adds BERT's special tokens, whatever the
+model calls them, word starts, and spans of the original text. (The library's spans include the space before a word, and
+a character that became several pieces belongs to only one of them.)
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class SentencePiece:
     pair_separators = 1
 
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
-        """Take the bytes of a ``.model`` file; ``where`` names it in messages.
+        """Read the bytes of a ``.model`` file, which messages call ``where``.
 
-        ``sentencepiece_model.prepared`` says what is changed in it.
+        See ``sentencepiece_model.prepared`` for the changes that are made to it.
         """
         self.model, special = prepared(model, lowercase, where)
         self.lowercase = folds_case(self.model)
@@ -51,7 +51,7 @@ class SentencePiece:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> SentencePiece:
-        """Return the tokenizer of a ``.model`` file. Raises ``UserError`` for a missing file and for another kind."""
+        """Return the tokenizer of a ``.model`` file. Raises ``UserError`` if it is missing or of another kind."""
         source = files.as_path(path)
         if not source.exists():
             raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published .model")
@@ -104,8 +104,8 @@ class SentencePiece:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
         While the input is too long, the longer of the two texts (the second on a tie) loses its last piece.
-        ``special_tokens_in_text`` recognises special tokens where they stand in a text, by BERT's names (``[MASK]``)
-        and by the model's (``<mask>``).
+        ``special_tokens_in_text`` recognises special tokens in the texts, by BERT's names (``[MASK]``) and by the
+        model's (``<mask>``).
         """
         split = self._around_special_tokens if special_tokens_in_text else self._plain
         parts = [split(well_formed(t)) for t in ([text] if pair is None else [text, pair])]
@@ -115,7 +115,7 @@ class SentencePiece:
         found = (processor or self._processor).Encode(text, return_type="offset_mapping")
         starts = []
         for token, piece in zip(found["ids"], found["pieces"], strict=True):
-            # The surface of an unknown piece says more than its id.
+            # An unknown piece is given by its text, which says more than its id.
             starts.append(not _is_letter(piece[:1]) if token == self.unk_id else not self.is_continuation[token])
         return Part(found["ids"], list(_spans(text, found["pieces"], found["offsets"])), starts)
 

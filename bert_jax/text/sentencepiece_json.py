@@ -1,7 +1,7 @@
-"""A sentencepiece model as a Hugging Face ``tokenizer.json``: the same pieces, scores and rules for ``tokenizers``.
+"""Converts a sentencepiece model to a Hugging Face ``tokenizer.json`` with the same pieces, scores and rules.
 
-The ids are the same on real text, with two exceptions. ``tokenizers`` cuts words one by one and sentencepiece a whole
-text, so if two ways to cut a word have scores that differ by rounding alone (runs of dashes, one in thousands of
+The ids are the same on real text, with two exceptions. ``tokenizers`` cuts words one by one, and sentencepiece a
+whole text. So if the scores of two ways to cut a word differ only by rounding (runs of dashes, in one of thousands of
 sentences), they may choose differently. And ``tokenizers`` replaces a character together with its marks or not at all.
 """
 
@@ -24,7 +24,7 @@ def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
     model = parse(data, "the model")
     tokenizer = tokenizers.Tokenizer(_model(model, special[UNK]))
     tokenizer.normalizer = _normalizer(model.normalizer_spec)
-    # Text after a special token goes on with a word, unless a space comes first.
+    # Text after a special token continues a word, unless a space comes first.
     scheme = "first" if model.normalizer_spec.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     steps = [decoders.ByteFallback(), decoders.Fuse()] if any(p.type == BYTE for p in model.pieces) else []
@@ -47,7 +47,7 @@ def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
 
 def _model(model: Any, unk_id: int) -> Any:
     highest = max(piece.score for piece in model.pieces if piece.type == NORMAL)
-    # sentencepiece takes a piece that a user defined wherever it stands: it scores better than any way to cut it.
+    # sentencepiece uses a user-defined piece wherever it occurs: no other way to cut the text scores better.
     pieces = [
         (p.piece, len(p.piece.encode()) * highest - 0.1 if p.type == USER_DEFINED else p.score) for p in model.pieces
     ]
@@ -61,7 +61,7 @@ def _model(model: Any, unk_id: int) -> Any:
 
 
 def _merges(model: Any) -> list[tuple[str, str]]:
-    """Return every way to join two pieces to a third, the best score first, as sentencepiece tries them."""
+    """Return every way to join two pieces to a third, best score first: the order in which sentencepiece tries them."""
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
     found = [
         (-score, piece, i) for piece, score in scores.items() for i in range(1, len(piece))
@@ -73,6 +73,6 @@ def _merges(model: Any) -> list[tuple[str, str]]:
 def _normalizer(spec: Any) -> Any:
     steps: list[Any] = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
     if spec.remove_extra_whitespaces:
-        # One space in front stays: it is the mark of the first word.
+        # One space in front is kept, as the mark of the first word.
         steps += [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), SPACE)]
     return normalizers.Sequence(steps)

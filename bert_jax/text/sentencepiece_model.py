@@ -1,4 +1,4 @@
-"""The ``.model`` file of sentencepiece: its special pieces found or appended, its case folded.
+"""Reads the ``.model`` file of sentencepiece, finds or appends special pieces, and folds case.
 
 Everything that the ids depend on is kept inside the file, so it gives the same ids in every program that reads it. The
 message classes that sentencepiece ships fit one range of protobuf versions only. The few fields that are needed are
@@ -22,7 +22,7 @@ from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
-# What published models call the special tokens of BERT; the first that is there counts.
+# The names of BERT's special tokens in published models; the first that exists counts.
 NAMES = {
     PAD: (PAD, "<pad>"),
     CLS: (CLS, "<cls>", "<s>"),
@@ -75,7 +75,7 @@ def _message() -> Any:
 
 
 def parse(data: bytes, where: str) -> Any:
-    """Return the message of a ``.model``. Raises ``UserError`` for any other file and for kinds that are not read."""
+    """Return the message of a ``.model``. Raises ``UserError`` for any other file and for kinds that cannot be read."""
     model = _message()()
     try:
         model.ParseFromString(data)
@@ -95,13 +95,13 @@ def parse(data: bytes, where: str) -> Any:
 
 
 def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
-    """Return the model as it is used here, and the ids of BERT's special tokens in it.
+    """Return the model with BERT's special tokens, and their ids.
 
     A special token that the model has under no name of ``NAMES`` is appended as a piece, so V grows by one. All five
     become control pieces, which no text is ever cut into.
 
     Args:
-      lowercase: True folds case (lower, accents off) where the model's own normaliser does not.
+      lowercase: True lowers capitals and strips accents, unless the model's own normaliser does.
     """
     model = parse(data, where)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
@@ -120,7 +120,7 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
         changed = True
     data = (
         model.SerializeToString(deterministic=True) if changed else data
-    )  # otherwise the same bytes, with the same hash
+    )  # otherwise the bytes and their hash stay the same
     return data, {token: special[token] for token in SPECIAL_TOKENS}
 
 
@@ -130,19 +130,19 @@ def folds_case(data: bytes) -> bool:
 
 
 def quiet() -> Any:
-    """Return the library, which then logs errors only."""
+    """Return the library, set to log only errors."""
     sentencepiece.set_min_log_level(2)
     return sentencepiece
 
 
-@functools.cache  # a second of work
+@functools.cache  # making it takes a second
 def folding_normalizer() -> Any:
-    """Return sentencepiece's usual normaliser (NFKC, one space for white space), made to lower and strip accents."""
+    """Return sentencepiece's usual normaliser (NFKC, one space for white space) that also lowers and strips accents."""
     return _folding(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc"))
 
 
 def _folded(normalizer_spec: Any) -> bytes:
-    """Return the table of replacements of a model's normaliser, with folding after them."""
+    """Return the table of replacements of a model's normaliser, followed by case folding."""
     own = None
     if normalizer_spec.precompiled_charsmap:
         own = quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString())
@@ -152,7 +152,7 @@ def _folded(normalizer_spec: Any) -> bytes:
 
 
 def _folding(normalizer: Any | None) -> Any:
-    """Return a normaliser that does what ``normalizer`` does and then folds."""
+    """Return a normaliser that applies ``normalizer`` and then folds case."""
     own = dict(normalizer.Decompile()) if normalizer else {}
     replacements = [*((source, _fold(target)) for source, target in own.items()), *_folded_rest(own)]
     return quiet().SentencePieceNormalizer(norm_map=replacements)
@@ -167,6 +167,6 @@ def _folded_rest(own: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _fold(text: str) -> str:
-    """Return ``text`` lowered, without accents and composed again: as in BERT, except that Hangul stays whole."""
+    """Return ``text`` lowered, without accents, and composed again, so that Hangul, unlike in BERT, stays whole."""
     decomposed = unicodedata.normalize("NFD", text.lower())
     return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))

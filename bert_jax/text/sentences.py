@@ -1,4 +1,4 @@
-"""Splitting running text into sentences."""
+"""Splits running text into sentences."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 import sentencex
 
-# Characters split at a time: the splitter takes quadratic time on Chinese and on quotes and brackets that never close.
+# Characters split at a time, since the splitter takes quadratic time on Chinese and on quotes that never close.
 WINDOW = 1 << 12
-LONGEST = 1 << 16  # characters of a sentence that was given as one
+LONGEST = 1 << 16  # the most characters of a sentence that is given as one
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Return the sentences of ``text`` in order, without empty ones, each run of white space made one space.
+    """Return the sentences of ``text`` in order, without empty ones; runs of white space become one space.
 
-    A line break is white space like any other: hard-wrapped prose is joined before it is split. Callers that know
-    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; one without rules of its own gets those of a
-    related language, or the general ones. Text that goes on for ``WINDOW`` characters without an end of a sentence is
-    cut, at white space if there is some.
+    A line break is white space like any other, so hard-wrapped prose is joined before it is split. Callers that know
+    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; a language without its own rules gets those of a
+    related language, or the general ones. After ``WINDOW`` characters without the end of a sentence the text is cut, at
+    white space if there is some.
     """
     if len(text) <= WINDOW:
         return _split(text, language)
     sentences: list[str] = []
-    rest = ""  # the last sentence of a window may go on in the next
+    rest = ""  # the last sentence of a window may continue in the next
     for window in windows(text, WINDOW):
         sentences += _split(rest + window, language)
         rest = sentences.pop() if len(sentences) and len(sentences[-1]) < WINDOW // 2 else ""
@@ -32,9 +32,9 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 
 def one_space(text: str) -> str:
-    """Return ``text`` with each run of white space made one space, and none at its ends."""
+    """Return ``text`` with one space for each run of white space, and none at its ends."""
     joined = text.replace("\r\n", " ").replace("\n", " ").strip()
-    if "  " in joined or not joined.isprintable():  # no other white space is printable; quicker than to split
+    if "  " in joined or not joined.isprintable():  # no other white space is printable; faster than splitting
         return " ".join(text.split())
     return joined
 

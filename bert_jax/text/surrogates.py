@@ -1,4 +1,4 @@
-"""Lone surrogates: half characters, which JSON can hold and UTF-8 cannot. No library of tokenizers takes them."""
+"""Replaces lone surrogates: half characters, which JSON can hold but UTF-8 and the tokenizer libraries cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def well_formed(text: str) -> str:
 def retried(encode: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
     """Return ``encode(texts)``; if it raises ``TypeError``, try once more with well-formed texts.
 
-    Looking at every text first would slow down all for the few that need it.
+    Checking every text first would slow down all texts for the few that need it.
     """
     try:
         return encode(texts)

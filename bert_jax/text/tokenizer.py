@@ -1,8 +1,8 @@
-"""The interface of every tokenizer, and how one of any kind is found and read.
+"""The interface of every tokenizer, and functions that find and read one of any kind.
 
-A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, and the name says the kind: ``vocab.txt``
-is WordPiece, ``spiece.model`` is sentencepiece, unigram or BPE, ``tokenizer.json`` is byte-level BPE. In a folder that
-has several of them the first in this order counts. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE too.
+A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, whose name shows the kind: ``vocab.txt``
+is WordPiece, ``spiece.model`` is sentencepiece (unigram or BPE), ``tokenizer.json`` is byte-level BPE. If a folder has
+several of them, the first in this order counts. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE too.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece
 
 FILE_NAMES = (WordPiece.file_name, SentencePiece.file_name, ByteBpe.file_name)
-FILE_OF_KIND = {"wordpiece": WordPiece.file_name, "byte_bpe": ByteBpe.file_name}  # every other kind: sentencepiece's
+FILE_OF_KIND = {
+    "wordpiece": WordPiece.file_name,
+    "byte_bpe": ByteBpe.file_name,
+}  # every other kind has sentencepiece's file
 
 
 class Tokenizer(Protocol):
     """Turns text into ids and back. Threads may share it. It is pickled as its vocabulary."""
 
-    file_name: str  # what its file is called in a folder
+    file_name: str  # the name of its file in a folder
     vocab: tuple[str, ...]  # [V] pieces by id
-    lowercase: bool  # capitals are lowered
+    lowercase: bool  # whether capitals are lowered
     pad_id: int
     unk_id: int
     cls_id: int
     sep_id: int
     mask_id: int
     special_ids: tuple[int, ...]  # the five above
-    pair_separators: int  # [SEP] between the texts of a pair: 1, or 2 in RoBERTa
+    pair_separators: int  # the number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa
 
     @property
     def size(self) -> int:
@@ -57,9 +60,9 @@ class Tokenizer(Protocol):
 
     @property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """Return, for each piece, its text and whether it continues a word, [V]: for special tokens BERT's name, None.
+        """Return [V] the text of each piece and whether it continues a word; for special tokens BERT's name and None.
 
-        No two pieces have the same entry. Pieces that mean the same have equal entries in tokenizers of every kind.
+        No two pieces have the same entry. A piece has the same entry in tokenizers of every kind.
         """
         ...
 
@@ -73,7 +76,7 @@ class Tokenizer(Protocol):
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        ``special_tokens_in_text`` recognises ``[MASK]`` and the others where they stand in a text.
+        ``special_tokens_in_text`` recognises ``[MASK]`` and the other special tokens in the texts.
         """
         ...
 
@@ -82,7 +85,7 @@ class Tokenizer(Protocol):
         ...
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write its file, whole or not at all."""
+        """Write the tokenizer's file, whole or not at all."""
         ...
 
     def tokenizer_json(self) -> str:
@@ -94,12 +97,12 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
     Args:
-      lowercase: whether to lower capitals and strip accents. None leaves that to a sentencepiece model; a ``vocab.txt``
-        does not say it and is then taken as lower-case. It has no effect on a ``.model`` that lowers by itself, or on a
-        ``tokenizer.json``, which says it itself.
+      lowercase: whether to lower capitals and strip accents. None: as a sentencepiece model itself does; a
+        ``vocab.txt`` is then taken as lower-case. It has no effect on a ``.model`` that lowers by itself, or on a
+        ``tokenizer.json``.
 
     Raises:
-      UserError: there is no such file, or it is no tokenizer.
+      UserError: there is no such file, or it is not a tokenizer.
     """
     if files.as_path(path).is_dir():
         path = find(path)
@@ -112,7 +115,7 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
-    """Return the tokenizer's file in ``folder``. Raises ``UserError`` where there is none."""
+    """Return the tokenizer's file in ``folder``. Raises ``UserError`` if there is none."""
     found = existing(folder)
     if found is None:
         raise UserError(f"{folder} has neither {' nor '.join(FILE_NAMES)}; put the tokenizer's file there")
@@ -120,19 +123,19 @@ def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
 
 
 def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
-    """Return the tokenizer's file in ``folder``, or None."""
+    """Return the tokenizer's file in ``folder``; None if there is none."""
     candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, MERGES)]
     return next((path for path in candidates if path.exists()), None)
 
 
 def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
-    """Return the name in a folder of a tokenizer's file: of a copy of ``path``, or if that is empty, of one that is
-    learned, of ``kind``."""
+    """Return the name of a tokenizer's file in a folder: of a copy of ``path``, or if ``path`` is empty, of a learned
+    tokenizer of ``kind``."""
     return _file_of(path) if path else FILE_OF_KIND.get(kind, SentencePiece.file_name)
 
 
 def _file_of(path: str | os.PathLike[str]) -> str:
-    """Return the file name of the kind that ``path`` is read as, by its name. Any other name is a vocab.txt."""
+    """Return the file name of the kind of tokenizer that the name of ``path`` means; any other name means vocab.txt."""
     name = os.fspath(path)
     if name.endswith(".json") or os.path.basename(name) == MERGES:
         return ByteBpe.file_name
@@ -140,7 +143,7 @@ def _file_of(path: str | os.PathLike[str]) -> str:
 
 
 def check_name(output: str | os.PathLike[str], kind: str, path: str | os.PathLike[str] = "") -> None:
-    """Raise ``UserError`` where the name of ``output`` would be read as a tokenizer of another kind."""
+    """Raise ``UserError`` if the name of ``output`` would be read as a tokenizer of another kind."""
     wanted = file_name(kind, path)
     if _file_of(output) != wanted:
         found = f"the vocabulary {path}" if path else f"a vocabulary of kind {kind!r}"

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 CACHED_WORDS = 1 << 19  # about 120 MB
-TEXTS_AHEAD = 512  # texts whose new words the library encodes at once
+TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at once
 
 
 class WordCache:
     """Encodes texts that are the concatenation of their words. Threads may share it."""
 
     def __init__(self, split: Callable[[str], list[str]], add: Callable[[set[str], dict[str, bytes]], None]) -> None:
-        """Take two functions: ``split`` returns the words of a text, ``add`` puts each word of a set into a dictionary,
-        with its ids as int32 bytes."""
+        """
+        Args:
+          split: returns the words of a text.
+          add: puts each word of a set into a dictionary, with its ids as int32 bytes.
+        """
         self._split, self._add = split, add
         self._cache: dict[str, bytes] = {}
         self._old: dict[str, bytes] = {}
@@ -28,15 +31,15 @@ class WordCache:
             try:
                 for text in itertools.islice(texts, len(result), None):
                     result.append(np.frombuffer(b"".join(map(cache.__getitem__, split(text))), np.int32))
-            except KeyError:  # seldom, once warm: checking first whether all words are known would cost a quarter more
+            except KeyError:  # seldom, once the cache is warm; a check of all words first would take a quarter longer
                 cache = self._with_words_of(texts[len(result) : len(result) + TEXTS_AHEAD])
         return result
 
     def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
         """Return the cache with the words of ``texts`` in it.
 
-        A full cache becomes the old one, and the one before it is forgotten. Words still in use come back from the old
-        one.
+        A full cache becomes the old cache, in place of the one before. Words that are still in use are copied back from
+        it.
         """
         if len(self._cache) > CACHED_WORDS // 2:
             self._old, self._cache = self._cache, {}

@@ -1,8 +1,8 @@
 """WordPiece: text to ids and back, exactly as the published BERT tokenizers do it.
 
-A thin wrapper over the ``tokenizers`` library with the one thing that it lacks: a cache of whole words, which makes
-encoding a corpus several times faster. Two deviations from Google's ``tokenization.py`` are the library's: it lowers a
-capital sigma at the end of a word to a medial one, and knows punctuation and accents of Unicode 8 and no later.
+This is a thin wrapper over the ``tokenizers`` library. It adds a cache of whole words, which makes encoding a corpus
+several times faster. The library deviates from Google's ``tokenization.py`` in two ways: it lowers a capital sigma at
+the end of a word to a medial one, and it knows only the punctuation and accents of Unicode 8.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
 
-MAX_WORD_CHARACTERS = (
-    100  # of a word; a longer one becomes [UNK], as in the release of 2018-10 and in every later library
-)
-PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII; a split keeps it
+MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in the release of 2018-10 and all later libraries
+PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # of ASCII; the group makes a split keep it
 
 
 def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the pieces of a ``vocab.txt``, one on each line; the line number is the id.
 
     Raises:
-      UserError: no such file, not UTF-8 (with the byte offset), empty, a piece twice, or a special token missing.
+      UserError: the file is missing, not UTF-8 (with the byte offset) or empty, has a piece twice, or lacks a special
+        token.
     """
     source = files.as_path(path)
     if not source.exists():
@@ -45,7 +44,7 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
         text = reading.read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the vocabulary as UTF-8") from error
-    # Only "\n" ends a line: U+2028 and its like are pieces of published vocabularies.
+    # Only "\n" ends a line: U+2028 and the like are pieces of published vocabularies.
     pieces = [line.removesuffix("\r") for line in text.split("\n")]
     if not pieces[-1]:
         pieces.pop()
@@ -53,7 +52,7 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def check_vocab(pieces: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return ``pieces`` as a tuple. Raises ``UserError``, with ``where`` in it, if they make no vocabulary."""
+    """Return ``pieces`` as a tuple. Raises ``UserError``, with ``where`` in it, if they are not a vocabulary."""
     if not any(pieces):
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     missing = [token for token in SPECIAL_TOKENS if token not in pieces]
@@ -82,7 +81,7 @@ class WordPiece:
         self._ids = {piece: i for i, piece in enumerate(self.vocab)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
         self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
-        # No special tokens are registered here: "[MASK]" in a corpus is three plain words, as in Google's original.
+        # Special tokens are not registered here: "[MASK]" in a corpus is three plain words, as in Google's original.
         self._tokenizer = tokenizers.Tokenizer(
             models.WordPiece(
                 vocab=self._ids,
@@ -111,7 +110,7 @@ class WordPiece:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Return the identity of the tokenizer: the hash of all that its ids depend on."""
+        """Return the identity of the tokenizer: the hash of everything that its ids depend on."""
         return hashlib.sha256("\n".join([f"lowercase={self.lowercase}", *self.vocab]).encode()).hexdigest()
 
     @functools.cached_property
@@ -138,7 +137,7 @@ class WordPiece:
         return retried(self._words.encode, texts)
 
     def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:
-        # Punctuation stands alone, so "word," and "word." are both found from "word", and the library is asked once.
+        # Punctuation is separate, so "word," and "word." both come from "word", and the library is asked once.
         parts = {word: PUNCTUATION.split(word) for word in new}
         unknown = list(set(itertools.chain.from_iterable(parts.values())).difference(cache))
         for word, encoding in zip(unknown, self._tokenizer.encode_batch_fast(unknown), strict=True):
@@ -152,7 +151,7 @@ class WordPiece:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
         While the input is too long, the longer of the two texts (the second on a tie) loses its last token.
-        ``special_tokens_in_text`` recognises ``[MASK]`` and the others where they stand in a text.
+        ``special_tokens_in_text`` recognises ``[MASK]`` and the other special tokens in the texts.
         """
         tokenizer = self._with_special_tokens if special_tokens_in_text else self._tokenizer
         texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]

@@ -1,1 +1,1 @@
-"""Annotators make the columns of a corpus, one a file. ``corpora.columns.Annotator`` says what a file has to define."""
+"""Annotators make the columns of a corpus (see ``corpora.columns.Annotator``); each is found by its file's name."""

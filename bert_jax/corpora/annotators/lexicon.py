@@ -16,9 +16,9 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 from bert_jax.text.sentences import one_space
 
-VERSION = 1  # raised whenever the same text gets other values
-# Letters and digits, but for the scripts that write words without spaces or with endings: Thai, Lao, Burmese, Khmer,
-# kana, ideographs, Hangul. A phrase of these may begin and end anywhere, a phrase of others at the ends of words only.
+VERSION = 1  # raise it whenever the same text gets other values
+# Letters and digits, except of scripts that write words without spaces or with endings: Thai, Lao, Burmese, Khmer,
+# kana, ideographs, Hangul. A phrase in these may begin and end anywhere; any other phrase only at the ends of words.
 SPACED = re.compile(
     r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
     r"\U00020000-\U0003ffff]"
@@ -27,12 +27,12 @@ SPACED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
-    """Units are the phrases of a lexicon: from left to right, at each place the longest one. Other pieces are outside.
+    """Marks the phrases of a lexicon as units: from left to right, at each place the longest one.
 
-    A line of the file is a phrase; what follows a tab in it (THUOCL's counts) is left out.
+    Each line of the file is a phrase; text after a tab (THUOCL's counts) is ignored. All other pieces are outside.
     """
 
-    path: str = ""  # UTF-8 text; local, or of an object store
+    path: str = ""  # a file of UTF-8 text, local or on an object store
     ignore_case: bool = False
     dtype: ClassVar[str] = "uint8"
 
@@ -41,7 +41,7 @@ class Annotator:
             raise UserError("an annotator 'lexicon' of config.corpus.columns has no path; name a file of phrases")
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the values: the phrases, wherever their file lies."""
+        """Return what decides the values: the phrases, but not the path of their file."""
         phrases = "\n".join(sorted(_phrases(self.path)))
         digest = hashlib.sha256(phrases.encode("utf-8")).hexdigest()
         return {"version": VERSION, "sha256": digest, "ignore_case": self.ignore_case}
@@ -54,7 +54,7 @@ class Annotator:
 
 @functools.lru_cache(maxsize=8)
 def _phrases(path: str) -> frozenset[str]:
-    """Return the phrases of a file. Raises ``UserError`` where there are none."""
+    """Return the phrases of a file. Raises ``UserError`` if there are none."""
     source = files.as_path(path)
     if not source.is_file():
         raise UserError(f"no lexicon {path}; name a text file of phrases, one a line")
@@ -71,7 +71,7 @@ def _phrases(path: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=8)
 def _table(path: str, ignore_case: bool) -> Mapping[str, dict[int, set[str]]]:
-    """Return the phrases by their first two characters (or their only one), then by length, the longest first."""
+    """Return first two characters (or only one) -> length, longest first -> the phrases."""
     phrases = set(map(_lowered, _phrases(path))) if ignore_case else _phrases(path)
     table: dict[str, dict[int, set[str]]] = {}
     for phrase in sorted(phrases, key=len, reverse=True):
@@ -90,7 +90,7 @@ def _matches(text: str, table: Mapping[str, dict[int, set[str]]]) -> Iterator[tu
 
 
 def _longest(text: str, start: int, table: Mapping[str, dict[int, set[str]]]) -> int:
-    """Return the characters of the longest phrase that begins at ``start``; 0 if there is none."""
+    """Return the length of the longest phrase that begins at ``start``; 0 if there is none."""
     for beginning in (text[start : start + 2], text[start]):
         for length, phrases in table.get(beginning, {}).items():
             if text[start : start + length] in phrases and not (
@@ -101,11 +101,11 @@ def _longest(text: str, start: int, table: Mapping[str, dict[int, set[str]]]) ->
 
 
 def _in_word(text: str, place: int) -> bool:
-    """Return whether ``place`` is inside of a word of a script that puts spaces between words."""
+    """Return whether ``place`` is inside a word, in a script that puts spaces between words."""
     return 0 < place < len(text) and all(map(SPACED.match, text[place - 1 : place + 1]))
 
 
 def _lowered(text: str) -> str:
-    """Return ``text`` in small letters, as long as it was: a letter whose small form is longer stays as it is."""
+    """Return ``text`` in lower case, of the same length: a letter whose lower case is longer stays as it is."""
     lowered = text.lower()
     return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)

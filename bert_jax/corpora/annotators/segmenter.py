@@ -1,6 +1,6 @@
 """The annotator ``segmenter``: the words of Chinese text, with ``jieba`` (extra ``segment``).
 
-Each word is a unit, and so is each run of what jieba does not cut: a Latin word, a number, a space, a sign.
+Each word is a unit, and so is each run that jieba does not cut: a Latin word, a number, a space, a sign.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from bert_jax.corpora.columns import unit_values
 from bert_jax.errors import UserError
 
-VERSION = 1  # raised whenever the same text gets other values
+VERSION = 1  # raise it whenever the same text gets other values
 
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
-    """Units are the words that jieba finds in its accurate mode."""
+    """Marks the words that jieba finds in its accurate mode as units."""
 
-    hmm: bool = True  # also finds words that are not in jieba's dictionary; without it is faster by a third
+    hmm: bool = True  # also find words that are not in jieba's dictionary; False is faster by a third
     dtype: ClassVar[str] = "uint8"
 
     def identity(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Annotator:
 def _library() -> Any:
     """Return ``jieba``. Raises ``UserError`` that names the extra if it is not installed."""
     try:
-        with warnings.catch_warnings():  # newer Pythons warn of its escapes
+        with warnings.catch_warnings():  # newer versions of Python warn of jieba's escapes
             warnings.simplefilter("ignore")
             import jieba
     except ImportError as error:
@@ -58,8 +58,10 @@ def _library() -> Any:
 
 @functools.cache
 def _segmenter() -> Any:
-    """Return jieba's segmenter with its dictionary, read from the package: jieba itself would trust a cache in the
-    machine's folder for temporary files, which any user may have written."""
+    """Return jieba's segmenter with the dictionary of its package.
+
+    jieba itself would trust a cache in the machine's folder for temporary files, which any user may have written.
+    """
     library = _library()
     library.setLogLevel(logging.WARNING)
     segmenter = library.Tokenizer()

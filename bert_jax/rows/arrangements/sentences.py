@@ -72,9 +72,8 @@ class Arrangement:
         reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # the sentence after
         if self.blocks == "document":
             reach = np.minimum(reach, starts[documents] - first)
-        following = np.maximum(
-            reach, np.arange(1, stop - first + 1)
-        ).tolist()  # a sentence that is too long stands alone
+        # A sentence that is too long stands alone.
+        following = np.maximum(reach, np.arange(1, stop - first + 1)).tolist()
         heads, here, count = [], 0, stop - first
         while here < count:
             heads.append(here)

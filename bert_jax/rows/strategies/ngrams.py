@@ -69,9 +69,8 @@ def _reached(size: Ints, number: int) -> Ints:
     After the end of the text the position stays the one after it. ``size`` is from ``units.sizes``.
     """
     rows, length = size.shape
-    after = np.append(
-        np.arange(length) + size, np.full((rows, 1), length), axis=1
-    )  # a place where no unit begins leads to itself
+    # A place where no unit begins leads to itself.
+    after = np.append(np.arange(length) + size, np.full((rows, 1), length), axis=1)
     found = [np.broadcast_to(np.arange(length), (rows, length))]
     for _ in range(number):
         found.append(np.take_along_axis(after, found[-1], axis=1))

@@ -1,4 +1,4 @@
-"""Multiple choice: the share of questions whose right choice scored highest."""
+"""Scores of multiple choice: the share of questions whose right choice scored highest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracy, precision, recall, F1 and Matthews correlation, from the confusion matrix of one label an example."""
+"""Accuracy, precision, recall, F1 and Matthews correlation, from the confusion matrix of one label per example."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def classification_metrics(
     label_names: Sequence[str],
     positive: str | None = None,
 ) -> dict[str, float]:
-    """Return the scores called ``names``, of indices into ``label_names``.
+    """Return the scores with these ``names``; labels and predictions are indices into ``label_names``.
 
     They are accuracy, matthews_correlation (multi-class too: Gorodkin 2004), precision, recall and f1 of the label
     ``positive`` (None: the second of two, as in GLUE), and averages of f1, precision, recall: ``f1_macro`` (plain mean
     over the labels that occur, true or predicted), ``f1_micro``, ``f1_weighted`` (by the number of true examples).
 
-    Raises ``UserError`` for every unknown name, for unequal lengths, indices without a name, and for a binary score if
-    no label is named as positive.
+    Raises ``UserError`` for unknown names, unequal lengths, indices without a name, and a binary score without a
+    positive label.
     """
     check_names(names, label_names, positive)
     matrix = confusion_matrix(labels, predictions, len(label_names))
@@ -122,7 +122,9 @@ BINARY = ("precision", "recall", "f1")
 AVERAGED: dict[str, Averaged] = {
     "accuracy": _accuracy,
     "matthews_correlation": matthews_correlation,
-    **{f"{score}_micro": _accuracy for score in BINARY},  # one label an example: every miss is one of each kind
+    **{
+        f"{score}_micro": _accuracy for score in BINARY
+    },  # one label per example: every mistake is a false positive and a false negative
     **{f"{score}_macro": _macro(score) for score in BINARY},
     **{f"{score}_weighted": _weighted(score) for score in BINARY},
 }

@@ -19,6 +19,8 @@ Sentences = Sequence[Sequence[str]]
 
 
 class Entity(NamedTuple):
+    """An entity in a sentence."""
+
     sentence: int
     type: str
     start: int
@@ -26,7 +28,7 @@ class Entity(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """How the prefixes of a scheme spell an entity; used by mode "strict"."""
+    """The prefixes with which a scheme spells an entity; for mode "strict"."""
 
     first: str
     inside: str  # prefixes that continue an entity of the same type
@@ -52,12 +54,12 @@ def entity_metrics(
 ) -> dict[str, float]:
     """Return precision, recall and f1 over all entities, accuracy of the tags, and the scores of each type.
 
-    Those of the type PER, if it is true or predicted, are PER_precision, PER_recall, PER_f1 and PER_support.
+    The scores of the type PER, if it occurs, are PER_precision, PER_recall, PER_f1 and PER_support.
 
     Mode "conll" reads tags as conlleval does: an ``I`` after an ``O`` or another type begins an entity (so IOB1, IOB2
-    and IOBES are understood). Mode "strict" counts only entities that the scheme spells in full; the scheme (IOB2,
-    IOE2, IOBES, BILOU), if None, is found from the prefixes. Raises ``UserError`` for sentences of unequal length,
-    malformed tags, an unknown mode or scheme, and prefixes that fit no scheme.
+    and IOBES are understood). Mode "strict" counts only entities that the scheme spells in full; if the scheme
+    (IOB2, IOE2, IOBES, BILOU) is None, it is found from the prefixes. Raises ``UserError`` for sentences of unequal
+    length, malformed tags, an unknown mode or scheme, and prefixes that fit no scheme.
     """
     check_lengths(labels, predictions)
     unequal = [i for i, (a, b) in enumerate(zip(labels, predictions, strict=True)) if len(a) != len(b)]

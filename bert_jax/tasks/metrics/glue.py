@@ -12,8 +12,10 @@ Results = Mapping[str, Mapping[str, float]]  # task -> its metrics, as fractions
 
 
 class GlueTask(NamedTuple):
-    metrics: tuple[str, ...]  # those whose mean the leaderboard takes
-    paper: str  # the one that the paper's table prints
+    """The metrics of a GLUE task."""
+
+    metrics: tuple[str, ...]  # the metrics whose mean the leaderboard shows
+    paper: str  # the metric in the paper's table
 
 
 TASKS = {
@@ -35,8 +37,8 @@ RULES = ("paper", "leaderboard")
 def glue_score(task: str, metrics: Mapping[str, float], rule: Literal["paper", "leaderboard"] = "paper") -> float:
     """Return the one number of a task, in percent.
 
-    It is the paper's (F1 of MRPC and QQP, Spearman of STS-B), or the mean of those that the leaderboard shows. Raises
-    ``UserError`` for an unknown task or rule and a metric that is missing.
+    It is the paper's metric (F1 of MRPC and QQP, Spearman of STS-B), or the mean of those that the leaderboard shows.
+    Raises ``UserError`` for an unknown task or rule and a missing metric.
     """
     if rule not in RULES:
         raise UserError(f"unknown rule {rule!r} of GLUE; allowed: {', '.join(RULES)}")
@@ -53,7 +55,7 @@ def glue_average(results: Results, rule: Literal["paper", "leaderboard"] = "pape
 
     "paper" (Devlin et al. 2019, Table 1): the mean of nine numbers, two of them of MNLI, without WNLI. "leaderboard":
     the mean over nine tasks, the two numbers of MNLI averaged first, with WNLI. The diagnostic set is in neither.
-    Raises ``UserError`` that lists the tasks that are missing.
+    Raises ``UserError`` that lists the missing tasks.
     """
     names = [name for name in TASKS if name != "ax" and not (name == "wnli" and rule == "paper")]
     missing = [name for name in names if name not in results]

@@ -1,4 +1,4 @@
-"""Nearest vectors by cosine."""
+"""Finds the nearest vectors by cosine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Nearest:
-    """Finds the ``count`` nearest of many vectors to each of Q queries; the vectors come in blocks and are not kept."""
+    """Finds for each of Q queries the ``count`` nearest of many vectors, which come in blocks and are not kept."""
 
     def __init__(self, queries: np.ndarray, count: int):
         """``queries``: vectors [Q, D], of any length."""

@@ -17,7 +17,7 @@ def regression_metrics(
     predictions: Sequence[float],
     note: Callable[[str], None] | None = None,
 ) -> dict[str, float]:
-    """Return the scores called ``names``.
+    """Return the scores with these ``names``.
 
     They are pearson, spearmanr (ties get the mean of their ranks), mean_squared_error and mean_absolute_error. A
     correlation is 0 if either side is constant or has fewer than two values, and ``note`` gets a line that says so (a

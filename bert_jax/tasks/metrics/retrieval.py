@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import ratio
 
-Relevances = Mapping[str, Mapping[str, int]]  # query -> document -> grade; 0 and below, and unlisted: not relevant
+Relevances = Mapping[str, Mapping[str, int]]  # query -> document -> grade; not relevant if it is 0, negative or missing
 Rankings = Mapping[str, Mapping[str, float]]  # query -> document -> score of the model
 
 

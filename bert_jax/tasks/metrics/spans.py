@@ -1,7 +1,7 @@
 """Exact match and F1 of answer texts, in percent, as the official scripts of SQuAD and CMRC 2018 count them.
 
-SQuAD v1.1 (Rajpurkar et al. 2016, section 6.1), SQuAD v2.0 (Rajpurkar, Jia and Liang 2018, section 4), CMRC 2018 (Cui
-et al. 2019, section 3), which DRCD takes too. A question has any number of right answers; the best one counts.
+Sources: SQuAD v1.1 (Rajpurkar et al. 2016, section 6.1), SQuAD v2.0 (Rajpurkar, Jia and Liang 2018, section 4), CMRC
+2018 (Cui et al. 2019, section 3; also for DRCD). A question has any number of right answers; the best one counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
 Answers = Mapping[str, Sequence[str]]  # question id -> right answers; empty if the question has no answer
-Texts = Mapping[str, str]  # question id -> predicted answer; "" says that there is none
+Texts = Mapping[str, str]  # question id -> predicted answer; "" means that there is none
 Scores = dict[str, tuple[float, float]]  # question id -> exact match, F1, as fractions
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -34,7 +34,7 @@ def span_metrics(kind: str, answers: Answers, predictions: Texts) -> dict[str, f
 
 
 def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match and f1. A question without a prediction counts as wrong; other predictions do not count."""
+    """Return exact_match and f1. A missing prediction is wrong; a prediction without a question does not count."""
     return _means(answers, predictions, exact_match, token_f1)
 
 
@@ -51,11 +51,12 @@ def squad_v2_metrics(
     no_answer: Mapping[str, float] | None = None,
     no_answer_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Return exact, f1 and total, and the same as HasAns_* and NoAns_* of the questions with and without an answer.
+    """Return exact, f1 and total, also as HasAns_* and NoAns_* for the questions with and without an answer.
 
-    ``no_answer`` holds a score for each question (null odds, a probability): above the threshold the prediction counts
-    as "". With it come best_exact, best_exact_thresh, best_f1 and best_f1_thresh, for which ``predictions`` must be the
-    best texts that are not empty. Raises ``UserError`` for a question without a prediction or without a score.
+    ``no_answer`` holds a score for each question (null odds, a probability); above the threshold the prediction counts
+    as "". If it is given, the result also has best_exact, best_exact_thresh, best_f1 and best_f1_thresh; for these,
+    ``predictions`` must be the best texts that are not empty. Raises ``UserError`` for a question without a prediction
+    or without a score.
     """
     _check_complete("predictions", answers, predictions)
     raw = squad_v2_scores(answers, predictions)
@@ -87,6 +88,8 @@ def squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
 
 
 class BestThreshold(NamedTuple):
+    """The highest score and the threshold that gives it."""
+
     score: float  # in percent
     threshold: float
 
@@ -96,8 +99,9 @@ def find_best_thresh(
 ) -> BestThreshold:
     """Return the threshold on ``no_answer``, above which "" is predicted, that makes the mean of ``scores`` highest.
 
-    It is found as in the official script: starting with none answered and the threshold 0, questions are answered one
-    by one in rising order of their score, equal ones in the order of ``no_answer``. The first best one is taken.
+    It is found as in the official script: at first no question is answered and the threshold is 0; then questions are
+    answered one by one in rising order of their score, equal ones in the order of ``no_answer``. The first best
+    threshold is taken.
     """
     current = best = float(sum(1 for texts in answers.values() if not texts))
     threshold = 0.0
@@ -115,19 +119,19 @@ def normalize(text: str) -> str:
 
 
 def exact_match(answer: str, prediction: str) -> float:
-    """Return 1 if both are the same once normalised, else 0."""
+    """Return 1 if both are equal after normalisation, else 0."""
     return float(normalize(answer) == normalize(prediction))
 
 
 def token_f1(answer: str, prediction: str) -> float:
-    """Return F1 of the bags of normalised words; 0 if they share none, also if both are empty."""
+    """Return F1 of the bags of normalised words; 0 if they share no word, even if both are empty."""
     true, predicted = normalize(answer).split(), normalize(prediction).split()
     shared = (Counter(true) & Counter(predicted)).total()
     return precision_recall_f1(shared, len(predicted), len(true))["f1"]
 
 
 def _no_answer_f1(answer: str, prediction: str) -> float:
-    """Return F1 as SQuAD v2.0 defines it: two empty texts agree."""
+    """Return F1 as SQuAD v2.0 defines it: 1 if both texts are empty."""
     return token_f1(answer, prediction) or float(not normalize(answer) and not normalize(prediction))
 
 
@@ -147,12 +151,12 @@ class _Segmenter:
         self.words: Callable[[str], list[str]] = NLTKWordTokenizer().tokenize
 
     def __call__(self, text: str) -> list[str]:
-        """Return segments. Text between ideographs is one sentence here; the official script might split it."""
+        """Return the segments. Text between ideographs is one sentence here; the official script may split it."""
         pieces = _CMRC_PIECES.findall(text.lower().strip().translate(_CMRC_PUNCTUATION))
         return [word for piece in pieces for word in ([piece] if "\u4e00" <= piece <= "\u9fa5" else self.words(piece))]
 
     def f1(self, answer: str, prediction: str) -> float:
-        """Return F1 of the longest run of segments that both have."""
+        """Return F1 of the longest run of segments that both texts have."""
         true, predicted = self(answer), self(prediction)
         shared = SequenceMatcher(None, true, predicted, autojunk=False).find_longest_match().size
         return precision_recall_f1(shared, len(predicted), len(true))["f1"]
@@ -161,7 +165,7 @@ class _Segmenter:
 def _means(
     answers: Answers, predictions: Texts, exact: Callable[[str, str], float], f1: Callable[[str, str], float]
 ) -> dict[str, float]:
-    """Return means in percent over all questions, with the best answer of each."""
+    """Return means in percent over all questions, each scored with its best answer."""
     empty = [key for key, texts in answers.items() if not texts]
     if empty:
         raise UserError(f"{len(empty)} questions have no answer, such as {empty[0]!r}; score them as squad_v2.0")
