@@ -16,7 +16,7 @@ GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and
 
 
 def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line without its line feed) for each line that begins in [start, stop). -1: the end of the file."""
+    """Yield (offset, line without line feed) for each line that begins in [start, stop); -1: the end of the file."""
     if start:
         file.seek(start - 1)  # if a line ends just before start, an empty line is read first, and dropped
     for position, block in _whole_lines(file, max(start - 1, 0)):

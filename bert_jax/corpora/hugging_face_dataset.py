@@ -51,9 +51,8 @@ class Source:
         """
         commit = self._commit()
         rows = self._rows(commit)
-        size = int(
-            rows.data.nbytes * len(rows) / max(len(rows.data), 1)
-        )  # of a part of the split; its table is the whole one
+        # The table of a part of a split is that of the whole split.
+        size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))
         step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
         starts = range(0, max(len(rows), 1), step)
         name = f"{self.name}@{commit}"

@@ -40,9 +40,7 @@ class VocabularyConfig:
 
     # A vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; "" learns one.
     path: str = ""
-    kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = (
-        "wordpiece"  # the kind to learn; unigram and bpe are sentencepiece's
-    )
+    kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included
     lowercase: bool = True  # also strips accents; must agree with a vocab.txt; no effect on a tokenizer.json
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
@@ -77,9 +75,7 @@ class CorpusConfig:
     part_bytes: int = 0  # bytes of text in a shard; 0: by the size of the corpus
     num_workers: int = 0  # processes on this machine that read and tokenize; 0: one per core; the store is the same
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
-    columns: dict[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # name -> its annotator, and that annotator's options
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> its annotator and the options of it
     parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig, for a mixture
     temperature: float = 1.0  # for a mixture without weights: above 1 small parts get more than their size
 

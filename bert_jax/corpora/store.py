@@ -280,11 +280,7 @@ class _Blocks:
             wanted = (numbers[shards == shard] - self._first_records[shard]).tolist()
             try:
                 records += self._reader(shard).read(wanted)
-            except (
-                RuntimeError,
-                ValueError,
-                IndexError,
-            ) as error:  # the hash of a chunk or of the file's index is wrong
+            except (RuntimeError, ValueError, IndexError) as error:  # a wrong hash of a chunk or of the file's index
                 raise self._damaged(shard, first_line(error)) from error
         return [self._decode(record, number) for record, number in zip(records, numbers.tolist(), strict=True)]
 

@@ -118,9 +118,8 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
     if lowercase and not folds_case(data):
         model.normalizer_spec.precompiled_charsmap = _folded(model.normalizer_spec)
         changed = True
-    data = (
-        model.SerializeToString(deterministic=True) if changed else data
-    )  # otherwise the bytes and their hash stay the same
+    # Unless something has changed, the bytes and their hash stay the same.
+    data = model.SerializeToString(deterministic=True) if changed else data
     return data, {token: special[token] for token in SPECIAL_TOKENS}
 
 
