@@ -80,7 +80,7 @@ def test_wrong_types_are_named(key, value, message):
         build(Outer, {"steps": 1, **{key: value}}, "config")
 
 
-def test_all_problems_are_told_together():
+def test_all_problems_are_reported_together():
     with pytest.raises(UserError) as caught:
         build(Outer, {"nme": "x", "fast": "yes"}, "config")
     for part in ("config.nme", "missing key config.steps", "config.fast is 'yes'"):

@@ -122,7 +122,7 @@ def test_an_objective_of_several_terms_learns(text: Text, objective: str) -> Non
     Steps(task)(batch_of(task))
 
 
-def test_what_does_not_fit_is_told_in_one_line(text: Text) -> None:
+def test_what_does_not_fit_is_an_error_of_one_line(text: Text) -> None:
     with pytest.raises(
         UserError, match="^there is no encoder 'robert' in bert_jax.models.encoders; did you mean 'roberta'"
     ):

@@ -132,7 +132,7 @@ def test_more_waiting_than_training_is_never_a_negative_time(tmp_path, open_stat
     assert min(status.read(tmp_path)["goodput"].values()) >= 0.0
 
 
-def test_a_disk_that_fails_is_told_once_and_stops_nothing(tmp_path, open_status, monkeypatch, capsys):
+def test_a_disk_that_fails_is_reported_once_and_stops_nothing(tmp_path, open_status, monkeypatch, capsys):
     def refuse(*_arguments):
         raise UserError("no space left")
 

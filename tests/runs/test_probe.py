@@ -219,7 +219,7 @@ def test_a_run_is_the_same_with_a_probe_and_without(
         ({"data": {"format": "delimited", "splits": {"train": "x.tsv", "dev": "dev.tsv"}}}, "no file for train"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_made(
+def test_bad_input_is_an_error_before_anything_is_made(
     changes: dict[str, Any], said: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=said):

@@ -58,7 +58,7 @@ def numbers(folder: str) -> list[str]:
     return (RemotePath(folder) / "lease").listed()
 
 
-def test_a_second_run_is_refused_and_told_who_holds_it(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_is_refused_and_the_holder_is_named(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     with only_writer(folder):
         (RemotePath(folder) / "run.json").write_text("{}")
         with pytest.raises(UserError, match=r"is in use by process \d+ on .*; wait for it"), only_writer(folder):
