@@ -141,11 +141,12 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:
-        """Let a save that has begun finish before an error of something else ends the process. With several processes
-        no one waits: one of them may be lost."""
+        """Let a save that has begun finish before an error of something else, or Ctrl-C, ends the run: a run that is
+        started again in the same process must find its step whole, not arriving. With several processes no one waits:
+        one of them may be lost."""
         try:
             yield
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             if not distributed.several():
                 with contextlib.suppress(Exception):
                     self.wait()

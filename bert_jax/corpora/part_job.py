@@ -21,6 +21,7 @@ from bert_jax.corpora.store import column_name, shard_name
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
 from bert_jax.storage import files
+from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
 
 STAGE = "tokens"
@@ -142,8 +143,13 @@ def tokenize(
     yield from _tokenize(tokenizer, batch, columns)
 
 
+def _in_running_text(sentences: Sequence[str], joiner: str) -> list[str]:
+    """Return ``sentences`` with ``joiner`` before each but the first, and but those that begin with an ideograph."""
+    return [text if i == 0 or IDEOGRAPH.match(text) else joiner + text for i, text in enumerate(sentences)]
+
+
 def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Column]) -> Iterator[Tokenized]:
-    texts = [sentence for document in batch for sentence in document.sentences]
+    texts = [text for document in batch for text in _in_running_text(document.sentences, tokenizer.joiner)]
     encoded = tokenizer.encode_batch(texts)
     spans = [spans_of(tokenizer, *pair) for pair in zip(texts, encoded, strict=True)] if columns else []
     values = {column.name: column.values(texts, spans) for column in columns}

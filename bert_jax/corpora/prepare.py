@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from bert_jax import catalogue
@@ -26,7 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.languages import check_language
-from bert_jax.text.learn import COVERAGE, learn_from_counts
+from bert_jax.text.learn import COVERAGE, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
@@ -181,17 +181,28 @@ def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathL
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
         pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage)
         return WordPiece(pieces, vocab.lowercase)
-    sentences = (sentence for document in documents(source) for sentence in document.sentences)
+    return learn_tokenizer(vocab, (sentence for document in documents(source) for sentence in document.sentences))
+
+
+def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str]) -> Tokenizer:
+    """Return the tokenizer that ``vocab`` describes, learned from ``texts``, which are read once.
+
+    Raises:
+      UserError: there is no text, or ``vocab.size`` has no room for what such a tokenizer must have.
+    """
+    if vocab.kind == "wordpiece":
+        pieces = learn_wordpiece(texts, vocab.size, vocab.lowercase, vocab.min_frequency, vocab.character_coverage)
+        return WordPiece(pieces, vocab.lowercase)
     if vocab.kind == "byte_bpe":
         return learn_byte_bpe(
-            sentences,
+            texts,
             vocab.size,
             lowercase=vocab.lowercase,
             min_frequency=vocab.min_frequency,
             max_sentences=vocab.max_sentences,
         )
     model = learn_sentencepiece(
-        sentences,
+        texts,
         vocab.size,
         vocab.kind,
         lowercase=vocab.lowercase,

@@ -19,7 +19,10 @@ from bert_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """The candidates for each mask of ``text``, most likely first, with their probabilities."""
+    """The candidates for each mask of ``text``, most likely first, with their probabilities.
+
+    A candidate is the text of a piece; ``##`` stands before one that continues a word, in every kind of tokenizer.
+    """
 
     text: str
     predictions: tuple[tuple[tuple[str, float], ...], ...]
@@ -56,7 +59,11 @@ def fill_mask(
     probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
 
     def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:
-        return tuple((tokenizer.vocab[i], float(row[i])) for i in np.argsort(-row)[:best])
+        return tuple((shown(int(i)), float(row[i])) for i in np.argsort(-row)[:best])
+
+    def shown(token: int) -> str:
+        text, continues = tokenizer.surfaces[token]
+        return f"##{text}" if continues and tokenizer.is_continuation[token] else text
 
     return [
         Filled(text, tuple(candidates(row) for row in rows[: len(mask)]))

@@ -15,6 +15,10 @@ TITLES = {
     "lm_accuracy": ("Next-token accuracy", 3),
     "nsp_loss": ("Next-sentence loss, nats", 3),
     "nsp_accuracy": ("Next-sentence accuracy", 3),
+    "sop_loss": ("Sentence-order loss, nats", 3),
+    "sop_accuracy": ("Sentence-order accuracy", 3),
+    "boundary_loss": ("Span-boundary loss, nats", 3),
+    "boundary_accuracy": ("Span-boundary accuracy", 3),
     "loss": ("Loss", 3),
     "accuracy": ("Accuracy", 3),
     "f1": ("F1", 3),
@@ -39,7 +43,7 @@ TITLES = {
     "mfu": ("Model FLOPs utilisation", 3),
     "perplexity": ("Perplexity", 1),
 }
-HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy")
+HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy", "sop_accuracy")
 LOG_SCALE = ("gradient_norm",)
 EXACT = ("learning_rate",)  # not measured: no moving average
 NOT_DRAWN = (
@@ -57,6 +61,7 @@ BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "nsp_accuracy": (("nsp_majority_rate", "majority rate"),),
+    "sop_accuracy": (("sop_majority_rate", "majority rate"),),
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
     "loss": (("mean_label_loss", "mean label"),),
 }

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from bert_jax.program import duration
@@ -16,16 +16,8 @@ from bert_jax.reporting.formats import count, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 16
-# Metric, label, decimals of the figures in the line; a metric that is missing is left out.
-SHOWN = (
-    ("mlm_loss", "mlm", 3),
-    ("mlm_accuracy", "acc", 3),
-    ("lm_loss", "lm", 3),
-    ("lm_accuracy", "acc", 3),
-    ("nsp_loss", "nsp", 3),
-    ("nsp_accuracy", "acc", 3),
-)
-SHOWN_OF_TASKS = (("loss", "loss", 3), ("accuracy", "acc", 3))  # shown if there is no masked-LM loss
+DIGITS = 3
+LANGUAGE_MODEL = ("mlm", "lm")  # the terms that stand first in the line; those of other objectives follow
 
 
 class Rate:
@@ -138,17 +130,20 @@ class Progress:
     def line(self, width: int | None = None) -> str:
         """Return the line, in at most ``width`` columns; what matters least is left out first."""
         done = min(1.0, self._step / self._total) if self._total else 1.0
+        terms = [name.removesuffix("_loss") for name in self._metrics if name.endswith("_loss")]
+        first = [name for name in LANGUAGE_MODEL if name in terms] or [""]  # a task has one loss, without a name
+        others = [name for name in terms if name not in first]
         parts = {
             "word": "step",
             "step": f"{self._step:,}/{self._total:,}",
             "percent": f"{done:4.0%}",
             "phase": phase_label(self._phase) if self._phase else "",
-            "mlm": self._figures(SHOWN[:2] if "mlm_loss" in self._metrics else SHOWN_OF_TASKS),
-            "nsp": self._figures(SHOWN[2:]),
+            "first": self._figures(first),
+            "others": self._figures(others),
             "speed": self._speed(),
             "eta": f"ETA {duration(self.eta_seconds).replace(' ', '')}" if self.eta_seconds is not None else "",
         }
-        for drop in (None, "phase", "percent", "word", "speed", "nsp", "mlm", "eta"):
+        for drop in (None, "phase", "percent", "word", "speed", "others", "first", "eta"):
             parts.pop(drop or "", None)
             text = "  ".join(part for part in parts.values() if part)
             if width is None or len(text) <= width:
@@ -157,12 +152,15 @@ class Progress:
             return f"{self._bar(done)} {text}"
         return text if width is None else text[:width]
 
-    def _figures(self, shown: tuple[tuple[str, str, int], ...]) -> str:
-        return " ".join(
-            f"{label} {self._metrics[name]:.{digits}f}"
-            for name, label, digits in shown
-            if is_number(self._metrics.get(name))
-        )
+    def _figures(self, terms: Sequence[str]) -> str:
+        """Return loss and accuracy of each term, if they are known: ``mlm 4.201 acc 0.310``."""
+        shown = []
+        for term in terms:
+            prefix = f"{term}_" if term else ""
+            for name, label in ((f"{prefix}loss", term or "loss"), (f"{prefix}accuracy", "acc")):
+                if is_number(self._metrics.get(name)):
+                    shown.append(f"{label} {self._metrics[name]:.{DIGITS}f}")
+        return " ".join(shown)
 
     def _speed(self) -> str:
         speed = self._metrics.get("tokens_per_second")

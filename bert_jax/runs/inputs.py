@@ -23,6 +23,7 @@ from bert_jax.corpora.prepare import (
     CorpusConfig,
     VocabularyConfig,
     find_source,
+    learn_tokenizer,
     prepare_corpus,
     prepare_vocabulary,
 )
@@ -33,9 +34,7 @@ from bert_jax.interchange.initial import Initial
 from bert_jax.records import Example
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.wordpiece import WordPiece
 
 Note = Callable[[str], None]
 CORPUS = "corpus"  # the folder of the corpus in a workdir
@@ -269,8 +268,7 @@ def find_vocabulary(
     if config.path:
         return tokenizers.load(config.path, config.lowercase)
     texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
-    pieces = learn_wordpiece(texts, config.size, config.lowercase, config.min_frequency, config.character_coverage)
-    return WordPiece(pieces, config.lowercase)
+    return learn_tokenizer(config, texts)
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:

@@ -57,6 +57,7 @@ class ByteBpe:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (roles[role] for role in ROLES)
         self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
         self.pair_separators, self._pair_type = byte_level.pair_form(self._content)
+        self.joiner = "" if self._puts_space else " "
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and "B" not in normalizer.normalize_str("B")
         self._added = added

@@ -32,6 +32,7 @@ class SentencePiece:
 
     file_name = "spiece.model"
     pair_separators = 1
+    joiner = ""
 
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
         """Read the bytes of a ``.model`` file, which messages call ``where``.

@@ -41,6 +41,7 @@ class Tokenizer(Protocol):
     mask_id: int
     special_ids: tuple[int, ...]  # the five above
     pair_separators: int  # the number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa
+    joiner: str  # stands before a sentence that follows another: a space, where the first piece depends on it
 
     @property
     def size(self) -> int:

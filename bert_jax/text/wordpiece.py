@@ -74,6 +74,7 @@ class WordPiece:
 
     file_name = "vocab.txt"
     pair_separators = 1
+    joiner = ""
 
     def __init__(self, vocab: Sequence[str], lowercase: bool = True) -> None:
         self.vocab = check_vocab(vocab, "the vocabulary")

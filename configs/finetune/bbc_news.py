@@ -9,8 +9,8 @@ another zip or a folder in DIR, with a folder of ``.txt`` files for each class. 
 Windows-1252. A fifth of every class is dealt out as dev, the same with every seed of the run.
 
 report.html has a table with a row for each epoch: train and held-out loss and accuracy. Without --init, a small model
-is trained from zero, with a vocabulary learned from the articles; it wants a higher learning rate. README.md has the
-figures that were reached, with the machine and the date.
+is trained from zero, with a vocabulary learned from the articles; it wants a higher learning rate.
+tests/benchmarks/README.md has the figures that were reached, with the machine and the date.
 """
 
 from ml_collections import ConfigDict

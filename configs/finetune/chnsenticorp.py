@@ -5,7 +5,7 @@
 FOLDER has train.tsv, dev.tsv and test.tsv (label, text_a), compressed or not. Without --init the model of config.model
 starts from zero: raise the rate then (--config.train.learning_rate=5e-4).
 
-README.md has what a small model reached.
+tests/benchmarks/README.md has what a small model reached.
 """
 
 from ml_collections import ConfigDict

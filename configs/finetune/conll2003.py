@@ -15,7 +15,8 @@ From a prepared TFDS dataset instead, whose tags are numbers with names:
     --config.data.format=tfds_dataset --config.data.options.name=conll2003 --data= --config.data.columns.words=tokens
     --config.data.columns.tags=ner --config.data.splits="{'train': 'train', 'dev': 'dev', 'test': 'test'}"
 
-README.md has what small models reached. The paper's F1, dev and test: 96.4 and 92.4 (base), 96.6 and 92.8 (large).
+tests/benchmarks/README.md has what small models reached. The paper's F1, dev and test: 96.4 and 92.4 (base), 96.6 and
+92.8 (large).
 """
 
 from ml_collections import ConfigDict

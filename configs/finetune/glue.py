@@ -12,8 +12,8 @@ From a prepared TFDS dataset instead, here RTE:
     --config.data.format=tfds_dataset --config.data.options.name=glue/rte --data=
     --config.data.splits="{'train': 'train', 'dev': 'validation'}"
 
-README.md has what small models reached. The paper tries rates of 5e-5, 4e-5, 3e-5 and 2e-5 on dev, 3 epochs, batches
-of 32.
+tests/benchmarks/README.md has what small models reached. The paper tries rates of 5e-5, 4e-5, 3e-5 and 2e-5 on dev, 3
+epochs, batches of 32.
 """
 
 from ml_collections import ConfigDict

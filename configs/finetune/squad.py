@@ -17,7 +17,8 @@ Where a share is dealt out, other questions on the same texts are trained on. An
 are counted, named and looked for in the context (config.task.bad_answers). Of SQuAD v2.0 ``best_f1_thresh`` is the
 threshold to predict with: --config.task.null_score_diff_threshold=...
 
-README.md has what small models reached. The paper takes 3 epochs of batches of 32 for v1.1, 2 of 48 for v2.0, at 5e-5.
+tests/benchmarks/README.md has what small models reached. The paper takes 3 epochs of batches of 32 for v1.1, 2 of 48
+for v2.0, at 5e-5.
 """
 
 from ml_collections import ConfigDict

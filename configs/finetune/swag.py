@@ -6,8 +6,8 @@ The argument is swag (train.csv, val.csv), hellaswag (hellaswag_val_full.txt, of
 dream (dream_train.json, dream_dev.json, dream_test.json) or csqa (commonsenseqa_dev_rand_split.jsonl, dealt out too).
 A row has as many sequences as an example has choices, so memory is that of as many times the batch.
 
-A small model stayed at chance (README.md). The paper takes 3 epochs, a rate of 2e-5 and batches of 16; its accuracy on
-SWAG, dev and test: 81.6 and - (base), 86.6 and 86.3 (large).
+A small model stayed at chance (tests/benchmarks/README.md). The paper takes 3 epochs, a rate of 2e-5 and batches of 16;
+its accuracy on SWAG, dev and test: 81.6 and - (base), 86.6 and 86.3 (large).
 """
 
 from ml_collections import ConfigDict

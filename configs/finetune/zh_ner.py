@@ -6,7 +6,7 @@ The argument is peopledaily (peopledaily/train.txt, dev.txt), weibo (weibo/weibo
 cluener (cluener/train.json, dev.json, test.json), compressed or not. People's Daily is MSRA's text split anew: never
 train on MSRA and evaluate on peopledaily/dev, for nearly all of its sentences are among those of MSRA.
 
-README.md has what a small model reached.
+tests/benchmarks/README.md has what a small model reached.
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,7 @@
 """The build goes on where it was cut, and who makes a store leaves no trace in it."""
 
 import dataclasses
+import json
 import os
 import signal
 import sys
@@ -8,15 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.part_job import tokenize
 from bert_jax.corpora.parts import group
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
 from bert_jax.storage import files
+from bert_jax.text.byte_bpe import ByteBpe
 from bert_jax.text.wordpiece import WordPiece
+from tests.text import byte_level_files
 
 TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefghij"))
 ONE = BuildConfig(0.3, 16, 100, num_workers=1)
@@ -175,3 +180,18 @@ def test_beam_options_that_make_no_sense_are_one_line(tmp_path, notes, options, 
     with pytest.raises(UserError, match=message) as error:
         build(Letters(str(notes)), TOKENIZER, tmp_path / "out", dataclasses.replace(ONE, beam_options=options))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [(lambda: ByteBpe(json.dumps(byte_level_files.roberta())), "the cat in the world中 in"), (lambda: TOKENIZER, None)],
+    ids=["byte_bpe", "wordpiece"],
+)
+def test_sentences_are_encoded_as_in_running_text(tokenizer: Any, said: str | None) -> None:
+    """A byte-level piece depends on the space before it, which a sentence that follows another has."""
+    made, sentences = tokenizer(), ("the cat", "in the world", "中 in")
+    (found,) = tokenize([Document("a", sentences)], made)
+    alone = np.concatenate(made.encode_batch(sentences))
+    assert found.lengths.sum() == len(found.tokens)
+    assert made.decode(found.tokens) == (said or made.decode(alone))
+    assert (found.tokens.tolist() == alone.tolist()) == (said is None)

@@ -137,9 +137,9 @@ def test_an_export_that_reads_back_differently_is_refused(tmp_path: Path, monkey
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file may grow beyond 50 kB: the weights are larger."""
+    """No file may grow beyond 4 kB: a single array is larger."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

@@ -9,7 +9,8 @@ import pytest
 from bert_jax import configuration
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
-from bert_jax.runs.inputs import ORIGIN, Inputs
+from bert_jax.examples.columns import Roles
+from bert_jax.runs.inputs import ORIGIN, Inputs, find_vocabulary
 from tests import toy
 
 
@@ -100,3 +101,14 @@ def test_a_column_that_masking_reads_is_asked_for_before_anything_is_made(inputs
     with pytest.raises(UserError, match="has no column 'words'"):
         dataclasses.replace(given, columns=("words",)).check()
     assert not Path(given.workdir).exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "file"),
+    [("wordpiece", 60, "vocab.txt"), ("unigram", 40, "spiece.model"), ("byte_bpe", 290, "tokenizer.json")],
+)
+def test_fine_tuning_from_zero_learns_the_kind_of_vocabulary_asked_for(kind: str, size: int, file: str) -> None:
+    config = configuration.build(VocabularyConfig, {"kind": kind, "size": size}, "config.vocab")
+    train = [{"text": f"the {word} sat on the mat and saw a cat", "label": "x"} for word in ("cat", "hat", "rat") * 9]
+    tokenizer = find_vocabulary(config, None, None, train, Roles(required=("text", "label")))
+    assert (tokenizer.file_name, tokenizer.decode(tokenizer.encode("the cat sat").input_ids)) == (file, "the cat sat")
