@@ -59,4 +59,4 @@ def test_the_topic_tells_a_next_sentence_and_not_an_order() -> None:
     print(f"\nnext sentence by topic {pairs}, order by topic {order}, order by a token that says it {clock}")
     assert pairs.min() > 0.9
     assert abs(order.mean() - 0.5) < 0.05
-    assert clock.min() > 0.9
+    assert clock.min() > 0.75
