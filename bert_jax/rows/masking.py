@@ -66,8 +66,7 @@ class MaskingConfig:
             )
         least = "at least 1, or None, is needed"
         check_fields(self, where, least, "max_predictions", "copies", sound=lambda n: n is None or n >= 1)
-        _, options = self.selection  # computed now, once, for the threads that make rows
-        if isinstance(options, RandomCounts) and self.count != "rounded":
+        if self.has_random_counts and self.count != "rounded":  # computed now, once, for the threads that make rows
             raise UserError(f"{where}.count is set, but strategy {self.strategy!r} draws its own counts; leave it out")
 
     @functools.cached_property
@@ -82,15 +81,19 @@ class MaskingConfig:
             options["rate"] = self.rate
         return file.select, configuration.build(file.Config, options, f"{where}.options")
 
+    @functools.cached_property
+    def has_random_counts(self) -> bool:
+        """Whether the strategy draws how many positions it selects."""
+        return isinstance(self.selection[1], RandomCounts)
+
     def predictions(self, max_length: int) -> int:
         """Return P, the number of predictions that a row of one sequence needs at most."""
         return self.max_predictions or max(1, int(self.most(np.array([max_length]))[0]))
 
     def most(self, lengths: Ints) -> Ints:
         """Return the largest count [n] that sequences of ``lengths`` can have, if a row has space for it."""
-        options = self.selection[1]
-        if isinstance(options, RandomCounts):
-            return options.most(lengths)
+        if self.has_random_counts:
+            return self.selection[1].most(lengths)  # type: ignore[no-any-return]
         if self.count == "stochastic":
             return np.maximum(1, np.floor(self.rate * lengths).astype(np.int64) + 1)
         return np.maximum(1, np.rint(self.rate * lengths)).astype(np.int64)  # rint rounds as Python's round does
@@ -106,7 +109,7 @@ class MaskingConfig:
             or for ``RandomCounts`` the mean, since random counts even out in a row.
         """
         counts = self.most(lengths)
-        if isinstance(self.selection[1], RandomCounts):
+        if self.has_random_counts:
             counts = (
                 np.full_like(counts, predictions) if keys is not None else np.ceil(self.rate * lengths).astype(np.int64)
             )
@@ -146,7 +149,7 @@ def mask_rows(
     counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), predictions, random.fold(keys, 3))
     selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
     row, position = np.divmod(np.flatnonzero(selected.chosen), length)  # several times faster than nonzero
-    slot = np.arange(len(row)) - np.searchsorted(row, row)
+    slot = np.arange(len(row)) - np.searchsorted(row, np.arange(len(ids)))[row]
     labels = ids[row, position]
 
     input_ids = ids.copy()
