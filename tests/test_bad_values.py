@@ -75,9 +75,31 @@ def test_a_refused_run_leaves_no_folder(tmp_path, capsys):
     assert run(["pretrain", *flags, "--config.vocab.path=nowhere"]) == 2
     assert run(["pretrain", *flags, "--config.corpus.options.paths=nowhere"]) == 2
     assert not (tmp_path / "runs").exists()
+    os.mkfifo(tmp_path / "config.json")
+    assert run(["pretrain", *flags, f"--init={tmp_path}"]) == 2
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "bad.txt").write_bytes(b"Text.\n\0")  # which is found once the run has begun
+    assert run(["pretrain", *flags, f"--config.corpus.options.paths={tmp_path / 'bad.txt'}"]) == 2
+    assert not (tmp_path / "runs").exists()
     (tmp_path / "runs" / "new").mkdir(parents=True)
     assert run(["pretrain", *flags, "--config.vocab.path=nowhere"]) == 2
-    assert (tmp_path / "runs" / "new").exists()  # it was there before
+    assert list((tmp_path / "runs").rglob("*")) == [tmp_path / "runs" / "new"]  # it was there before
+
+
+@pytest.mark.parametrize("made", ["checkpoints", "run-seed0/checkpoints", "inputs/corpus", "corpus.partial", None])
+@pytest.mark.parametrize("error", [UserError, OSError])
+def test_an_error_takes_no_work_away(made, error, tmp_path):
+    """As of the second run of a grid, or of a disk that fills up in a build."""
+
+    def work():
+        with only_writer(str(tmp_path / "new")):
+            (tmp_path / "new" / (made or "run-seed1")).mkdir(parents=True)
+            raise error("the second run diverged")
+
+    with pytest.raises(error):
+        work()
+    assert (tmp_path / "new").exists() == bool(made)
+    assert not made or (tmp_path / "new" / made).exists()
 
 
 def test_epochs_beyond_number(tmp_path, capsys):
@@ -131,6 +153,12 @@ def test_the_home_folder_is_expanded_once(tmp_path, monkeypatch, capsys):
             with pytest.raises(UserError, match="in use by process"), only_writer(same):
                 raise AssertionError("two hold it")
     assert not (tmp_path / "~").exists()
+
+
+def test_a_recipe_nested_too_deep(tmp_path, capsys):
+    (tmp_path / "recipe.json").write_text("[" * 100_000)
+    assert run(["pretrain", f"--config={tmp_path / 'recipe.json'}", f"--workdir={tmp_path / 'new'}"]) == 2
+    assert "recipe.json is not JSON: maximum recursion depth exceeded" in capsys.readouterr().err
 
 
 def test_a_pipe_is_not_read(tmp_path, capsys):

@@ -65,7 +65,7 @@ def source(arguments: argparse.Namespace) -> Any:
 
     try:
         options = json.loads(arguments.options)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f'--options={arguments.options} is not JSON ({error}); write {{"header": false}}') from error
     if not isinstance(options, dict):
         raise UserError(f'--options={arguments.options} is not a JSON object; write {{"header": false}}')

@@ -12,6 +12,7 @@ from bert_jax import configuration
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
+from bert_jax.examples.load import load
 from bert_jax.experiments import table
 from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
 from bert_jax.interchange.workdir import load_trained
@@ -112,11 +113,16 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
 
 
 def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
-    """Return short name -> config of each recipe to fine-tune with."""
+    """Return short name -> config of each recipe to fine-tune with. Raises ``UserError`` if its examples are not in
+    ``data``: after pretraining it would be late."""
     configs = {}
     for recipe in ablation.finetune:
         config = recipes.load(recipe).to_dict()
-        configuration.build(finetuning.FinetuningSettings, config, f"{recipe}: config")
+        try:
+            settings, room, _ = finetuning.checked(config)
+            finetuning.check_splits(load(settings.data, ablation.data, room.Task.roles, lambda _: None))
+        except UserError as error:
+            raise UserError(f"{recipe}: {error}") from error
         configs[re.sub(r"\.py$|\.json$", "", re.split(r"[/:]", recipe)[-1])] = config
     return configs
 

@@ -75,7 +75,6 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
         for seed in request.seeds
         for values, config in zip(combinations, configs, strict=True)
     ]
-    files.as_path(request.workdir).mkdir(parents=True, exist_ok=True)
     with only_writer(request.workdir):
 
         def run(cell: Cell, workdir: str) -> Metrics:

@@ -300,12 +300,14 @@ def only_writer(workdir: str) -> Iterator[None]:
         path = Path(files.as_path(workdir))
         check_workdir(path)
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
+        ours = bool(new) or not any(path.iterdir())
         with _locked(path):
             files.sweep(path)  # removes what a killed run was writing
             try:
                 yield
-            except UserError:
-                _remove_unused(new)
+            except (UserError, OSError):  # an OSError with a path is one line too
+                if ours:
+                    _remove_unused(path, new)
                 raise
 
 
@@ -339,13 +341,22 @@ def _locked(workdir: Path) -> IO[str]:
     raise UserError(f"{workdir} is made and removed by other runs; choose another --workdir")
 
 
-def _remove_unused(new: Sequence[Path]) -> None:
-    """Remove the folders ``new``, the workdir first, if nothing was trained or built in them."""
-    if new and not any((new[0] / name).exists() for name in ("metrics.jsonl", "corpus", "checkpoints")):
-        shutil.rmtree(new[0], ignore_errors=True)
-        with contextlib.suppress(OSError):  # something else is in it now
-            for folder in new[1:]:
-                folder.rmdir()
+KEPT = ("corpus", "checkpoints")  # a folder with one of these, or with a line of a log, holds work
+
+
+def _remove_unused(workdir: Path, new: Sequence[Path]) -> None:
+    """Empty ``workdir`` and remove the folders ``new``, itself first, if nothing was trained or built in it, nor in a
+    folder below: a grid has its runs there. What a cut build has finished (``.partial``) serves the next try."""
+    for place, folders, found in os.walk(workdir):
+        if any(name in KEPT or name.endswith(".partial") for name in folders):
+            return
+        if "metrics.jsonl" in found and os.path.getsize(os.path.join(place, "metrics.jsonl")):
+            return
+    for entry in workdir.iterdir():
+        shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+    with contextlib.suppress(OSError):  # something else is in it now
+        for folder in new:
+            folder.rmdir()
 
 
 def _tell(line: str) -> None:

@@ -122,7 +122,7 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--option={option} has no value; write --option=KEY=VALUE")
         try:
             parsed[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # of what is no literal
             parsed[key] = text
     return parsed
 

@@ -98,7 +98,7 @@ def _locate(recipe: str) -> tuple[str, str | None]:
 def _read_json(path: str) -> ConfigDict:
     try:
         value = json.loads(files.as_path(path).read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     return _as_config(value, path)
 

@@ -47,6 +47,7 @@ def recipe(tmp_path: Path) -> Path:
         (["--variants=bert,nsp"], "KeyError: 'nsp'"),
         (["--variants=bert,blind"], "blind: config.model.attention is 'bidirectional', which shows"),
         (["--variants=bert,other_text"], "config.corpus.heldout_fraction: 0.2 -> 0.3"),
+        (["--finetune=glue:sst2", "--data=nowhere"], "glue:sst2: no file for dev: nowhere/"),
         (["--config.model.hidden_size=33"], "no_nsp: config.model.hidden_size 33 does not divide"),
     ],
 )

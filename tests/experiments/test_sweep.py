@@ -67,6 +67,7 @@ def test_the_best_value_is_by_the_median_and_of_equals_the_first():
         ("--vary=train.num_epochs=1,1", "each once"),
         ("--choose=seed", "what varies"),
         ("--seeds=a", "whole numbers"),
+        ("--data=nowhere", "no file for dev"),
     ],
 )
 def test_slips_are_found_before_a_run(tmp_path, capsys, flag, said):
