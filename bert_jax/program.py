@@ -1,4 +1,4 @@
-"""What a user types to run this program, how a duration is written, and how a warning is printed."""
+"""The command that runs this program, the text of a duration, and the print of a warning."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Variables(NamedTuple):
-    """What a model needs to run. ``frozen`` has no optimizer state and is not part of a checkpoint."""
+    """The variables of a model. ``frozen`` has no optimizer state and is not part of a checkpoint."""
 
     params: Any
     frozen: Any
@@ -33,7 +33,7 @@ class Losses(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Which rows a training step reads. Each row is a pure function of its epoch and its index."""
+    """The rows that a training step reads. Each row is a pure function of its epoch and its index."""
 
     kind: str  # a key of Task.batch_specs
     phase: int

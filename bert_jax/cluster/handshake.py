@@ -32,7 +32,7 @@ MEMBER, FIRST = "member", "process 0"  # a proof holds for one role only, so tha
 
 
 class StrangerError(Exception):
-    """What listens at the address is not process 0 of this job."""
+    """The listener at the address is not process 0 of this job."""
 
 
 class FullError(Exception):

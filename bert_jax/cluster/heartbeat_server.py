@@ -54,7 +54,7 @@ NOISE_SECONDS = 60.0  # least time from one line about strangers to the next
 
 @dataclasses.dataclass
 class Member:
-    """What process 0 knows of a process."""
+    """The record that process 0 keeps of a process."""
 
     join: Join
     writer: asyncio.StreamWriter

@@ -17,7 +17,7 @@ RETRY_SECONDS = 0.5  # between two tries to listen at a port
 
 @dataclasses.dataclass(frozen=True)
 class Rendezvous:
-    """How the processes of a job meet.
+    """The settings by which the processes of a job meet.
 
     Attributes:
       address: HOST:PORT of process 0.

@@ -64,7 +64,7 @@ class BuildConfig:
             )
         if self.num_workers < 0:
             raise UserError(
-                f"config.corpus.num_workers is {self.num_workers}; at least 0 is needed: 0 means one a core"
+                f"config.corpus.num_workers is {self.num_workers}; at least 0 is needed: 0 means one per core"
             )
 
     def identity(self) -> dict[str, Any]:

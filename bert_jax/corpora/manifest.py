@@ -69,7 +69,9 @@ def read(folder: AnyPath) -> dict[str, Any]:
             raise UserError(
                 f"{folder} is a mixture of {', '.join(names)}; name one of them: {folder / names[0]}"
             ) from error
-        raise UserError(f"{folder} is no corpus (no readable {MANIFEST}); build one with `bert-jax corpus`") from error
+        raise UserError(
+            f"{folder} is not a corpus (no readable {MANIFEST}); build one with `bert-jax corpus`"
+        ) from error
     return parse(text, folder / MANIFEST)
 
 

@@ -62,7 +62,7 @@ class Source:
         try:
             with unpacked(piece.name) as file:
                 if b"<mediawiki" not in file.head:
-                    message = f"{shown(piece.name)} is no MediaWiki XML dump: it does not begin with <mediawiki>"
+                    message = f"{shown(piece.name)} is not a MediaWiki XML dump: it does not begin with <mediawiki>"
                     raise BadTextError(
                         piece.name, "not a dump", f"{message}; leave it out of config.corpus.options.paths"
                     )

@@ -146,5 +146,5 @@ def _opened(name: str) -> Iterator[Any]:
 def _damaged(name: str, place: str, error: Exception) -> BadTextError:
     reason = " ".join(str(error).split())[:160]
     return BadTextError(
-        name, "damaged file", f"{shown(name)} is no parquet file or damaged, {place} ({reason}); replace the file"
+        name, "damaged file", f"{shown(name)} is damaged or not a parquet file, {place} ({reason}); replace the file"
     )

@@ -16,7 +16,7 @@ FIELD_CHARACTERS = 1 << 30  # Python's own limit, 131,072, is less than a long d
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the table is written. GLUE has headers, except for CoLA, and no quoting."""
+    """The format of a table. GLUE has headers, except for CoLA, and no quoting."""
 
     delimiter: str = ""  # "": a comma in a .csv file, a tab in any other
     header: bool = True  # whether the first line has the names of the columns; else they are "0", "1", ...

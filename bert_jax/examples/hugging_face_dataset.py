@@ -13,7 +13,7 @@ from bert_jax.examples.reading import Bad, Record
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which dataset to read."""
+    """The dataset to read."""
 
     name: str = ""  # on the Hub; "" if --data is a folder of data files, or one that save_to_disk wrote
     config_name: str = ""  # of a dataset with several, such as "sst2" of "nyu-mll/glue"

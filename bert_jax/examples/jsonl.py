@@ -18,7 +18,7 @@ NEXT_OBJECT = re.compile(r"\n(?=\s*\{)")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Where the objects are in a file."""
+    """The place of the objects in a file."""
 
     field: str = ""  # of the one object of the file, with the list of all; such as "data"; a dot goes into nested ones
 

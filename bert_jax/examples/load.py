@@ -22,7 +22,7 @@ SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Where labelled data is, how it is written and what its columns are: ``config.data``."""
+    """The keys of ``config.data``: the files of labelled data, their format and their columns."""
 
     format: str  # the name of a reader
     splits: Mapping[str, str]  # name -> path below the folder of the data; names begin with train, dev or test

@@ -14,7 +14,7 @@ from bert_jax.examples.tags import Scheme, to_iob2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the second file is named: like the first, with ``tags`` in place of ``sentences``."""
+    """The name of the second file: that of the first, with ``tags`` in place of ``sentences``."""
 
     sentences: str = "sentences"
     tags: str = "tags"

@@ -1,4 +1,4 @@
-"""What all readers share: records that know their place, and the lines of files, compressed or not, on any file system.
+"""Shared by all readers: records that know their place, and the lines of files, compressed or not, local or remote.
 
 A reader is one file of this package with a frozen dataclass ``Options`` (the keys of ``config.data.options``) and a
 class ``Reader``. It knows a format, but no task.

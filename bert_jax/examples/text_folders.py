@@ -17,7 +17,7 @@ from bert_jax.storage import files
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which files to read, and what to do with those that are not UTF-8."""
+    """The files to read, and the treatment of those that are not UTF-8."""
 
     pattern: str = "*.txt"  # for names of files; also "*.txt.gz" (not in a zip)
     bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, undefined bytes as themselves

@@ -15,7 +15,7 @@ from bert_jax.examples.reading import Bad, Record
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which dataset to read. It is searched for in ``--data``, or if that is "" where TFDS keeps datasets."""
+    """The dataset to read. It is searched for in ``--data``, or if that is "" in the folder of TFDS."""
 
     name: str = ""  # "glue/sst2", also with a version; "" if --data is the dataset's folder
 

@@ -26,7 +26,7 @@ VOCABULARY = "vocab.txt"
 
 @dataclasses.dataclass(frozen=True)
 class InspectionRequest:
-    """What to inspect."""
+    """The corpus to inspect, and the settings of the inspection."""
 
     corpus: str
     vocab: str | None = None  # default: vocab.txt in the corpus's folder or beside it, if it is the right one

@@ -15,7 +15,7 @@ _EFFICIENCY = 0.5  # share of the peak: a guess; it is the same for all layouts 
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
-    """How a batch lies on devices: ``rows`` of ``length``, each with ``masked`` predicted positions."""
+    """The layout of a batch on devices: ``rows`` of ``length``, each with ``masked`` predicted positions."""
 
     data: int
     fsdp: int

@@ -77,7 +77,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What the cost of a run is computed from."""
+    """The figures from which the cost of a run is computed."""
 
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0

@@ -67,7 +67,7 @@ def _status(error: BaseException) -> int | None:
 
 @dataclasses.dataclass
 class _Store:
-    """What is known of a store; times are in seconds of the monotonic clock."""
+    """The state of a store, as far as it is known; times are in seconds of the monotonic clock."""
 
     since: float | None = None  # start of its trouble; None: it answers
     reported: float = -math.inf  # when a line about it was last printed

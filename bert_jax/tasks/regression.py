@@ -47,7 +47,7 @@ class Task(ExampleTask):
         ]
         if wrong:
             raise UserError(
-                f"{len(wrong):,} labels are no finite numbers: {'; '.join(wrong[:5])}; a regression needs numbers, "
+                f"{len(wrong):,} labels are not finite numbers: {'; '.join(wrong[:5])}; a regression needs numbers, "
                 "config.task.name='classification' takes names"
             )
 

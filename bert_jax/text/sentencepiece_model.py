@@ -85,7 +85,7 @@ def parse(data: bytes, where: str) -> Any:
     if not complete or sum(piece.type == UNKNOWN for piece in model.pieces) != 1:
         raise UserError(f"{where} is not a sentencepiece model; give a .model file, or a vocab.txt of WordPiece")
     if not all(math.isfinite(piece.score) for piece in model.pieces):
-        raise UserError(f"{where} is damaged: a piece has a score that is no finite number; copy it again")
+        raise UserError(f"{where} is damaged: a piece has a score that is not a finite number; copy it again")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in KINDS:
         raise UserError(f"{where} is a word or character model of sentencepiece; give a unigram or a BPE model")

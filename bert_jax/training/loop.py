@@ -40,7 +40,7 @@ from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How often a run logs, evaluates and saves, and its layout. Only ``on_spike`` can change what is learned."""
+    """The cadence of logs, evaluations and saves, and the layout of a run. Only ``on_spike`` can change the result."""
 
     log_every_steps: int = 100
     eval_every_steps: int = 1000

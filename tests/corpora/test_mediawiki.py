@@ -95,7 +95,7 @@ def test_a_multistream_dump_cut_anywhere_gives_each_page_once(tmp_path, monkeypa
 
 def test_bad_dumps_are_named_or_counted(tmp_path):
     (tmp_path / "a.xml").write_text("<html></html>")
-    with pytest.raises(UserError, match="a.xml is no MediaWiki XML dump"):
+    with pytest.raises(UserError, match="a.xml is not a MediaWiki XML dump"):
         items(Source(paths=(f"{tmp_path}/a*",)))
     (tmp_path / "b.xml").write_text(DUMP.replace("<id>1</id>", "<id>", 1))
     with pytest.raises(UserError, match="b.xml after byte 0 has a page that is not XML"):

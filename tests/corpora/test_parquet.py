@@ -55,7 +55,7 @@ def test_bad_text_and_damaged_files_are_named_or_counted(tmp_path):
     bad = pyarrow.Array.from_buffers(pyarrow.string(), 2, pyarrow.array([b"ok", b"\xff"]).buffers())
     write(tmp_path / "a.parquet", {"text": bad})
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no parquet")
-    with pytest.raises(UserError, match="b.parquet is no parquet file or damaged"):
+    with pytest.raises(UserError, match="b.parquet is damaged or not a parquet file"):
         Source(paths=(f"{tmp_path}/*",)).pieces()
     with pytest.raises(UserError, match="a.parquet, row 1 has text that is not Unicode"):
         items(Source(paths=(f"{tmp_path}/a*",)))
@@ -69,7 +69,7 @@ def test_damage_inside_a_file_is_named(tmp_path):
     data = bytearray((tmp_path / "a.parquet").read_bytes())
     data[4:3000] = bytes(255 for _ in range(2996))
     (tmp_path / "a.parquet").write_bytes(data)
-    with pytest.raises(UserError, match="a.parquet is no parquet file or damaged, in row groups 0 to 0"):
+    with pytest.raises(UserError, match="a.parquet is damaged or not a parquet file, in row groups 0 to 0"):
         items(source)
     assert set(skipped(Source(paths=source.paths, bad_text="skip")).values()) == {"damaged file"}
 

@@ -307,9 +307,9 @@ def test_a_failing_source_leaves_nothing(tmp_path):
 
 
 def test_wrong_folders_vocabularies_and_splits_are_explained(folder, tmp_path):
-    with pytest.raises(UserError, match="is no corpus"):
+    with pytest.raises(UserError, match="is not a corpus"):
         Corpus(tmp_path)
-    with pytest.raises(UserError, match="is no corpus"):
+    with pytest.raises(UserError, match="is not a corpus"):
         Corpus(tmp_path / "nothing")
     (tmp_path / "manifest.json").write_text('{"format_version": 99, "files": {}}')
     with pytest.raises(UserError, match="corpus of format 99"):

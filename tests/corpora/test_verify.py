@@ -204,7 +204,7 @@ def test_verify_reads_an_object_store() -> None:
         f"{url}/features.json is damaged: its sha256 is not that of the manifest",
         f"{url}/train.document_starts.npy is missing",
     ]
-    with pytest.raises(UserError, match="is no corpus"):
+    with pytest.raises(UserError, match="is not a corpus"):
         list(verify(f"{url}/nothing"))
 
 

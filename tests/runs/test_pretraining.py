@@ -162,7 +162,7 @@ BAD_RECIPES = {
         {"phases": {"phase1": {"num_steps": 0, "batch_size": 8, "max_length": 32}}},
         "config.phases.phase1.num_steps is 0",
     ),
-    "no corpus": ({"corpus": {"path": "nowhere"}}, "nowhere is no corpus"),
+    "no corpus": ({"corpus": {"path": "nowhere"}}, "nowhere is not a corpus"),
     "logger": ({"training": {"loggers": ("tensorbord",)}}, "did you mean 'tensorboard'"),
     "source": ({"corpus": {"source": "docstring", "options": {}}}, "did you mean 'docstrings'"),
     "no such text": ({"corpus": {"options": {"paths": ("nothing/*.txt",)}}}, "nothing/*.txt"),

@@ -35,7 +35,9 @@ def test_the_loss_and_the_messages():
 @pytest.mark.parametrize("label", ["high", math.nan, "inf"])
 def test_labels_that_are_no_numbers(label):
     wrong = [{**EXAMPLES[0], "id": "x", "label": label}, {**EXAMPLES[0], "id": "y", "label": label}]
-    with pytest.raises(UserError, match="2 labels are no finite numbers: x of train has .*name='classification' takes"):
+    with pytest.raises(
+        UserError, match="2 labels are not finite numbers: x of train has .*name='classification' takes"
+    ):
         toy_tasks.make_task("regression", {"train": [*EXAMPLES, *wrong]})
 
 

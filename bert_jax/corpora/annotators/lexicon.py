@@ -57,7 +57,7 @@ def _phrases(path: str) -> frozenset[str]:
     """Return the phrases of a file. Raises ``UserError`` if there are none."""
     source = files.as_path(path)
     if not source.is_file():
-        raise UserError(f"no lexicon {path}; name a text file of phrases, one a line")
+        raise UserError(f"no lexicon {path}; name a text file of phrases, one per line")
     try:
         text = reading.read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -65,7 +65,7 @@ def _phrases(path: str) -> frozenset[str]:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     phrases = frozenset(filter(None, (one_space(line.partition("\t")[0]) for line in lines)))
     if not phrases:
-        raise UserError(f"{path} has no phrases; a lexicon has one a line")
+        raise UserError(f"{path} has no phrases; a lexicon has one per line")
     return phrases
 
 
