@@ -92,7 +92,7 @@ def _texts(path: str) -> dict[str, str]:
             texts[str(name)] = " ".join(part for part in (title, text) if part).strip()
     _raise(wrong)
     if not texts:
-        raise UserError(f"{path} has no text; JSON objects with _id and text are needed, one a line")
+        raise UserError(f"{path} has no text; JSON objects with _id and text are needed, one per line")
     return texts
 
 
