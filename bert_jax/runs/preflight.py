@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
+from bert_jax.reporting.run_record import check_workdir
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.pretraining import PretrainingSettings
 from bert_jax.storage import files
@@ -60,6 +62,8 @@ def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
     ]
     findings += [_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")]
+    told = dict.fromkeys(text for one in processes for text in one["problems"])
+    findings += [Finding("inputs", text, "bad") for text in told]
     findings += [_shared(processes), _layout(settings), _reads(processes), _disk(processes, settings), _all_reduce()]
     return findings
 
@@ -93,15 +97,31 @@ def _of_host() -> dict[str, Any]:
 
 
 def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
-    """Return hashes of the vocabulary and the corpus, and the seconds of a random read; None for what is missing."""
-    found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None}
+    """Return hashes of vocabulary and corpus, and the seconds of a random read; None where something is missing.
+
+    ``problems`` has what a run would refuse: a workdir that is none, and inputs that are damaged, or named and absent.
+    """
+    problems: list[str] = []
+    found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
+
+    def read(what: Callable[[], Any]) -> Any:
+        try:
+            return what()
+        except (UserError, OSError) as error:
+            problems.append(str(error))
+            return None
+
+    if not files.is_remote(workdir):
+        read(lambda: check_workdir(Path(files.as_path(workdir))))
     path = settings.vocab.path or tokenizers.existing(workdir)
     if path:
-        found["vocabulary"] = _or_none(lambda: tokenizers.load(path, settings.vocab.lowercase).sha256[:12])
+        found["vocabulary"] = read(lambda: tokenizers.load(path, settings.vocab.lowercase).sha256[:12])
     inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
     if all(files.committed(place) for place in inputs.places().values()):
-        found["corpus"] = _or_none(lambda: inputs.there().fingerprint[:12])
-        found["read seconds"] = _or_none(lambda: _read_seconds(inputs.there()))
+        found["corpus"] = read(lambda: inputs.there().fingerprint[:12])
+        found["read seconds"] = read(lambda: _read_seconds(inputs.there())) if found["corpus"] else None
+    elif settings.corpus.path:
+        problems.append(f"{settings.corpus.path} is no corpus")
     return found
 
 

@@ -55,6 +55,17 @@ def test_two_that_do_not(recipe: Path, tmp_path: Path) -> None:
     assert "verdict: do not start: mesh and batch" in said
 
 
+def test_what_a_run_would_refuse(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    named = ["--config.vocab.path=nowhere", f"--config.corpus.path={tmp_path}"]
+    assert run(["preflight", f"--config={recipe}", f"--workdir={tmp_path}", *named]) == 1
+    said = capsys.readouterr().out
+    assert f"--workdir={tmp_path} is a corpus; give a new folder" in said
+    assert "no vocabulary file nowhere" in said
+    assert f"{tmp_path / 'manifest.json'} is damaged" in said
+    assert "verdict: do not start: inputs, inputs, inputs" in said
+
+
 def test_a_workdir_that_not_all_see_or_write() -> None:
     facts = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
     assert _shared(facts).verdict == "ok"
