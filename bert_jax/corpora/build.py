@@ -84,8 +84,8 @@ def build(
 ) -> dict[str, Any]:
     """Write the store of ``source`` to ``output`` and return its manifest.
 
-    Whether a document is held out depends only on the hash of its name and text. Memory is bounded by the longest
-    document and a few batches per worker. The bytes of the store do not depend on the number of workers.
+    Whether a document is held out depends only on the hash of its name and text (``part_job``). Memory is bounded by
+    the longest document and a few batches per worker. The bytes of the store do not depend on the number of workers.
 
     Args:
       remarks: further entries of the manifest and the data card (license, notes).

@@ -16,12 +16,12 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields, of_config, pretraining_class
 from bert_jax.interchange.card import CARD, weights_section
 from bert_jax.interchange.comparison import check_outputs
+from bert_jax.interchange.conversion import Report, leaf, read_params, written_tensors
 from bert_jax.interchange.family import family_described, family_of
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.pooling import Pooling, write_pooling
 from bert_jax.interchange.tensors import MAX_SHARD_BYTES, WEIGHTS, present_names, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.interchange.transfer import Report, leaf, read_params, written_tensors
 from bert_jax.models.config import ModelConfig
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import Head, of_config
 from bert_jax.interchange.comparison import check_outputs
+from bert_jax.interchange.conversion import Report, read_params
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import Imported
 from bert_jax.interchange.json_files import read_json
@@ -19,7 +20,6 @@ from bert_jax.interchange.reference import OriginalNames, reference_outputs
 from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, present_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
-from bert_jax.interchange.transfer import Report, read_params
 from bert_jax.storage import files
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"

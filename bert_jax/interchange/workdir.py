@@ -14,11 +14,11 @@ from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts
 from bert_jax.interchange.card import ParentModel, model_card
+from bert_jax.interchange.conversion import Report
 from bert_jax.interchange.hugging_face import Imported, export_model, import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.interchange.pooling import Pooling
 from bert_jax.interchange.tensors import MAX_SHARD_BYTES
-from bert_jax.interchange.transfer import Report
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
 from bert_jax.models.model import config_of, fresh_params, recorded

@@ -23,8 +23,8 @@ from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Roles, Setting
-from bert_jax.tasks.decoding import Answer, Bounds, best_pairs, merged, shares
 from bert_jax.tasks.metrics.spans import span_metrics, squad_v2_metrics
+from bert_jax.tasks.span_decoding import Answer, Bounds, best_pairs, merged, shares
 from bert_jax.tasks.windows import Windows, cut, read_passages
 
 NO_SPAN = 1e4  # the null odds if no span was found at all, above any difference of logits

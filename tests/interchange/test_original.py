@@ -12,13 +12,13 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.crc32c import crc32c
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.initial import load_initial
 from bert_jax.interchange.original import import_original
 from bert_jax.interchange.tensor_bundle import read_bundle
-from bert_jax.interchange.transfer import leaf
 from tests.interchange.original_checkpoint import FOLDER, LAYERS, D, values
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.interchange.transfer import leaf, put
+from bert_jax.interchange.conversion import leaf, put
 from bert_jax.models.encoders import albert
 from tests.models.golden_albert import GOLDEN, SIZES, V, loss_of
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.interchange.transfer import leaf, put
+from bert_jax.interchange.conversion import leaf, put
 from bert_jax.models.encoders import bert
 from tests.models.golden_heads import KINDS, SIZES, V, batch_of, golden, loss_of
 

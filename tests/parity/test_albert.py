@@ -16,9 +16,9 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
+from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import import_model
-from bert_jax.interchange.transfer import leaf
 from bert_jax.models.model import encoder_of
 from tests.interchange.heads import TOKENIZER
 from tests.models.golden_albert import GOLDEN, SIZES, V, batch_of, loss_of

@@ -17,9 +17,9 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 from bert_jax.interchange import names
 from bert_jax.interchange.card import TRIED
+from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
-from bert_jax.interchange.transfer import leaf
 from tests.interchange.heads import HEADS, TOKENIZER
 from tests.models.golden_heads import INPUTS, KINDS, SIZES, V, batch_of, golden, loss_of
 

@@ -210,7 +210,7 @@ def test_a_model_that_looks_outside_of_the_passage_still_answers(windowed):
 def test_windows_are_decoded_alike_however_many_are_held_at_once(windowed, monkeypatch):
     outputs = random_outputs(windowed, "dev")
     whole = windowed.predictions("dev", outputs)
-    monkeypatch.setattr("bert_jax.tasks.decoding.CELLS", 1)
+    monkeypatch.setattr("bert_jax.tasks.span_decoding.CELLS", 1)
     assert windowed.predictions("dev", outputs) == whole
 
 
