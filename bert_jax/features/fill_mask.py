@@ -63,6 +63,7 @@ def fill_mask(
 
     def shown(token: int) -> str:
         text, continues = tokenizer.surfaces[token]
+        text = text or tokenizer.vocab[token]  # a space alone
         return f"##{text}" if continues and tokenizer.is_continuation[token] else text
 
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -106,6 +107,11 @@ def weights_section(digests: Mapping[str, str]) -> str:
     """Return the card's last section: the sha256 of each file of weights in ``digests`` (file name -> sha256)."""
     lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
     return "\n".join(["", "## Weights", "", *lines, ""])
+
+
+def digests_in(card: str) -> dict[str, str]:
+    """Return what ``weights_section`` has written into a card: file name -> sha256."""
+    return dict(re.findall(r"^- (\S+\.safetensors): sha256 `([0-9a-f]{64})`$", card, re.MULTILINE))
 
 
 def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None) -> str:

@@ -14,7 +14,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields, of_config, pretraining_class
-from bert_jax.interchange.card import CARD, weights_section
+from bert_jax.interchange.card import CARD, digests_in, weights_section
 from bert_jax.interchange.comparison import check_outputs
 from bert_jax.interchange.conversion import Report, leaf, read_params, written_tensors
 from bert_jax.interchange.family import family_described, family_of
@@ -126,16 +126,18 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
 
     Raises:
       UserError: there is no such model, the weights are only there as a pickle, a file is damaged or does not match
-        ``SHA256SUMS`` beside it (if that exists), or the tensors do not fit the config.
+        ``SHA256SUMS`` beside it (without that, the sha256 of its card), or the tensors do not fit the config.
     """
     with files.downloaded(directory) as folder:
         return _import_local(folder, str(directory), "nothing was imported")
 
 
 def _import_local(folder: Path, where: str, advice: str) -> Imported:
-    if (folder / CHECKSUMS).exists() and (damage := listed_damage(folder)):
+    listed = (folder / CHECKSUMS).exists()
+    if damage := listed_damage(folder) if listed else _damage_by_card(folder):
+        remedy = f"remove {CHECKSUMS}" if listed else f"remove the sha256 from {CARD}"
         raise UserError(
-            f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
+            f"{where}: {damage}; copy the whole folder again, or {remedy} if somebody changed it on purpose"
         )
     described = read_json(folder / "config.json")
     family = family_described(described, where)
@@ -162,6 +164,16 @@ def listed_damage(folder: Path | epath.Path) -> str | None:
     """
     weights = [path.name for path in folder.iterdir() if path.name.endswith(".safetensors")]
     return first_damage(folder, wanted=["config.json", *(weights or [WEIGHTS])])
+
+
+def _damage_by_card(folder: Path) -> str | None:
+    """Return what is wrong with the first file of weights whose sha256 the model card gives; None if nothing is."""
+    try:
+        digests = digests_in(reading.read_text(folder / CARD))
+    except (OSError, ValueError):
+        return None
+    changed = (n for n, digest in digests.items() if (folder / n).exists() and files.sha256(folder / n) != digest)
+    return next((f"{name} is damaged: its sha256 is not that of {CARD}" for name in changed), None)
 
 
 def _count(tensors: dict[str, np.ndarray]) -> str:

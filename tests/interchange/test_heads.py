@@ -55,10 +55,9 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy_of(exports: Path, tmp_path: Path) -> Any:
-    """Copies of exports that a test may spoil; without the list of sha256, as others write models."""
-    return lambda name: Path(
-        shutil.copytree(exports / name, tmp_path / name, ignore=shutil.ignore_patterns("SHA256SUMS"))
-    )
+    """Copies of exports that a test may spoil; without their sha256, as others write models."""
+    ours = shutil.ignore_patterns("SHA256SUMS", "README.md")
+    return lambda name: Path(shutil.copytree(exports / name, tmp_path / name, ignore=ours))
 
 
 @pytest.mark.parametrize("name", HEADS)

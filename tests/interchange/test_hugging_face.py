@@ -57,6 +57,18 @@ def test_a_changed_file_is_refused_where_the_list_is_there(exported: Path, tmp_p
         import_model(folder)
 
 
+def test_without_the_list_the_card_tells_damaged_weights(exported: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "model"))
+    (folder / CHECKSUMS).unlink()
+    assert_same(import_model(folder).params, PARAMS)
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(data)
+    said = f"model: {WEIGHTS} is damaged: its sha256 is not that of README.md; copy .* remove the sha256 from README.md"
+    with pytest.raises(UserError, match=said):
+        import_model(folder)
+
+
 @pytest.mark.parametrize("lines", [0, 1])
 def test_a_list_without_the_weights_is_refused(exported: Path, tmp_path: Path, lines: int) -> None:
     folder = Path(shutil.copytree(exported, tmp_path / "model"))

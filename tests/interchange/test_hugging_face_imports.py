@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
+from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, import_model
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.storage.checksums import CHECKSUMS
@@ -19,10 +20,11 @@ from tests.interchange.small_model import PARAMS, TOKENIZER, assert_same
 
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
-    """A copy of the export that a test may spoil; without the list of sha256, as others write models."""
+    """A copy of the export that a test may spoil; without its sha256, as others write models."""
     for file in exported.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / CHECKSUMS).unlink()
+    (tmp_path / CARD).write_text("the card of somebody else\n")
     return tmp_path
 
 
