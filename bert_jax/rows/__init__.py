@@ -1,1 +1,1 @@
-"""Makes rows of documents: plans, arrangements, masking, packing, loader. Only ``loader`` needs more than numpy."""
+"""Turns documents into training rows: plans, arrangements, masking, packing. Only ``loader`` needs more than numpy."""

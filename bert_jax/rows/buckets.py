@@ -1,4 +1,4 @@
-"""Sorts sequences into buckets of similar length, so that the rows of a batch have about one length."""
+"""Sorts sequences into buckets of similar length, so that the rows of a batch have about the same length."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bert_jax.rows.features import Ints, Records
 def by_bucket(
     blocks: Iterable[Records], lengths_of: Callable[[Records], Ints], lengths: Sequence[int]
 ) -> Iterator[tuple[str, Records]]:
-    """Yield blocks of sequences with the part of the plan that they belong to.
+    """Yield (name of a part of the plan, the sequences of a block that belong to this part).
 
-    A sequence belongs to the shortest of the ascending row ``lengths`` that it fits.
+    Each bucket is one part. A sequence belongs to the shortest of the ascending row ``lengths`` that it fits.
     """
     for block in blocks:
         bucket = np.searchsorted(lengths, lengths_of(block))
@@ -23,5 +23,5 @@ def by_bucket(
 
 
 def part_name(length: int) -> str:
-    """Return the name of the part of a plan that holds the sequences of a bucket."""
+    """Return the name of the part of a plan that holds the sequences of the bucket with rows of ``length``."""
     return f"sequences_{length}"

@@ -1,23 +1,24 @@
-"""The chunk plan of one epoch: which tokens make which pair, from sentence lengths alone.
+"""The chunk plan of one epoch: which tokens make which sentence pair, computed from the lengths of sentences alone.
 
-It follows the instance builder of BERT (``create_pretraining_data.py``). Sentences of a document are appended to a
-chunk until it holds ``max_length - 3`` tokens (for one document in ten: a random shorter target). The chunk is cut into
-A and B after a random sentence. Half of the time, and always if a chunk has one sentence, B is replaced by sentences of
-another document; the next chunk then begins with the sentences that were replaced. A pair that is too long loses tokens
-of the longer side, at its front or back at random.
+It follows the instance builder of BERT (``create_pretraining_data.py``). The sentences of a document are appended to a
+chunk until the chunk holds ``max_length - 3`` tokens (for one document in ten: a random shorter target). The chunk is
+cut into A and B after a random sentence. Half of the time, and always if a chunk has one sentence, B is replaced by
+sentences of another document; the next chunk then begins with the sentences that were replaced. A pair that is too long
+loses tokens of its longer side, at the front or back at random.
 
-One difference is deliberate. The original fills a random B up to the target. So a random pair at a document's end is
-longer than a true one, and it is shorter if the other document ends first: both give the label away. A random B of
-exactly the true length would give it away too, since it would end in mid-sentence, and a true B ends with a sentence.
-Here up to forty places in other documents are drawn, and the place is taken whose whole sentences come nearest to the
-length of the true B. If the true pair reached its target, the random pair also runs to the sentence that reaches it, so
-that truncation treats both alike.
+One difference is deliberate. The original fills a random B up to the target. So at the end of a document a random pair
+is longer than a true pair would be, unless the other document ends before the target: the length gives the label away.
+A random B of exactly the true length would give it away too, since such a B ends in mid-sentence and a true B ends with
+a sentence. Here up to forty places in other documents are drawn, and the place is taken whose whole sentences come
+nearest to the length of the true B. If the true pair reached its target, the random B also runs to the sentence that
+reaches the target, so that truncation treats both alike.
 
-Packed rows need pairs of lengths that fit beside the others. For them one chunk in ten, instead of one document in ten,
-has a shorter target, drawn from ``short_targets``. A chunk is cut to its own target instead of to the row. And a short
-chunk has two sentences if it can, because otherwise almost all short pairs would be random.
+Packed rows need pairs whose lengths fit beside other pairs. So for packed rows one chunk in ten, instead of one
+document in ten, has a shorter target, drawn from ``short_targets``. A chunk is cut to its own target instead of to the
+row. And a short chunk has at least two sentences if possible, because otherwise almost all short pairs would be random.
 
-Every draw is keyed by the first sentence of its chunk, so no result depends on how documents are grouped for speed.
+Every draw is keyed by the first sentence of its chunk, so the results do not depend on how documents are grouped for
+speed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ VERSION = 3  # raise it whenever plans change: cached plans of another version a
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
 CANDIDATES, TURNS = 10, 4  # places tried for a random second segment: ten, up to four times
 _SENTENCES_AT_ONCE = 1 << 22
-_LAST_CHOICE = 1 << 40  # more tokens than a document has
+_LAST_CHOICE = 1 << 40  # added to the difference of a place that ranks last: more tokens than any document has
 _PAIRS_AT_ONCE = 1 << 13  # few enough for the temporaries to stay in the processor's cache
 
 PAIR = np.dtype(
@@ -53,7 +54,7 @@ Pairs = np.ndarray  # of dtype PAIR
 
 
 class _InMemory(NamedTuple):
-    """Plain views of memory-mapped arrays: indexing them is faster."""
+    """Plain array views of the memory-mapped arrays of a split, because plain arrays are indexed faster."""
 
     sentence_offsets: Ints
     document_starts: Ints
@@ -61,7 +62,10 @@ class _InMemory(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """n chunks: consecutive sentences of a document, cut in two. Sentences are numbered within the split."""
+    """n chunks. A chunk is a run of consecutive sentences of a document, cut into two parts.
+
+    ``start``, ``middle`` and ``stop`` are sentence numbers, counted from the start of the split.
+    """
 
     start: Ints  # [n]
     middle: Ints  # [n] first sentence of the second part; equal to ``stop`` if the chunk has one sentence
@@ -99,9 +103,10 @@ def make(
 
     Args:
       key: the random key of (corpus fingerprint, seed, phase, epoch).
-      short_targets: equally likely numbers of tokens, drawn for single chunks; None: any number, for whole documents.
+      short_targets: equally likely numbers of tokens, from which the target of a short chunk is drawn. If None, whole
+        documents are short, and a target may be any number of tokens.
       random_share: the share of the chunks with several sentences that get a random second segment.
-      swapped_share: the share of the other chunks whose second part comes first.
+      swapped_share: among all other chunks, the share whose second part comes first.
     """
     check(split, max_length)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
@@ -134,7 +139,10 @@ def cut_chunks(
     short_targets: Ints | None = None,
     random_share: float = 0.5,
 ) -> Chunks:
-    """Return all chunks of ``documents``, in order. A turn of the loop makes one chunk of every unfinished document."""
+    """Return all chunks of ``documents``, in order.
+
+    Each turn of the loop makes a chunk of every unfinished document.
+    """
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
@@ -181,7 +189,7 @@ def make_pairs(
     a, b = (offsets[chunks.start], offsets[chunks.middle]), (offsets[b_start], offsets[b_stop])
     swapped = random.uniform(random.fold(random.fold(key, 6), chunks.start)) < swapped_share
     swapped &= ~chunks.is_random
-    if swapped.any():  # before truncation, which cuts B first if both are equal: the cut must not give the label away
+    if swapped.any():  # before truncation, whose cut (B first) would give it away
         a, b = np.where(swapped, (b, a), (a, b))
     pairs = np.empty(len(chunks.start), PAIR)
     pairs["is_random"] = chunks.is_random | swapped
@@ -191,11 +199,12 @@ def make_pairs(
 
 
 def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[Ints, Ints]:
-    """Return the first and the last + 1 sentence [n] of a second part from another document: the best of many places.
+    """Return the first and the last + 1 sentence [n] of a random second part for each chunk, from another document.
 
-    The best differs least in tokens from the true second part, the first among equals (see ``_candidates``). If the
-    best of ten still differs, ten more are drawn, up to forty. With ten alone a classifier could tell a random B from a
-    true one in 51 % of pairs (53 % if most documents are shorter than a row); with forty in 50 %, which is chance.
+    Many places are tried, and the best is the one whose number of tokens differs least from the true second part, the
+    first among equals (see ``_candidates``). If the best of ten still differs, ten more are drawn, up to forty. With
+    ten alone a classifier could tell a random B from a true B in 51 % of pairs (53 % if most documents are shorter than
+    a row); with forty it is right in 50 %, which is chance.
     """
     keys = random.fold(random.fold(key, 5), chunks.start)
     best = np.stack(_candidates(split, random.fold(keys, 0), chunks))  # [3, n]: first, last + 1, difference
@@ -208,16 +217,17 @@ def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[In
 
 
 def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[Ints, Ints, Ints]:
-    """Return the first and last + 1 sentence [n] of the best of ``CANDIDATES`` places, and its difference in tokens.
+    """Return the first and last + 1 sentence [n] of the best of ``CANDIDATES`` places, and their difference in tokens.
 
-    If the true chunk reached its target, a candidate runs to the sentence that reaches it too, and ranks last if its
-    document ends before; for a chunk of one sentence nothing else matters. If the true chunk's document ended first, a
-    candidate has the number of sentences whose tokens come nearest.
+    Places are drawn at random. If the true chunk reached its target, a candidate also runs up to the sentence that
+    reaches the target, and ranks last if its document ends before. For a chunk of one sentence only this counts: the
+    lengths are not compared. If the true chunk's document ended before the target, a candidate ends with the sentence
+    that brings its tokens nearest to the true number.
     """
     offsets, document_starts = split.sentence_offsets, split.document_starts
     bits = random.fold(keys[:, None], np.arange(2 * CANDIDATES))
     document = random.integers(bits[:, :CANDIDATES], len(document_starts) - 2)
-    document += document >= chunks.document[:, None]  # uniform over the others
+    document += document >= chunks.document[:, None]  # uniform over the documents other than the chunk's own
     first, end = document_starts[document], document_starts[document + 1]
     start = first + random.integers(bits[:, CANDIDATES:], end - first)
 
@@ -241,8 +251,8 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     """Return the least ``stop`` > ``start`` whose sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
 
-    It bisects only the sentences after ``start``: at most ``aim``, and mostly no more than are usual for so many
-    tokens. A search of the whole corpus would miss the processor's cache at every halving.
+    The search bisects the sentences just after ``start`` that usually hold ``aim`` tokens, and only if these are too
+    few, up to ``aim`` sentences. A search of the whole corpus would miss the processor's cache at every halving.
     """
     wanted = offsets[start] + aim
     low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
@@ -255,7 +265,7 @@ def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
 
 
 def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
-    """Return the least index from ``low`` on whose offset is at least ``wanted``, or ``high`` if none before it is."""
+    """Return the least index >= ``low`` whose offset is at least ``wanted``, or ``high`` if none below ``high`` has."""
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):
         middle = (low + high) >> 1
         enough = offsets[middle] >= wanted
@@ -267,9 +277,10 @@ def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
 def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], capacity: int | Ints, keys: random.Bits) -> None:
     """Fill in the starts and lengths of ``pairs``, truncated to ``capacity`` tokens.
 
-    While a pair is too long, the longer side (B if equal) loses a token, at its front or back with probability 1/2
-    each. This is computed in closed form: the longer side is cut down to the other's length, then both take turns, B
-    first. The number of tokens dropped at the front is binomial: a count of random bits.
+    The rule: while a pair is too long, its longer side (B if both are equal) loses a token, at its front or back with
+    probability 1/2 each. The result is computed in closed form: first the longer side is cut down to the length of the
+    other, then both sides lose tokens in turn, B first. The number of tokens dropped at the front is binomial: a count
+    of random bits.
     """
     (a_start, a_length), (b_start, b_length) = a, b
     excess = np.maximum(a_length + b_length - capacity, 0)

@@ -1,4 +1,4 @@
-"""Rows of labelled examples, which are encoded once, kept without padding, and padded when a batch is made."""
+"""Rows of labelled examples. Examples are encoded once, kept without padding, and padded when a batch is made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.rows import random
 from bert_jax.task import Bucket, RowSource
 
-MIN_BATCHES = 4  # a bucket with fewer batches would be filled up with the same rows again and again
+MIN_BATCHES = 4  # the fewest batches of a bucket: in a smaller one the same rows would often fill up the last batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +18,8 @@ class EncodedRows:
     """N rows of C sequences each (C = 1 except for multiple choice).
 
     Attributes:
-      sequences: by feature name, the values of all N * C sequences one after another; a sequence has the same place in
-        every feature.
+      sequences: by feature name, the values of all N * C sequences one after another. ``offsets`` holds for every
+        feature.
       offsets: [N * C + 1] int64, where each sequence begins.
       arrays: by feature name, the features of whole rows [N, ...].
       num_choices: C, or None if a row has no axis of choices.
@@ -52,7 +52,7 @@ class EncodedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The length of the longest sequence of each row, [N]."""
+        """The length of the longest sequence in each row, [N]."""
         longest: np.ndarray = np.diff(self.offsets).reshape(len(self), self.num_choices or 1).max(axis=1, initial=0)
         return longest
 
@@ -75,15 +75,15 @@ class EncodedRows:
 class ExampleRows(RowSource):
     """A ``RowSource`` over encoded rows.
 
-    In training every epoch has its own order, and with several ``lengths`` the rows of a batch have about one length;
-    in evaluation rows keep their order.
+    In training every epoch has its own order of rows; with several ``lengths``, the rows of a batch are of similar
+    length. In evaluation rows keep their order.
     """
 
     def __init__(self, rows: EncodedRows, lengths: Mapping[str, int], key: np.uint64 | None):
         """
         Args:
-          lengths: for each kind of batch the number of positions, ascending; every row fits the last.
-          key: the random key of the order; None: rows keep their order.
+          lengths: for each kind of batch, the number of positions of a row, ascending; every row fits the last.
+          key: the random key of the order. If None, rows keep their order.
         """
         self._rows, self._lengths, self._key = rows, dict(lengths), key
         bounds = np.array(list(lengths.values()))
@@ -98,7 +98,7 @@ class ExampleRows(RowSource):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets of the rows; empty if all rows are of one kind."""
+        """The buckets of the rows; empty if all rows belong to one kind of batch."""
         if len(self._lengths) == 1:
             return ()
         return tuple(Bucket(kind, int(n), 1) for kind, n in zip(self._lengths, self._sizes, strict=True))
@@ -117,16 +117,17 @@ class ExampleRows(RowSource):
 
 
 def steps_per_epoch(source: ExampleRows, batch_size: int) -> float:
-    """Return the number of steps in which every row is seen once."""
+    """Return the number of steps needed to see every row once."""
     if not source.buckets:
         return source.rows_per_epoch / batch_size
     return float(sum(-(-bucket.rows_per_epoch // batch_size) for bucket in source.buckets))
 
 
 def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: int) -> dict[str, int]:
-    """Return the kinds of batches for rows of these lengths, and the positions of each, ascending.
+    """Return the kinds of batches for rows of ``lengths``, with the number of positions of each kind, ascending.
 
-    They are ``kind`` itself, with ``max_length``, and its half, quarter and so on, each if it has enough rows.
+    The kinds are ``kind`` itself, with ``max_length`` positions, and others with half of that, a quarter and so on; a
+    shorter kind is left out if it would have too few rows.
     """
     bounds = [max_length]
     while bounds[0] >= 32:

@@ -1,4 +1,4 @@
-"""The contracts of rows: the features of a sequence, arrangements, and masking strategies."""
+"""Interfaces for building training rows: the features of a sequence, arrangements of text, and masking strategies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bert_jax.rows import random
 Bools = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
-Records = np.ndarray  # sequences of a plan, with the dtype of an arrangement's ``record``
+Records = np.ndarray  # sequences of a plan, one element each, of the dtype ``Arrangement.record``
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenFacts:
-    """The facts about a tokenizer that rows need."""
+    """The facts about a tokenizer that are needed to make rows: token ids and the vocabulary."""
 
     pad: int
     cls: int
@@ -38,12 +38,13 @@ class TokenFacts:
 
 
 class Field(NamedTuple):
-    """The shape of a feature, which says how a packed row holds the values of its sequences.
+    """The axis and dtype of a feature, which say how a packed row holds the values of its sequences.
 
     Attributes:
-      axis: a feature has a value for each of the L positions of a row ("position"), for each of its P predictions
-        ("target"), or for each of its K sequences ("sequence").
-      is_place: the value is a position of the sequence; a packed row adds where the sequence begins.
+      axis: "position" if the feature has a value for each of the L positions of a row, "target" for each of its P
+        predictions, "sequence" for each of its K sequences.
+      is_place: whether the value is a position within the sequence; a packed row adds the position where the sequence
+        begins.
     """
 
     axis: Literal["position", "target", "sequence"]
@@ -87,23 +88,23 @@ class Split(Sentences, Protocol):
 
 
 class Limits(NamedTuple):
-    """The most that fits into a packed row."""
+    """The limits of a packed row: the most that fits into it."""
 
     max_length: int
     max_sequences: int  # K
     predictions: int  # P
-    counts: Ints  # [max_length + 1] the most predictions that a sequence of each length has
+    counts: Ints  # [max_length + 1] for each length of a sequence, the number of predictions to allow for
 
 
 class Arrangement(Protocol):
-    """Decides which text makes a sequence. ``rows/arrangements/<name>.py`` has one: a frozen dataclass of its options.
+    """Decides which text makes a sequence. Each file of ``rows/arrangements`` has one, a frozen dataclass.
 
     Attributes:
-      version: the version of the plans; raise it whenever they change.
-      special_tokens: how many special tokens a sequence has at most.
+      version: the version of the plans; raise it whenever the plans change.
+      special_tokens: the largest number of special tokens of a sequence that has no separators inside.
       shortest: the number of tokens of the shortest sequence, special tokens included.
-      record: the dtype of a sequence in a plan. It begins with ``a_start``, which no two sequences of an epoch share:
-        every draw for a sequence is keyed by it.
+      record: the dtype of a sequence in a plan. Its first field is ``a_start``, which is different for all sequences of
+        an epoch, so every random draw for a sequence is keyed by it.
       fields: the features of the axis "sequence".
     """
 
@@ -122,24 +123,28 @@ class Arrangement(Protocol):
 
         Args:
           key: the random key of (corpus fingerprint, seed, phase, epoch).
-          limits: the limits of the rows into which the sequences will be packed; None: one sequence per row.
+          limits: the limits of the rows into which the sequences will be packed. If None, there is one sequence per
+            row.
         """
         ...
 
     def lengths(self, records: Records) -> Ints:
-        """Return the number of tokens [n] of sequences, special tokens included."""
+        """Return the number of tokens [n] of each sequence, special tokens included."""
         ...
 
     def spans(self, records: Records) -> tuple[Ints, Ints]:
-        """Return starts and lengths [n, S] of the spans of the split that make each sequence, in their order."""
+        """Return starts and lengths [n, S] of the S spans of the split that make up each sequence, in order."""
         ...
 
     def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
-        """Return sequences as rows of ``width``. ``tokens``: the tokens of all ``spans``, one after another."""
+        """Return the sequences as rows of ``width`` positions.
+
+        ``tokens`` are the tokens of all ``spans``, one after another.
+        """
         ...
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
-        """Return the values [n] of ``fields``."""
+        """Return the values [n] of each feature in ``fields``."""
         ...
 
 
@@ -148,7 +153,8 @@ class Selected(NamedTuple):
 
     Attributes:
       chosen: [n, L] whether a position is to be predicted.
-      first: [n, L] at each chosen position, the first position of its span; None: every position is its own span.
+      first: [n, L] at each chosen position, the first position of its span. If None, every position is a span of its
+        own.
     """
 
     chosen: Bools
@@ -156,14 +162,15 @@ class Selected(NamedTuple):
 
 
 class Strategy(Protocol):
-    """Selects the positions to predict: ``select`` of ``rows/strategies/<name>.py``, whose ``Config`` has its options.
+    """Selects the positions to predict. It is the function ``select`` in ``rows/strategies/<name>.py``.
 
     Args:
-      candidates: [n, L] whether a position may be selected: all may but special tokens and padding.
-      starts: [n, L] whether a unit begins at a candidate; the unit ends before the next start or the next position that
-        is not a candidate.
-      counts: [n] how many positions to select; never more than a row has candidates.
-      keys: [n] one random key per row; a row's selection depends on its own arguments alone.
+      candidates: [n, L] whether a position may be selected: all may except special tokens and padding.
+      starts: [n, L] whether a unit (a group of positions that are masked together, such as a word) begins at a
+        candidate. The unit ends before the next start or the next position that is not a candidate.
+      counts: [n] how many positions to select; at most the number of the row's candidates.
+      keys: [n] one random key per row; the selection of a row depends only on the row's own arguments.
+      options: the ``Config`` of the strategy's file.
 
     Returns:
       The selected positions: candidates, at most ``counts`` in a row.
@@ -176,7 +183,7 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class RandomCounts(Protocol):
-    """The options of a strategy that itself draws how many positions it selects; its ``counts`` are upper bounds.
+    """The options of a strategy that draws by itself how many positions to select; ``counts`` are upper bounds for it.
 
     Attributes:
       rate: the mean share of selected positions; ``MaskingConfig`` sets it.
@@ -185,5 +192,8 @@ class RandomCounts(Protocol):
     rate: float
 
     def most(self, lengths: Ints) -> Ints:
-        """Return counts [n] that sequences of ``lengths`` tokens exceed so seldom that rows need no space for more."""
+        """Return upper limits [n] for sequences of ``lengths`` tokens.
+
+        They are exceeded so seldom that rows need no space for more.
+        """
         ...

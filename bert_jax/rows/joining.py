@@ -1,4 +1,4 @@
-"""Joins sequences that were laid out one by one into packed rows."""
+"""Joins sequences, each first laid out in a row of its own, into packed rows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from bert_jax.rows.features import Field, Ints
 
-WEIGHTS = "masked_weights"  # above 0 where a sequence has a target
+WEIGHTS = "masked_weights"  # this feature is above 0 where a sequence has a target
 
 
 class Flat(NamedTuple):
-    """m sequences one after another, without padding, with T tokens and M targets."""
+    """The features of m sequences, one sequence after another, without padding; T tokens and M targets in all."""
 
     lengths: Ints  # [m]
     positions: dict[str, np.ndarray]  # [T] features of the axis "position"
-    target_of: Ints  # [M] the sequence of each target, ascending
+    target_of: Ints  # [M] the index of the sequence that each target belongs to, ascending
     targets: dict[str, np.ndarray]  # [M] features of the axis "target"
     sequences: dict[str, np.ndarray]  # [m] features of the axis "sequence"
 
@@ -28,13 +28,14 @@ def flatten(
     sequences: dict[str, np.ndarray],
     fields: Mapping[str, Field],
 ) -> Flat:
-    """Return the sequences of several groups in one order, without padding.
+    """Return the sequences of several groups, merged into one order, without padding.
 
     Args:
-      groups: indices [g] of sequences, and their features [g, width]; each group has its own width.
+      groups: for each group, the indices [g] of its sequences and their features [g, width]; every group has its own
+        width.
       lengths: [m] the lengths of all sequences.
       sequences: the features [m] of the axis "sequence", of all sequences.
-      fields: all features but ``attention_mask``.
+      fields: all features except ``attention_mask``.
     """
     tokens = int(lengths.sum())
     inside = {name: np.empty(tokens, field.dtype) for name, field in fields.items() if field.axis == "position"}
@@ -60,16 +61,18 @@ def flatten(
 def join(
     flat: Flat, sizes: Ints, shape: tuple[int, int, int], fields: Mapping[str, Field], pad: int
 ) -> dict[str, np.ndarray]:
-    """Return rows of several sequences, one after another.
+    """Return rows that hold several sequences each, one after another.
 
     Args:
-      sizes: [n] number of sequences of each row, at least one; their sum is the number of all sequences.
-      shape: (L, P, K). The sequences of a row must fit; targets after the P-th of a row are left out.
-      pad: the id of padding; other features are 0 there.
+      flat: all sequences, in the order of the rows.
+      sizes: [n] the number of sequences of each row, at least one; they add up to the number of all sequences.
+      shape: (L, P, K). The sequences of a row must fit into L positions; targets of a row after the P-th are left out.
+      pad: the token id of padding; all other features are 0 on padding.
 
     Returns:
-      ``fields``, [n, L], [n, P] or [n, K] by their axis, with positions counted from the start of the row; and
-      ``attention_mask``, ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from 1), each [n, L].
+      The features of ``fields``, shaped [n, L], [n, P] or [n, K] by their axis, with positions counted from the start
+      of the row; and ``attention_mask``, ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from
+      1), each [n, L].
     """
     max_length, predictions, max_sequences = shape
     count, lengths = len(sizes), flat.lengths

@@ -11,11 +11,11 @@ from bert_jax.rows.features import Ids, Rows, TokenFacts
 def lay_out(
     tokens: Ids, a_lengths: npt.NDArray[np.int64], b_lengths: npt.NDArray[np.int64], max_length: int, facts: TokenFacts
 ) -> Rows:
-    """Return pairs as rows of ``max_length``.
+    """Return pairs as rows of ``max_length`` positions.
 
     Args:
-      tokens: A and B of each pair one after another, without gaps.
-      a_lengths, b_lengths: [n] number of tokens; a pair must fit: a + b + 3 <= max_length.
+      tokens: the tokens of all pairs one after another, A before B, without gaps.
+      a_lengths, b_lengths: [n] the number of tokens of A and of B. A pair must fit: a + b + 3 <= max_length.
     """
     position = np.arange(max_length, dtype=np.int32)  # [L]
     first_sep = (a_lengths + 1).astype(np.int32)[:, None]  # [n, 1]

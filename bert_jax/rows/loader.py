@@ -1,7 +1,7 @@
 """Makes batches of rows, through Grain. The only state is the step: element k of the dataset is the batch of step k.
 
-A host makes its own part of each batch. The rows depend on (step, row of the batch) alone. So the global batches are
-the same for every number of hosts, workers and threads, and a run may go on with other numbers.
+Each host makes its own part of every batch. The rows depend only on the step and the row's index in the batch. So the
+global batches are the same for every number of hosts, workers and threads, and a run may be resumed with other numbers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Batches:
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore the state in a worker process, and let the worker end itself if its parent is killed."""
+        """Restore the state in a worker process, and let the worker process exit if its parent is killed."""
         vars(self).update(state)
         if (parent := multiprocessing.parent_process()) is not None:
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -81,7 +81,7 @@ class Batches:
         return self._phases.step(number, {phase: source.rows_per_epoch}, source.buckets)
 
     def _prepare_next_epoch(self, source: RowSource, number: int, step: Step) -> None:
-        """Let the source plan the next epoch in advance, if the phase has one."""
+        """Let the source plan the next epoch in advance, if the phase has a next epoch."""
         upcoming = int(step.epochs[-1]) + 1
         if (step.phase, upcoming) == self._prepared:
             return
@@ -99,7 +99,7 @@ def _end_with(process: multiprocessing.process.BaseProcess) -> None:
 class Loader:
     """Iterates over (step, this host's part of its batch) from ``start_step`` to the end of the run.
 
-    It raises the error of a worker, or an error if a worker dies.
+    Raises the error of a worker process, or an error of its own if a worker dies.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Loader:
         try:
             for step in range(self._start_step, self._phases.num_steps):
                 begin = time.perf_counter()
-                # The first few batches start the workers. These end with this process, after it has saved.
+                # The first few batches start the workers. Signals do not reach them: they end with this process.
                 with signals.shielded() if self._config.num_workers else contextlib.nullcontext():
                     batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
@@ -157,7 +157,7 @@ class Loader:
         workers, prefetch = self._config.num_workers, self._config.prefetch_batches
         if not workers:
             return dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch))
-        # Unused batches are cleaned up at the end, which is no reason for a warning.
+        # Python warns of the shared memory of unused batches, although it is cleaned up at the end.
         os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
         if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only absl.app parses
             flags.FLAGS.mark_as_parsed()

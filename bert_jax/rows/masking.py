@@ -1,4 +1,4 @@
-"""Masks rows (Devlin et al. 2019, section 3.1): a strategy selects positions, and ``mask_rows`` corrupts them."""
+"""Masks rows (Devlin et al. 2019, section 3.1): a strategy selects positions, ``mask_rows`` replaces their tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = {
     "masked_labels": Field("target"),
     "masked_weights": Field("target", "float32"),
 }
-# With ``boundaries``: the two positions beside the run of targets of a target, and its place in the run, from 0.
+# For ``boundaries``: the two positions beside the run of targets that a target belongs to, and its index in the run.
 BOUNDARY_FIELDS = {
     "span_left": Field("target", is_place=True),
     "span_right": Field("target", is_place=True),
@@ -33,21 +33,24 @@ class MaskingConfig:
     """The settings of masking: how many tokens are predicted, which ones, and what the model sees in their place.
 
     Attributes:
-      strategy: the name of a file of ``rows/strategies``; ``options`` are the fields of its ``Config``.
-      unit: the unit that a strategy selects or leaves whole: "piece", "word", or the name of a column of the corpus.
-      count: "rounded" takes round(rate * n) of n tokens; "stochastic" int(rate * n + u) with a uniform u, whose mean is
-        rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with ``RandomCounts`` draw their own counts.
-      fates: "token" draws for each selected token whether it becomes [MASK], becomes a random piece or stays; "span"
-        draws once for all tokens of a span.
-      random_pieces: "vocabulary" draws any piece, "not_special" any but special ones, "unigram" a token of the text.
-      copies: None draws new masks in every epoch; a number repeats the masks of that many epochs (static masks).
+      strategy: the name of a file in ``rows/strategies``; ``options`` are the fields of this file's ``Config``.
+      unit: the group of positions that a strategy selects as a whole or leaves: "piece", "word", or the name of a
+        column of the corpus.
+      count: how many of n tokens are selected. "rounded": round(rate * n). "stochastic": int(rate * n + u) with a
+        uniform u, so the mean is rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with
+        ``RandomCounts`` draw their own counts.
+      fates: a selected token becomes [MASK], becomes a random piece or stays. "token" draws this for each token, "span"
+        once for all tokens of a span.
+      random_pieces: what a random piece is drawn from: "vocabulary" all pieces, "not_special" all except special ones,
+        "unigram" the tokens of the text.
+      copies: if None, every epoch has new masks. If a number, the masks repeat after so many epochs (static masks).
     """
 
     strategy: str = "token"
     rate: float = 0.15  # the share of a sequence's tokens, special tokens included, that are selected
     mask_share: float = 0.8  # the share of selected tokens that become [MASK]
     random_share: float = 0.1  # the share of selected tokens that become a random piece; the rest is kept
-    max_predictions: int | None = None  # P, the most predictions of a row; None: as many as a full row needs
+    max_predictions: int | None = None  # P, the most predictions of a row. If None, as many as a full row needs
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unit: str = units.PIECE
     count: Literal["rounded", "stochastic"] = "rounded"
@@ -83,15 +86,18 @@ class MaskingConfig:
 
     @functools.cached_property
     def has_random_counts(self) -> bool:
-        """Whether the strategy draws how many positions it selects."""
+        """Whether the strategy itself draws how many positions to select."""
         return isinstance(self.selection[1], RandomCounts)
 
     def predictions(self, max_length: int) -> int:
-        """Return P, the number of predictions that a row of one sequence needs at most."""
+        """Return P: the largest number of predictions that a row of one sequence needs."""
         return self.max_predictions or max(1, int(self.most(np.array([max_length]))[0]))
 
     def most(self, lengths: Ints) -> Ints:
-        """Return the largest count [n] that sequences of ``lengths`` can have, if a row has space for it."""
+        """Return the largest number [n] of positions selected in sequences of ``lengths`` tokens.
+
+        Limits by P or by the candidates are not applied.
+        """
         if self.has_random_counts:
             return self.selection[1].most(lengths)  # type: ignore[no-any-return]
         if self.count == "stochastic":
@@ -105,8 +111,8 @@ class MaskingConfig:
           lengths: [n] the tokens of each sequence.
           candidates: [n] the positions of each sequence that may be selected.
           predictions: P; the result is at most this.
-          keys: [n] random keys for "stochastic"; None: return the counts that packing assumes: the largest ones,
-            or for ``RandomCounts`` the mean, since random counts even out in a row.
+          keys: [n] random keys for "stochastic". If None, return the counts that packing assumes: the largest possible,
+            or for ``RandomCounts`` the mean, since random counts even out over the sequences of a row.
         """
         counts = self.most(lengths)
         if self.has_random_counts:
@@ -129,18 +135,20 @@ def mask_rows(
     boundaries: bool = False,
     sample: Ids | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the features of masked language modelling; ``rows`` are left as they are.
+    """Return the features of masked language modelling; ``rows`` are not changed.
 
     Args:
       rows: sequences [n, L] with at least one position of text each.
       keys: [n] random keys.
-      predictions: P; None: the P of a row of one sequence.
-      column: [n, L] values of the corpus's column ``config.unit``.
-      boundaries: adds ``BOUNDARY_FIELDS``; a target whose run touches a special token has no boundaries: 0, 0, 0.
-      sample: tokens of the text that "unigram" draws from.
+      predictions: P. If None, use the P of a row of one sequence.
+      column: [n, L] values of the corpus column named by ``config.unit``, if the unit is a column.
+      boundaries: whether to add ``BOUNDARY_FIELDS``. If a run of targets touches a special token, its targets have no
+        boundaries: all three fields are 0.
+      sample: tokens of the text, from which "unigram" draws random pieces.
 
     Returns:
-      ``input_ids`` [n, L], corrupted, and ``FIELDS`` [n, P], with ascending positions and 0 at unused places.
+      ``input_ids`` [n, L] with masks, and the features of ``FIELDS`` [n, P], in ascending order of position, 0 at
+      unused places.
     """
     ids, length = rows.input_ids, rows.input_ids.shape[1]
     predictions = config.predictions(length) if predictions is None else predictions
@@ -182,10 +190,10 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
 
 
 def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
-    """Return the ``BOUNDARY_FIELDS`` of chosen positions, which ascend row by row.
+    """Return the ``BOUNDARY_FIELDS`` of chosen positions; ``row`` and ``position`` ascend.
 
-    With any strategy these are the boundaries of runs of chosen positions: the token beside a run is not chosen, so the
-    model sees it.
+    A span here is a run of adjacent chosen positions, whatever the strategy: then the tokens beside a span are not
+    chosen, so the model sees them.
     """
     is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)
     run, edges = np.cumsum(is_first) - 1, np.flatnonzero(np.append(is_first, True))

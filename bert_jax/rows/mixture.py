@@ -1,7 +1,8 @@
 """Mixes rows of several sources in fixed shares: languages, domains, or old text replayed among new text.
 
-The endless sequence of rows is cut into turns of ``TURN`` rows. In every turn each source has its share, in an order
-that is drawn anew, so any part of training sees the mixture, and any row is found without counting from the start.
+The endless sequence of rows is cut into turns of ``TURN`` rows. In every turn each source has its share of the rows,
+and the order of the sources is drawn anew. So any part of training sees the mixture, and any row is found without
+counting from the start.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ TURN = 1024  # the number of rows in which the shares are exact; a share is a mu
 
 
 def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
-    """Return how many of ``TURN`` rows each part gets, int64 [n].
+    """Return how many of ``TURN`` rows each source gets, int64 [n].
 
-    ``parts`` are shares that add up to 1. The rows are apportioned by the largest remainder; every part gets at least
-    one.
+    ``parts`` are the shares of the sources; they add up to 1. The rows are apportioned by the largest remainder; every
+    source gets at least one.
     """
     exact = np.array(parts, np.float64) * TURN
     counts = np.maximum(np.floor(exact), 1).astype(np.int64)
@@ -36,8 +37,8 @@ def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
 class MixedRows(RowSource):
     """A ``task.RowSource`` that mixes several others.
 
-    Its epoch has as many rows as the sources' epochs together, whatever the shares. A source whose share is larger than
-    its size begins again sooner.
+    Its epoch has as many rows as the epochs of all sources together, whatever the shares. So within this epoch, a
+    source with a large share and few rows is read more than once.
     """
 
     def __init__(self, sources: Sequence[RowSource], parts: Sequence[float], key: np.uint64) -> None:

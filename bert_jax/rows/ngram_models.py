@@ -1,4 +1,4 @@
-"""N-gram models of masked or next tokens: the baselines that a training curve has to cross."""
+"""N-gram models of masked or next tokens: baselines that a training curve has to beat."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from bert_jax.rows import random
 
-HIDDEN = -1  # a neighbour that the row does not show
-MAX_TOKENS = 20_000_000  # the most that are counted, so that a large corpus takes only seconds
+HIDDEN = -1  # stands for a neighbour that the model cannot see in the row
+MAX_TOKENS = 20_000_000  # the most tokens that are counted, so that a large corpus takes only seconds
 _FIT_SHARE = 20  # one position in this many fits the interpolation weights instead of being counted
-_BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each bucket has weights of its own
+_BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each range has its own weights
 
 
 class Tokens(Protocol):
-    """The part of ``corpora.store.CorpusSplit`` that is read here."""
+    """The attributes of ``corpora.store.CorpusSplit`` that this module reads."""
 
     num_tokens: int
 
@@ -24,35 +24,35 @@ class Tokens(Protocol):
 
 
 class Cloze(NamedTuple):
-    """Predicted tokens and their neighbours; each int64 [n]."""
+    """Predicted tokens and the neighbours from which they are predicted; each field is int64 [n]."""
 
-    left: np.ndarray  # HIDDEN if it is masked too, or a special token
-    right: np.ndarray  # for the prediction of next tokens: the second token to the left
+    left: np.ndarray  # the token to the left, or HIDDEN if it is masked too or is a special token
+    right: np.ndarray  # the same to the right; if next tokens are predicted, the second token to the left
     label: np.ndarray
 
 
 def read_tokens(splits: Sequence[Tokens]) -> np.ndarray:
-    """Return int64 tokens of the splits, each from its start, at most ``MAX_TOKENS`` together."""
+    """Return tokens of the splits, int64 [n], each split from its start, at most ``MAX_TOKENS`` in all."""
     lengths = [min(split.num_tokens, MAX_TOKENS // len(splits)) for split in splits]
     parts = [s.read(np.zeros(1, np.int64), np.full(1, n)) for s, n in zip(splits, lengths, strict=True)]
     return np.concatenate(parts).astype(np.int64)
 
 
 def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> Cloze:
-    """Return the masked tokens of a batch of rows [B, L], with the neighbours that the rows show."""
+    """Return the masked tokens of a batch of rows [B, L], with the neighbours that the model sees."""
     ids = rows["input_ids"].astype(np.int64)
     row, slot = np.nonzero(rows["masked_weights"])
     shown = ~np.isin(ids, special_ids)
-    np.put_along_axis(shown, rows["masked_positions"], False, axis=1)  # a selected token is never context, even if kept
+    np.put_along_axis(shown, rows["masked_positions"], False, axis=1)  # selected tokens are never context
     padded = np.pad(np.where(shown, ids, HIDDEN), ((0, 0), (1, 1)), constant_values=HIDDEN)
     position = rows["masked_positions"][row, slot]
     return Cloze(padded[row, position], padded[row, position + 2], rows["masked_labels"][row, slot].astype(np.int64))
 
 
 def next_tokens_of_rows(rows: dict[str, np.ndarray], cls: int, sep: int) -> Cloze:
-    """Return all tokens of a batch of rows [B, L] but ``[CLS]``, each with the two tokens before it in its pair.
+    """Return all tokens of a batch of rows [B, L] except ``[CLS]``, each with the two tokens before it in its sequence.
 
-    ``[CLS]`` counts as ``[SEP]``: a pair begins as if another had just ended.
+    ``[CLS]`` counts as ``[SEP]``, as if another sequence had just ended.
     """
     ids = rows["input_ids"].astype(np.int64)
     sequence = rows.get("sequence_ids", rows["attention_mask"])
@@ -65,13 +65,16 @@ def next_tokens_of_rows(rows: dict[str, np.ndarray], cls: int, sep: int) -> Cloz
 
 
 def stream_of_rows(rows: dict[str, np.ndarray], cls: int) -> np.ndarray:
-    """Return int64 tokens of rows one after another: the text of pairs, with a ``[SEP]`` after each segment."""
+    """Return the tokens of all rows one after another, int64 [n], without ``[CLS]`` and padding."""
     ids = rows["input_ids"].astype(np.int64)
     return ids[(rows["attention_mask"] > 0) & (ids != cls)]
 
 
 def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: int) -> float:
-    """Return nats per masked token of a model that knows only how often (plus one) each piece occurs in ``tokens``."""
+    """Return the cross-entropy, in nats per label, of a model that knows only how often each piece is in ``tokens``.
+
+    One is added to each number of occurrences.
+    """
     return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
 
 
@@ -82,14 +85,15 @@ def _unigram(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
 class TrigramCloze:
     """A model p(w | left, right), interpolated from the counts of (left, w, right), (left, w), (w, right) and w.
 
-    It uses deleted interpolation (Jelinek and Mercer 1980): the weights, one set for each range of how often the
-    context was seen, are fitted by expectation maximisation on positions of the training text that are not counted.
+    It uses deleted interpolation (Jelinek and Mercer 1980). There is one set of weights for each range of how often the
+    context was seen. The weights are fitted by expectation maximisation on positions of the text that were left out of
+    the counts.
     """
 
     def __init__(self, tokens: np.ndarray, vocab_size: int, rounds: int = 15, context: tuple[int, int] = (-1, 1)):
         """
         Args:
-          tokens: int64 [n], at least three.
+          tokens: int64 [n], the text; at least three tokens.
           context: the offsets of ``left`` and ``right`` from the token; (-1, -2) models the next token.
         """
         self._size = vocab_size
@@ -113,20 +117,26 @@ class TrigramCloze:
         return float(-np.log(self.probability(cloze)).mean())
 
     def probability(self, cloze: Cloze) -> np.ndarray:
-        """Return the probability of each label, float64 [n]; over all labels of one context it sums to 1."""
+        """Return the probability of each label, float64 [n].
+
+        For one context, the probabilities of all labels sum to 1.
+        """
         parts, bucket = self._parts(cloze)
         # A component whose context is hidden or was never seen gives its weight to the others.
         weights = self._weights[bucket] * np.isfinite(parts)
         return np.nansum(weights * parts, axis=1) / weights.sum(axis=1)
 
     def _keys(self, cloze: Cloze) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the (event, context) numbers of the trigram and of the two bigrams."""
+        """Return (event, context) for the trigram and each of the two bigrams, as numbers [n] found in the tables."""
         left, right, label, size = *cloze, self._size
         both = left * size + right
         return [(both * size + label, both), (left * size + label, left), (right * size + label, right)]
 
     def _parts(self, cloze: Cloze) -> tuple[np.ndarray, np.ndarray]:
-        """Return component probabilities [n, 4], NaN where the context is hidden or unseen, and the bucket [n]."""
+        """Return the component probabilities [n, 4] and, for each label, the index [n] of the range in ``_BUCKETS``.
+
+        A component is NaN where its context is hidden or unseen.
+        """
         left_shown, right_shown = cloze.left != HIDDEN, cloze.right != HIDDEN
         parts, seen = [], []
         for i, ((event, context), shown) in enumerate(

@@ -1,9 +1,10 @@
-"""Decides from their lengths alone which sequences share a row.
+"""Decides which sequences share a row, from their lengths alone.
 
-Longest-pack-first histogram packing (Krell et al. 2021, "Efficient sequence packing without cross-contamination").
-Sequences of one length are alike, so rows are composed of lengths, from the longest down. Each length goes into the
-open rows with the least capacity left that is enough for it. Then the sequences of each length are dealt to the
-compositions. All work that grows with the number of sequences is vectorised.
+It is longest-pack-first histogram packing (Krell et al. 2021, "Efficient sequence packing without
+cross-contamination"). Sequences of one length are interchangeable, so a row is first composed of lengths only,
+beginning with the longest lengths. Each length goes into those unfinished rows that have the least space left that is
+enough. Then the sequences of each length are distributed to the compositions. All work that grows with the number of
+sequences is vectorised.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WINDOW = 1 << 19  # number of sequences packed together: enough of every length,
 
 
 class Composition(NamedTuple):
-    """The lengths of the sequences of a row, and how many rows have them."""
+    """The lengths of the sequences of a row, and how many rows have exactly these lengths."""
 
     rows: int
     lengths: tuple[int, ...]
@@ -35,12 +36,13 @@ def pack(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the parts of a packed plan, in blocks of bounded size.
 
-    ``sequences`` are those of an epoch, row after row; ``row_ends`` has the index after each row's last sequence.
+    The part ``sequences`` has the sequences of an epoch, row after row; ``row_ends`` has the index after each row's
+    last sequence.
 
     Args:
-      blocks: the sequences of an epoch, in any division: the result does not depend on it.
+      blocks: the sequences of an epoch; how they are divided into blocks does not change the result.
       lengths_of: returns the number of tokens of sequences.
-      key: the random key that decides which of the sequences of one length go where.
+      key: the random key that decides which of the sequences of one length goes to which row.
     """
     first = 0
     for window in _windows(blocks):
@@ -54,9 +56,9 @@ def pack(
 
 
 def compose(histogram: Ints, limits: Limits) -> list[Composition]:
-    """Return compositions of rows for ``histogram[l]`` sequences of every length ``l``."""
+    """Return compositions of rows that together hold ``histogram[l]`` sequences of every length ``l``."""
     full: list[Composition] = []
-    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # by the capacity left in them
+    open_rows: dict[int, list[Composition]] = collections.defaultdict(list)  # unfinished rows, by the capacity left
     capacities: list[int] = []  # the keys of ``open_rows`` that have rows, ascending
 
     def put(capacity: int, composition: Composition) -> None:
@@ -84,7 +86,7 @@ def compose(histogram: Ints, limits: Limits) -> list[Composition]:
         capacities[:] = [capacity for capacity in capacities if open_rows[capacity]]
         left, needed = int(histogram[length]), int(limits.counts[length])
         before = -1
-        while left and left != before:  # a row that took one may take another
+        while left and left != before:  # a row that took one sequence may take another
             before = left
             for capacity in capacities[bisect.bisect_left(capacities, length) :]:
                 left = join(length, left, capacity)
@@ -100,7 +102,7 @@ def compose(histogram: Ints, limits: Limits) -> list[Composition]:
 
 
 def _windows(blocks: Iterable[Records]) -> Iterator[Records]:
-    """Yield the same sequences in blocks of ``WINDOW``, the last one shorter."""
+    """Yield the same sequences in blocks of ``WINDOW`` sequences; the last block may be shorter."""
     held: list[Records] = []
     for block in blocks:
         while len(block):
@@ -115,12 +117,12 @@ def _windows(blocks: Iterable[Records]) -> Iterator[Records]:
 
 
 def _by_length(lengths: Ints, bits: random.Bits) -> Ints:
-    """Return the indices of sequences sorted by length, in random order among equals."""
+    """Return the indices of sequences sorted by length; sequences of equal length are in random order."""
     return np.argsort((bits >> np.uint64(24)) | (lengths.astype(np.uint64) << np.uint64(40)))
 
 
 def _deal(compositions: list[Composition], order: Ints, lengths: Ints, longest: int) -> tuple[Ints, Ints]:
-    """Return indices of sequences, row after row, and the number of sequences of each row."""
+    """Return the indices of sequences, row after row, and the number of sequences of each row."""
     starts = np.concatenate([[0], np.cumsum(np.bincount(lengths, minlength=longest + 1))])
     taken: collections.Counter[int] = collections.Counter()
     indices: list[Ints] = []

@@ -24,10 +24,10 @@ class Phase:
     """Consecutive steps with one batch size and one row length."""
 
     num_steps: int
-    batch_size: int  # rows of a step on all hosts
+    batch_size: int  # rows of a step, over all hosts
     max_length: int
     kind: str  # a key of Task.batch_specs
-    # The keys of config.objective.masking, and the other ones of config.objective, that the phase replaces.
+    # The values that the phase sets in place of those in config.objective.masking and in config.objective.
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -37,18 +37,18 @@ class Phase:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The keys of ``config.objective`` that this phase replaces."""
+        """The keys of ``config.objective`` that this phase replaces, with their values."""
         masking = {**self.objective.get("masking", {}), **self.masking}
         return {**self.objective, **({"masking": masking} if masking else {})}
 
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """The phases of a run, one after another; steps are counted through all of them.
+    """The phases of a run, one after another; steps are counted through all phases.
 
     Attributes:
-      left_out: pairs (step, number) of batches that are left out: from ``step`` to the end of its phase every step
-        reads the batch ``number`` later.
+      left_out: pairs (step, number). From ``step`` to the end of its phase, ``number`` batches are skipped: each step
+        reads the batch that lies ``number`` positions further on.
     """
 
     phases: tuple[Phase, ...]
@@ -62,7 +62,7 @@ class Phases:
 
     @classmethod
     def of(cls, recipe: Mapping[str, Mapping[str, Any]]) -> Phases:
-        """Return the phases of ``config.phases`` in the natural order of their names: ``phase10`` after ``phase9``."""
+        """Return the phases of ``config.phases`` in the natural order of their names (``phase10`` after ``phase9``)."""
         for name, values in recipe.items():
             if not isinstance(values, Mapping):
                 raise UserError(f"config.phases.{name} is {values!r}; num_steps, batch_size and max_length are needed")
@@ -79,7 +79,7 @@ class Phases:
         return sum(phase.num_steps for phase in self.phases)
 
     def check_not_past(self, step: int) -> None:
-        """Raise ``UserError`` if the run would end before ``step``, which it has reached."""
+        """Raise ``UserError`` if the phases end before ``step``, the step that the run has reached."""
         if step > self.num_steps:
             raise UserError(
                 f"the run has reached step {step:,}, but the phases end at {self.num_steps:,}; --extend takes more"
@@ -101,10 +101,10 @@ class Phases:
     def step(
         self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int], buckets: Sequence[Bucket] = ()
     ) -> Step:
-        """Return the rows that ``step`` reads: batch k of a phase has rows kB..(k+1)B-1 of its endless epochs.
+        """Return the rows that ``step`` reads. Batch k of a phase has rows kB..(k+1)B-1 of the phase's endless epochs.
 
         Args:
-          rows_per_epoch: by phase index; only the entry of the step's phase is read.
+          rows_per_epoch: the number of rows by phase index; only the entry for the step's phase is read.
           buckets: the buckets of the step's phase, if its rows have several lengths.
         """
         index, within = self.locate(step)
@@ -118,15 +118,15 @@ class Phases:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key for ``name`` by which numbers in names sort as numbers."""
+    """Return a sort key for ``name`` that orders the numbers in names by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _bucketed(phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:
-    """Return step number ``within`` of a phase in which every batch has the rows of one bucket.
+    """Return step number ``within`` of a phase in which the rows of every batch come from one bucket.
 
-    An epoch has as many steps of a bucket as all its rows need, the last step filled up with its first rows; the steps
-    of all buckets come in random order.
+    In an epoch, a bucket has as many steps as all its rows need; its last step is filled up with its first rows. The
+    steps of all buckets come in random order.
     """
     sizes = np.array([batch_size * bucket.batches for bucket in buckets])
     rows = np.array([bucket.rows_per_epoch for bucket in buckets])

@@ -1,7 +1,7 @@
 """Keeps plans on disk: one folder of memory-mapped arrays per epoch, made once for all processes of a machine.
 
-Plans decide the rows. So each plan has a list of sha256 and a file with the key and epoch that it was made for; both
-are checked when a plan is opened (about a second per gigabyte).
+Plans decide the rows, so a wrong plan must not be used. Each plan has a list of sha256 checksums and a file with the
+key and epoch that the plan was made for; both are checked when a plan is opened (about a second per gigabyte).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from bert_jax.program import warn
 from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.checksums import first_damage, write_checksums
 
-Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each of one axis
+Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each an array with one axis
 Blocks = Iterable[tuple[str, np.ndarray]]  # (name of a part, its next block)
 Make = Callable[[int], Blocks]  # returns the plan of an epoch, block by block
 
-_KEPT_ON_DISK = 3  # the number of newest plans; epoch 0's is always kept too, since its length is rows_per_epoch
+_KEPT_ON_DISK = 3  # the newest plans, and epoch 0's, which is always kept because its length is rows_per_epoch
 _KEPT_OPEN = 4
 LOCK = "lock"
 OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
 _STARTED = time.time()
-_OLD_SECONDS = 24 * 3600.0  # longer than any plan takes
+_OLD_SECONDS = 24 * 3600.0  # longer than making any plan takes
 
 
 class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
-    A plan can always be made again: processes that make the same one write the same bytes, and a plan appears whole by
-    a rename. A damaged plan, or one of another run, is made anew with a warning.
+    A plan can always be made again. Processes that make the same plan write the same bytes, and a plan appears
+    complete, by a rename. A damaged plan, or a plan of another run, is made anew with a warning.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class PlanCache:
     ):
         """
         Args:
-          directory: the folder of the corpus; plans go to ``<directory>/plans/<key>``, or to the local cache folder
-            if it is None or cannot be written.
+          directory: the folder of the corpus. Plans go to ``<directory>/plans/<key>``, or to the local cache folder if
+            ``directory`` is None, remote or not writable.
           key: hex digest of all that the plans depend on, except the epoch.
           parts: the dtype of every part.
-          make: makes a plan that is absent.
+          make: the function that makes the plan of an epoch.
         """
         self._key, self._folder = key, _writable_folder(directory, key)
         _sweep(self._folder.parent)
@@ -74,7 +74,7 @@ class PlanCache:
         return self._open[epoch]
 
     def prepare(self, epoch: int) -> threading.Thread | None:
-        """Begin to make a plan in the background, unless it exists; return the thread."""
+        """Begin to make the plan of ``epoch`` in the background and return the thread, or None if the plan exists."""
         if self._path(epoch).exists():
             return None
         thread = threading.Thread(target=self._try_build, args=(epoch,), name=f"plan-{epoch}", daemon=True)
@@ -93,7 +93,7 @@ class PlanCache:
             whole = first_damage(path, wanted=[*map(_file, self._parts), OF]) is None
             if whole and reading.holds(path / OF, self._of(epoch)):
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
-        except (OSError, ValueError) as error:  # absent, or of a version without lists
+        except (OSError, ValueError) as error:  # the plan is absent, or of a version without checksums
             if write_errors.number_of(error) in write_errors.FEW:
                 raise
         return None
@@ -125,12 +125,15 @@ class PlanCache:
             self._build(epoch)
 
     def _forget_all_but(self, epoch: int) -> None:
-        """Remove the plans made longest ago. Age counts, not the epoch: a run that went back needs earlier epochs."""
+        """Remove the plans that were made longest ago, but not those of epoch 0 and ``epoch``.
+
+        The age decides, not the epoch number, because a run that went back needs earlier epochs.
+        """
         kept = (self._path(0), self._path(epoch))
         others = [p for p in self._folder.glob("epoch-*") if p not in kept and not p.name.endswith(".tmp")]
         with contextlib.suppress(FileNotFoundError):  # another process tidies up too
             for path in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - _KEPT_ON_DISK]:
-                shutil.rmtree(path)  # an open memory map of it stays valid
+                shutil.rmtree(path)  # an open memory map of this plan stays valid
 
 
 def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path:
@@ -144,7 +147,7 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
 
 @functools.cache
 def _sweep(plans: Path) -> None:
-    """Remove what killed builds left in the folders of all keys, once per process; nothing else may remove it."""
+    """Remove what killed builds left in the folders of all keys, and empty folders; this runs once per process."""
     for folder in plans.iterdir() if plans.is_dir() else ():
         with contextlib.suppress(OSError):  # another process tidies up too
             for entry in folder.glob("*.tmp"):
@@ -158,18 +161,18 @@ def _sweep(plans: Path) -> None:
 
 
 def _is_left(temporary: Path) -> bool:
-    """Return whether no process writes this temporary folder of ``_write`` any more."""
+    """Return whether this temporary folder of ``_write`` is abandoned: no process is writing it any more."""
     _, _, writer = temporary.name.removesuffix(".tmp").partition(".")
     host, process, _ = (writer.rsplit("-", 2) + ["", ""])[:3]
     age = time.time() - temporary.stat().st_mtime
     if host != socket.gethostname() or not process.isdecimal():
         return age > _OLD_SECONDS
-    earlier = age > time.time() - _STARTED  # of an earlier process with this one's number, as in a container
+    earlier = age > time.time() - _STARTED  # an earlier process with the same number wrote it, as in a container
     return earlier if int(process) == os.getpid() else not files.runs(int(process))
 
 
 def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
-    """Write blocks one after another, each to its part; the counts are put into the headers at the end."""
+    """Write each block to the file of its part; the number of elements is put into the files' headers at the end."""
     temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         shutil.rmtree(path, ignore_errors=True)  # a plan that could not be read
@@ -192,7 +195,7 @@ def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks)
             os.replace(temporary, path)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise  # else another host made the same plan, on a file system whose locks hold on one host alone
+                raise  # otherwise another host made the same plan: some file systems lock only within a host
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -202,9 +205,10 @@ def _file(part: str) -> str:
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    """Return the array that ``_write`` wrote, memory-mapped; ``ValueError`` if the file holds one of another dtype.
+    """Return the array that ``_write`` wrote, memory-mapped. Raises ``ValueError`` if its header or size is wrong.
 
-    ``numpy.load`` would parse the header with ``ast``, which threads of Python 3.11 must not do at the same time.
+    ``numpy.load`` is not used: it parses the header with ``ast``, which threads of Python 3.11 must not do
+    concurrently.
     """
     start = len(_header(dtype, 0))
     count, rest = divmod(path.stat().st_size - start, dtype.itemsize)

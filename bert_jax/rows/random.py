@@ -1,4 +1,4 @@
-"""Randomness without state: every draw is a hash of its purpose.
+"""Random numbers without a generator state: every draw is a hash of what it is drawn for.
 
 A *key* is a uint64 made from a seed, a name and counters; a draw is the key folded with one more counter and mixed by
 the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Draws can be made in any
@@ -26,7 +26,7 @@ def key(*parts: int | str) -> np.uint64:
 
 
 def fold(keys: npt.ArrayLike, counters: npt.ArrayLike) -> Bits:
-    """Return new keys, which are also 64 random bits each, made from ``keys`` and ``counters`` (broadcast together)."""
+    """Return new keys made from ``keys`` and ``counters`` (broadcast together). Each key is also 64 random bits."""
     bits = np.atleast_1d(np.asarray(counters)).astype(np.uint64)  # a fresh array: mixed in place below
     bits += np.uint64(1)
     bits *= _GOLDEN
@@ -46,15 +46,16 @@ def uniform(bits: Bits) -> npt.NDArray[np.float64]:
 
 
 def integers(bits: Bits, high: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return integers in [0, high), ``high`` up to 2**40 broadcast against ``bits``; the bias is under high / 2**53."""
+    """Return integers in [0, high). ``high`` <= 2**40 is broadcast against ``bits``; the bias is below high / 2**53."""
     return (uniform(bits) * np.asarray(high)).astype(np.int64)
 
 
 def permuted(keys: npt.ArrayLike, indices: npt.ArrayLike, size: int) -> npt.NDArray[np.int64]:
-    """Return where a permutation of ``range(size)`` sends ``indices`` [n]; each of ``keys``, [n] or [], has its own.
+    """Return where a random permutation of ``range(size)`` sends ``indices`` [n].
 
-    It is a generalised Feistel network on the smallest near-square grid that holds ``size`` (Black & Rogaway 2002),
-    repeated until the result is below ``size``. Memory is constant, so a shuffle of a billion rows starts at once.
+    Each key in ``keys``, [n] or [], has its own permutation: a generalised Feistel network on the smallest near-square
+    grid that holds ``size`` (Black & Rogaway 2002), repeated until the result is below ``size``. Memory is constant, so
+    a shuffle of a billion rows starts at once.
     """
     rows = -(-size // (columns := max(1, int(np.ceil(np.sqrt(size))))))
     indices = np.atleast_1d(np.asarray(indices, np.int64))

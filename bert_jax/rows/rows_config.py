@@ -1,4 +1,4 @@
-"""The configuration of rows."""
+"""The configuration of rows: their lengths, the arrangement of text, masking and packing."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")
 
 @dataclasses.dataclass(frozen=True)
 class RowsConfig:
-    """The settings of rows; they are part of a run's identity.
+    """The settings of rows. A run with other settings counts as another run.
 
-    Packing is "none", one sequence per row; "packed", as many as fit; or "bucketed", one sequence per row, with
-    all rows of a batch from the same bucket of lengths.
+    Packing "none" puts one sequence in a row, "packed" as many as fit; "bucketed" puts one sequence in a row and makes
+    each batch of rows from one bucket of lengths.
 
     Attributes:
-      arrangement: the name of a file of ``rows/arrangements``; ``arrangement_options`` are its options.
-      short_row_probability: an option of arrangements that make short rows.
-      max_pairs_per_row: K, the most sequences of a packed row. None: one for every 16 positions, from 2 to 16; if a
-        sequence has no features of its own, one for every 8 positions.
-      boundaries: whether predictions have ``masking.BOUNDARY_FIELDS``.
+      short_row_probability: the option of this name of those arrangements that make short rows.
+      arrangement: the name of a file in ``rows/arrangements``; ``arrangement_options`` are its options.
+      max_pairs_per_row: K, the most sequences of a packed row. If None, one for every 16 positions, from 2 to 16; if
+        the arrangement has no features per sequence, one for every 8 positions, at least 2.
+      boundaries: whether predictions have the features ``masking.BOUNDARY_FIELDS``.
     """
 
     max_length: int
@@ -76,13 +76,13 @@ class RowsConfig:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """All features except ``attention_mask`` and those that packing adds."""
+        """All features except ``attention_mask``, ``row_weights`` and the two features that packing adds."""
         targets = FIELDS | BOUNDARY_FIELDS if self.boundaries else FIELDS
         return {**POSITIONS, **targets, **self.arranged.fields}
 
     @property
     def max_sequences(self) -> int:
-        """K, the most sequences of a row, which depends on the length alone."""
+        """K, the largest number of sequences in a row."""
         if self.packing != "packed":
             return 1
         positions, most = (16, 16) if self.arranged.fields else (8, self.max_length)
@@ -90,18 +90,22 @@ class RowsConfig:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of rows, ascending: ``max_length``, and with "bucketed" its half, quarter and eighth."""
+        """The lengths of rows, ascending: ``max_length``, and if "bucketed" also its half, quarter and eighth.
+
+        Lengths below 16 are left out.
+        """
         if self.packing != "bucketed":
             return (self.max_length,)
         halved = [self.max_length >> i for i in range(_BUCKETS)]
         return tuple(sorted(n for n in halved if n >= _SHORTEST_BUCKET or n == self.max_length))
 
     def predictions(self, length: int | None = None) -> int:
-        """Return P of rows of ``length`` (None: ``max_length``): the predictions of a sequence that fills the row.
+        """Return P for rows of ``length`` (default ``max_length``): the predictions of a sequence that fills the row.
 
-        A packed row has one more, since the counts of its sequences are rounded one by one; if counts are random, it
-        has one more for each sequence. Sequences that would need more are not packed together, so no prediction is
-        dropped. ``masking.max_predictions``, if it is given, is P.
+        P of a packed row is larger by one, since the count of each of its sequences is rounded; if ``masking.count`` is
+        "stochastic", it is larger by the number of sequences. Sequences that would need more are not packed together,
+        so no prediction is dropped, unless the strategy draws its own counts. If ``masking.max_predictions`` is set, it
+        is P.
         """
         one = self.masking.predictions(length or self.max_length)
         if self.packing != "packed" or self.masking.max_predictions is not None:
@@ -118,7 +122,7 @@ class RowsConfig:
         )
 
     def batch_spec(self, length: int | None = None) -> BatchSpec:
-        """Return names, shapes and dtypes of the features of a row of ``length`` (None: ``max_length``)."""
+        """Return names, shapes and dtypes of the features of a row of ``length`` positions (default ``max_length``)."""
         row = (length or self.max_length,)
         shapes = {"position": row, "target": (self.predictions(length),), "sequence": (self.max_sequences,)}
         own = {name: Feature(shapes[field.axis], field.dtype) for name, field in self.fields.items()}
@@ -126,10 +130,10 @@ class RowsConfig:
         return own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}
 
     def batch_specs(self, kind: str) -> dict[str, BatchSpec]:
-        """Return the ``batch_spec`` of each kind of batch: ``kind``, and one for every shorter bucket."""
+        """Return the ``batch_spec`` of each kind of batch: of ``kind``, and of one kind for each shorter bucket."""
         return {bucket_kind(kind, n, self.max_length): self.batch_spec(n) for n in reversed(self.lengths)}
 
 
 def bucket_kind(kind: str, length: int, max_length: int) -> str:
-    """Return the kind of a bucket's batches; for the longest bucket it is ``kind`` itself."""
+    """Return the name of the kind of batch of a bucket; for the longest bucket it is ``kind`` itself."""
     return kind if length == max_length else f"{kind}/{length}"

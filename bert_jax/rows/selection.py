@@ -1,4 +1,4 @@
-"""Leaves features out of rows."""
+"""Removes the features from rows that an objective does not read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bert_jax.task import Bucket, RowSource
 
 
 class SelectedFeatures(RowSource):
-    """A ``task.RowSource`` with the rows of another, but only the features that an objective declares."""
+    """A ``task.RowSource`` that wraps another and returns only the features called ``names``."""
 
     def __init__(self, source: RowSource, names: tuple[str, ...]):
         self._source, self._names = source, names

@@ -21,19 +21,20 @@ from bert_jax.rows.rows_config import RowsConfig as RowsConfig
 from bert_jax.rows.rows_config import bucket_kind
 from bert_jax.task import Bucket, RowSource
 
-_WIDTHS = 4  # sequences of up to 1/8, 1/4, 1/2 and all of a packed row are laid out separately: short ones cost less
+_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately: short sequences cost less
 _SAMPLED = 1 << 16  # the number of tokens from which random pieces are drawn
 
 
 class SequenceRows(RowSource):
-    """A ``task.RowSource`` of the rows of a split. Held-out rows are those of the held-out split in epoch 0.
+    """A ``task.RowSource`` of the rows of a split. The held-out rows are those of the held-out split in epoch 0.
 
-    Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or with "packed" several. Every
-    epoch has as many rows as epoch 0's plan: surplus rows of a longer plan are dropped, a shorter plan begins again,
-    with other masks. The masks of a sequence depend on the sequence and the epoch, not on the sequences packed with it.
+    Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or several if packing is
+    "packed". Every epoch has as many rows as the plan of epoch 0: of a longer plan the surplus rows are dropped, and a
+    shorter plan is begun again with other masks. The masks of a sequence depend on the sequence and the epoch, not on
+    the sequences that share its row.
 
-    With "bucketed" the indices count through the rows of the first bucket, then of the next; a call of ``rows`` asks
-    for rows of one bucket.
+    If packing is "bucketed", row numbers count through the rows of the first bucket, then of the next, and all rows of
+    one call of ``rows`` must be of one bucket.
     """
 
     def __init__(
@@ -50,21 +51,22 @@ class SequenceRows(RowSource):
         """
         Args:
           split: the text; it must be picklable if worker processes make the rows.
-          seed, phase: every phase draws its own rows from the same text.
+          seed, phase: numbers on which all random draws depend, so that every phase makes its own rows of the same
+            text.
           kind: the kind of the batches; buckets derive their kinds from it.
-          directory: the corpus's folder; plans are cached in it, or in the local cache folder (see ``PlanCache``).
+          directory: the corpus's folder, in which plans are cached if it can be written (see ``PlanCache``).
         """
         config.arranged.check(split, config.max_length)
         self._split, self._facts, self._config = split, facts, config
         self._seed, self._phase, self._kind, self._directory = seed, phase, kind, directory
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without open plans, which another process maps again."""
+        """Return the state to pickle, without the open plans, which the other process opens again."""
         return {name: value for name, value in vars(self).items() if name not in ("_plans", "_counts", "_sample")}
 
     @property
     def rows_per_epoch(self) -> int:
-        """The number of rows of epoch 0's plan."""
+        """The number of rows of every epoch: that of epoch 0's plan."""
         return sum(self._counts)
 
     @property
@@ -83,7 +85,10 @@ class SequenceRows(RowSource):
         self._plans.prepare(epoch)
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the features of ``batch_spec`` for rows ``indices`` [n], below ``rows_per_epoch``, of ``epochs``."""
+        """Return the features of ``batch_spec`` for rows ``indices`` [n] of ``epochs`` [n].
+
+        Indices are below ``rows_per_epoch``.
+        """
         epochs, indices = np.asarray(epochs, np.int64), np.asarray(indices, np.int64)
         assert ((indices >= 0) & (indices < self.rows_per_epoch)).all()
         bucket = int(np.searchsorted(np.cumsum(self._counts), indices[0], side="right")) if len(indices) else 0
@@ -101,7 +106,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _counts(self) -> tuple[int, ...]:
-        """The number of rows of epoch 0's plan, by bucket."""
+        """The number of rows of epoch 0's plan, for each bucket."""
         dealt = self._plans.load(0)
         if self._config.packing == "bucketed":
             return tuple(len(dealt[part_name(length)]) for length in self._config.lengths)
@@ -139,7 +144,7 @@ class SequenceRows(RowSource):
         return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)
 
     def _dealt(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
-        """Return the sequences [m] of rows [n] of a bucket, row after row, their number per row [n], and keys [m]."""
+        """Return the m sequences of n rows of a bucket, row after row, their number per row [n], and mask keys [m]."""
         found: list[tuple[Records, Ints, random.Bits]] = [
             (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
         ]
@@ -177,7 +182,10 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _sample(self) -> np.ndarray | None:
-        """Tokens from places all over the text, at most [65536]; None if random pieces are not drawn from the text."""
+        """Tokens from evenly spaced places of the text, at most 65,536.
+
+        If random pieces are not drawn from the text, None.
+        """
         if self._config.masking.random_pieces != "unigram":
             return None
         tokens = int(self._split.sentence_offsets[-1])
@@ -185,7 +193,7 @@ class SequenceRows(RowSource):
         return self._split.read(starts, np.ones_like(starts))
 
     def _masked(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:
-        """Return sequences laid out and masked, each in a row of ``width``."""
+        """Return the features of sequences, each laid out and masked in a row of ``width`` positions."""
         arranged, masking = self._config.arranged, self._config.masking
         starts, lengths = (x.reshape(-1) for x in arranged.spans(records))
         rows = arranged.lay_out(self._split, records, self._split.read(starts, lengths), width, self._facts)

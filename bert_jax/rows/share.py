@@ -1,4 +1,4 @@
-"""The rows of a batch that a process makes."""
+"""A process's share of a batch: the rows that this process makes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """The parts of every batch whose rows this process's devices hold; a batch has ``count`` equal parts."""
+    """This process's share of every batch.
+
+    A batch has ``count`` equal parts; the process makes the rows of ``parts``, which are placed on its own devices.
+    """
 
     parts: tuple[int, ...] = (0,)
     count: int = 1
 
     def rows(self, num_rows: int) -> np.ndarray:
-        """Return the row numbers of these parts in a batch of ``num_rows``."""
+        """Return the numbers of this share's rows in a batch of ``num_rows``."""
         size = num_rows // self.count
         return np.concatenate([np.arange(part * size, (part + 1) * size) for part in self.parts])
 

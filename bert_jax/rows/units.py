@@ -1,4 +1,4 @@
-"""Finds the units that masking selects or leaves whole: pieces, words, or the units of a column of the corpus."""
+"""Finds the units (groups of positions masked together): pieces, words, or the units in a column of the corpus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
     """Return [n, L] whether a unit begins at a candidate.
 
     Args:
-      unit: "piece", "word" (the tokenizer's), or the name of a column.
+      unit: "piece", "word" (as the tokenizer marks words), or the name of a column of the corpus.
       column: the values [n, L] of that column.
     """
     if unit == PIECE:
@@ -32,21 +32,27 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
 
 
 def first_positions(candidates: Bools, starts: Bools) -> npt.NDArray[np.int64]:
-    """Return for each candidate [n, L] the first position of its unit; elsewhere the position itself."""
+    """Return [n, L]: for a candidate, the first position of its unit; for any other position, the position itself."""
     positions = np.arange(candidates.shape[1])
     first = np.maximum.accumulate(np.where(starts, positions, 0), axis=1)
     return np.where(candidates, first, positions)
 
 
 def sizes(first: npt.NDArray[np.int64], starts: Bools) -> npt.NDArray[np.int64]:
-    """Return the number of positions of each unit where it begins [n, L], from ``first_positions``; elsewhere 0."""
+    """Return [n, L]: where a unit begins, its number of positions; elsewhere 0.
+
+    ``first`` comes from ``first_positions``.
+    """
     rows, length = first.shape
     flat = np.bincount((first + np.arange(rows)[:, None] * length).ravel(), minlength=rows * length)
     return np.where(starts, flat.reshape(rows, length), 0)
 
 
 def runs(chosen: Bools) -> npt.NDArray[np.int64]:
-    """Return for each chosen position [n, L] the first position of its run of chosen ones; elsewhere any number."""
+    """Return [n, L]: for each chosen position, the first position of its run of chosen positions.
+
+    Elsewhere the value has no meaning.
+    """
     before = np.zeros_like(chosen)
     before[:, 1:] = chosen[:, :-1]
     return np.maximum.accumulate(np.where(chosen & ~before, np.arange(chosen.shape[1]), 0), axis=1)

@@ -1,1 +1,4 @@
-"""Arrangements decide which text makes a sequence (``rows.features.Arrangement``); each is found by its file's name."""
+"""Arrangements, one per file, found by the file's name.
+
+Each decides which text makes a sequence (see ``rows.features.Arrangement``).
+"""

@@ -1,7 +1,8 @@
 """ALBERT's pairs: [CLS] A [SEP] B [SEP], two segments that follow each other, swapped half of the time.
 
-Lan et al. 2020, section 3.1, and google-research/albert, create_pretraining_data.py: label 1 means swapped. A chunk of
-one sentence has no second segment: B then comes from another document, and the label is 1.
+Lan et al. 2020, section 3.1, and google-research/albert, create_pretraining_data.py. Label 1 means that the segments
+are swapped. A chunk of one sentence cannot be divided into two segments: its B comes from another document, and its
+label is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bert_jax.rows.features import Field, Limits, Records, Sentences
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement(sentence_pairs.Arrangement):
-    """Makes ALBERT's pairs. ``is_random`` in a plan means that the segments are not in the order of the text."""
+    """Makes ALBERT's pairs. In a plan, ``is_random`` is true if the two segments are not in the order of the text."""
 
     fields: ClassVar[dict[str, Field]] = {
         "cls_positions": Field("sequence", is_place=True),

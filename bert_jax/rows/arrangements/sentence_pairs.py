@@ -71,23 +71,24 @@ def pair_lengths(pairs: Records) -> Ints:
 
 
 def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
-    """Return equally likely targets of short chunks, in tokens: [4096].
+    """Return target lengths of short chunks, in tokens: [4096], from which a target is drawn with equal probability.
 
-    They are chosen so that short pairs fill the rows of the pairs at document ends. The pairs of a sample of documents
-    are planned without short targets and packed. The targets are the lengths of the space left in these rows, then all
-    lengths evenly, since such chunks fit beside each other.
+    They are chosen so that short pairs fill the space that longer pairs leave in their rows. To measure this space, the
+    pairs of a sample of documents are planned without short targets and packed; those that end a document are shorter
+    than a row. The targets are the lengths of the space left. If these are fewer than the short chunks needed, all
+    other lengths are added evenly, since such chunks fit beside each other.
     """
     capacity = limits.max_length - SPECIAL_TOKENS_PER_ROW
     documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1
     sample = np.arange(0, documents, -(-sentences // _PILOT_SENTENCES))
     cut = chunks.cut_chunks(split, key, sample, capacity, 0.0)
     tokens = split.sentence_offsets[cut.stop] - split.sentence_offsets[cut.start]
-    alone = cut.stop - cut.start == 1  # its random second segment fills the row
+    alone = cut.stop - cut.start == 1  # a chunk of one sentence: its random second segment fills the row
     tokens = np.where(alone, capacity, np.minimum(tokens, capacity))
     wanted = np.zeros(limits.max_length + 1)
     for row in packing.compose(np.bincount(tokens + SPECIAL_TOKENS_PER_ROW, minlength=len(wanted)), limits):
         wanted[limits.max_length - sum(row.lengths)] += row.rows
-    wanted = wanted[SPECIAL_TOKENS_PER_ROW + 2 :]  # from the shortest pair, 2 tokens, on
+    wanted = wanted[SPECIAL_TOKENS_PER_ROW + 2 :]  # the shortest pair has 2 tokens besides the special ones
     wanted += max(short_row_probability * len(tokens) - wanted.sum(), 1.0) / len(wanted)
     shares = np.cumsum(wanted) / wanted.sum()
     return 2 + np.searchsorted(shares, (np.arange(_TARGETS) + 0.5) / _TARGETS)

@@ -1,9 +1,9 @@
-"""One segment of whole sentences, as many as fit: [CLS] text [SEP].
+"""Sequences of one segment, [CLS] text [SEP], with as many whole sentences as fit.
 
-With ``blocks`` "full" a sequence goes on into the next document, with a [SEP] between the two (FULL-SENTENCES, Liu et
-al. 2019, section 4.2). With "document" it ends with its document (DOC-SENTENCES there; the single segments of SpanBERT,
-Joshi et al. 2020, section 3.3). Only a sentence that is longer than a row is cut. Every epoch has the same sequences,
-in another order.
+If ``blocks`` is "full", a sequence continues into the next document, with a [SEP] between the two documents
+(FULL-SENTENCES in Liu et al. 2019, section 4.2). If it is "document", a sequence ends with its document (DOC-SENTENCES
+in the same section; also the single segments of SpanBERT, Joshi et al. 2020, section 3.3). A sentence is cut only if it
+is longer than a row. Every epoch has the same sequences, in another order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SENTENCES_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """Makes a sequence of whole sentences. Its fields are the options of ``config.objective.arrangement_options``."""
+    """Makes sequences of whole sentences. Its fields are the options of ``config.objective.arrangement_options``."""
 
     blocks: Literal["full", "document"] = "full"
 
@@ -65,11 +65,11 @@ class Arrangement:
     def _block(
         self, offsets: Ints, starts: Ints, first: int, stop: int, capacity: int, is_last: bool
     ) -> tuple[Records, int]:
-        """Return the sequences that begin with sentences ``first`` to ``stop`` - 1, and where the next one begins."""
+        """Return the sequences that begin with sentences ``first`` to ``stop`` - 1, and where the next block begins."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
-        documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
+        documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # each sentence's, from 1
         separated = documents if self.blocks == "full" else 0 * documents
-        reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # the sentence after
+        reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # last + 1
         if self.blocks == "document":
             reach = np.minimum(reach, starts[documents] - first)
         # A sentence that is too long stands alone.
@@ -102,7 +102,7 @@ class Arrangement:
         input_ids = np.where(real, np.int32(facts.sep), np.int32(facts.pad))
         input_ids[:, 0] = facts.cls
         row = np.repeat(np.arange(len(records)), records["separators"])
-        number = np.arange(len(row)) - np.searchsorted(row, row)  # of a separator in its row
+        number = np.arange(len(row)) - np.searchsorted(row, row)  # index of a separator within its row
         starts = split.document_starts
         document = np.searchsorted(starts, records["sentence"], side="right")[row] + number
         inside = split.sentence_offsets[starts[document]] - records["a_start"][row] + number + 1
@@ -116,7 +116,7 @@ class Arrangement:
 
 
 def _cut(records: Records, capacity: int) -> Records:
-    """Return ``records`` with each that has more than ``capacity`` tokens (a single sentence) cut into several."""
+    """Return ``records`` with every sentence that is longer than ``capacity`` tokens cut into several sequences."""
     parts = -(-records["length"].astype(np.int64) // capacity)
     parts = np.where(records["separators"] > 0, 1, parts)
     if (parts <= 1).all():

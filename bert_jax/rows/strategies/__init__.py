@@ -1,1 +1,4 @@
-"""Masking strategies select the positions to predict (``rows.features.Strategy``); each is found by its file's name."""
+"""Masking strategies, one per file, found by the file's name.
+
+Each selects positions to predict (see ``rows.features.Strategy``).
+"""

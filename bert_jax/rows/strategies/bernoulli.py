@@ -1,7 +1,8 @@
-"""Units selected independently: each with the probability ``masking.rate``.
+"""Selects units (groups of positions masked together) independently, each with the probability ``masking.rate``.
 
-This selects the phrases and entities of ERNIE 1.0 (Sun et al. 2019, section 3.2; PaddlePaddle/ERNIE, batching.py). How
-many positions are selected is random, and its mean is the rate for units of any length.
+ERNIE 1.0 selects phrases and entities in this way (Sun et al. 2019, section 3.2; PaddlePaddle/ERNIE, batching.py). The
+number of selected positions is random; its mean is the rate times the number of candidates, whatever the sizes of
+units.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from bert_jax.rows.features import Bools, Ints, Selected
 from bert_jax.rows.strategies import whole_unit
 from bert_jax.rows.units import first_positions
 
-_TOO_MANY = 1e-4  # the largest share of rows that may have more than P
+_TOO_MANY = 1e-4  # the largest share of rows that may select more than P positions
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The options; a ``rows.features.RandomCounts``.
+    """The options of the strategy; implements ``rows.features.RandomCounts``.
 
     Attributes:
-      unit_size: the size of a unit, in positions, for which P has space; where long units are common, their usual size.
-      rate: the rate of ``config.objective.masking``; it is not set here.
+      unit_size: the number of positions of a unit that P allows for. Where long units are common, set it to their usual
+        size.
+      rate: the rate of ``config.objective.masking``, which sets it; it is not an option of its own.
     """
 
     unit_size: float = 2.0
@@ -37,7 +39,10 @@ class Config:
         check_fields(self, where, "1 to 1000 is allowed", "unit_size", sound=lambda size: 1 <= size <= 1000)
 
     def most(self, lengths: Ints) -> Ints:
-        """Return counts [n] that units of ``unit_size`` exceed in at most one of 10,000 rows (Bernstein 1924)."""
+        """Return, for each length, an upper limit [n] on the number of selected positions.
+
+        With units of ``unit_size``, at most one row in 10,000 exceeds it (Bernstein's inequality, 1924).
+        """
         doubt, variance = -math.log(_TOO_MANY), self.unit_size * self.rate * (1 - self.rate) * lengths
         slope = self.unit_size * doubt / 3
         above = slope + np.sqrt(slope**2 + 2 * doubt * variance)
@@ -45,7 +50,10 @@ class Config:
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return whole units, each selected by its own draw; above ``counts`` a row keeps those with the smallest draws."""
+    """Select whole units, each by an independent random draw.
+
+    If a row selects more positions than ``counts`` allows, it keeps the units with the smallest draws.
+    """
     rows, length = candidates.shape
     taken = starts & (random.uniform(random.fold(keys[:, None], np.arange(length))) < options.rate)
     first = first_positions(candidates, starts)

@@ -1,8 +1,9 @@
-"""N-grams of units, in random order, as long as they fit (Lan et al. 2020, "ALBERT", section 4.1).
+"""Selects n-grams of units, in random order, as long as they fit (Lan et al. 2020, "ALBERT", section 4.1).
 
-As in google-research/albert, create_pretraining_data.py: every unit in random order begins an n-gram of the drawn
-length. An n-gram that would exceed the count gets shorter, or is left out if even its first unit is too long. One that
-reaches a unit that is selected already is left out. An n-gram ends before a special token.
+As in google-research/albert, create_pretraining_data.py: the units are visited in random order, and each begins an
+n-gram of a randomly drawn length. An n-gram that would exceed the count is shortened, or left out if even its first
+unit is too long. An n-gram that would include a unit already selected is left out. An n-gram ends before a special
+token.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from bert_jax.rows.features import Bools, Ints, Selected
 from bert_jax.rows.strategies.token import ranks
 from bert_jax.rows.units import first_positions, sizes
 
-_LENGTHS = 1 << 32  # the counter for draws of lengths: not a position
+_LENGTHS = 1 << 32  # the counter for draws of lengths, larger than any position
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The options. Lengths n from 1 to ``longest`` have shares proportional to 1 / n: for 3, .545, .273 and .182."""
+    """The options. Lengths n from 1 to ``longest`` have shares proportional to 1 / n.
+
+    For ``longest`` 3 these are .545, .273 and .182.
+    """
 
     longest: int = 3
 
@@ -31,19 +35,19 @@ class Config:
         check_fields(self, where, "1 to 100 is allowed", "longest", sound=lambda n: 1 <= n <= 100)
 
     def lengths(self, bits: random.Bits) -> Ints:
-        """Return a length, in units, for each of 64 random bits."""
+        """Return a random length, in units, for each element of ``bits``, which are 64 random bits each."""
         shares = np.cumsum(1 / np.arange(1, self.longest + 1))
         return 1 + np.searchsorted(shares[:-1] / shares[-1], random.uniform(bits), side="right")
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return n-grams of at most ``counts`` positions per row."""
+    """Select n-grams with at most ``counts`` positions in a row."""
     rows, length = candidates.shape
     unit, row = first_positions(candidates, starts), np.arange(rows)
     places = int(starts.sum(axis=1).max(initial=0))
-    here = np.argsort(ranks(starts, keys), axis=1).T[:places]  # [U, n] the units in random order
+    here = np.argsort(ranks(starts, keys), axis=1).T[:places]  # [U, n] where units begin, in random order
     reached = _reached(sizes(unit, starts), options.longest)[row, here]  # [U, n, longest + 1]
-    sized = reached[..., 1:] - here[..., None]  # positions of the first 1, 2, ... units of each n-gram
+    sized = reached[..., 1:] - here[..., None]  # how many positions the first 1, 2, ... units of an n-gram have
     drawn = options.lengths(random.fold(random.fold(keys, _LENGTHS), here)) * starts[row, here]
     reached += row[:, None] * (length + 1)
     taken = np.zeros(rows * (length + 1), np.bool_)  # whether a unit is taken, at its first position
@@ -66,10 +70,10 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 def _reached(size: Ints, number: int) -> Ints:
     """Return where each unit and the next ``number`` units begin, int64 [n, L, number + 1].
 
-    After the end of the text the position stays the one after it. ``size`` is from ``units.sizes``.
+    After the last unit of the text, it is the position after the text. ``size`` is the result of ``units.sizes``.
     """
     rows, length = size.shape
-    # A place where no unit begins leads to itself.
+    # From a position where no unit begins, the next position is the same position.
     after = np.append(np.arange(length) + size, np.full((rows, 1), length), axis=1)
     found = [np.broadcast_to(np.arange(length), (rows, length))]
     for _ in range(number):

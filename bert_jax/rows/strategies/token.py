@@ -1,4 +1,4 @@
-"""Single positions, uniformly without replacement (Devlin et al. 2019, section 3.1)."""
+"""Selects single positions, uniformly without replacement (Devlin et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bert_jax.rows.features import Bools, Selected
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """This strategy has no options."""
+    """The options: this strategy has none."""
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return exactly ``counts`` positions: the candidates with the smallest hashes. Units make no difference."""
+    """Select exactly ``counts`` positions in each row: the candidates with the smallest hashes. Units are ignored."""
     del starts, options
     bits = ranks(candidates, keys)
     threshold = np.take_along_axis(np.sort(bits, axis=1), counts[:, None] - 1, axis=1)
@@ -24,7 +24,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 
 
 def ranks(which: Bools, keys: random.Bits) -> random.Bits:
-    """Return random numbers [n, L], different within a row; the largest possible one where ``which`` is false."""
+    """Return random numbers [n, L], all different within a row. Where ``which`` is false, it is the largest uint64."""
     positions = np.arange(which.shape[1])
     bits = random.fold(keys[:, None], positions)
     bits &= ~np.uint64(0xFFFF)

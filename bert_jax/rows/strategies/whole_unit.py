@@ -1,7 +1,8 @@
-"""Whole units, in random order, as long as they fit: whole-word masking.
+"""Selects whole units in random order, as long as they fit; with words as units this is whole-word masking.
 
-google-research/bert, create_pretraining_data.py of 2019-05: a unit that would exceed the count is left out and the
-search goes on, so long units are taken a little less often. With units of one position this is ``token``, bit for bit.
+As in google-research/bert, create_pretraining_data.py of 2019-05: a unit that would exceed the count is skipped and the
+search goes on, so long units are selected a little less often. If every unit has one position, the result is bit for
+bit that of ``token``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from bert_jax.rows.units import first_positions, sizes
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """This strategy has no options."""
+    """The options: this strategy has none."""
 
 
 def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: Config) -> Selected:
-    """Return whole units of at most ``counts`` positions per row; if any are left, the longest would not fit."""
+    """Select whole units with at most ``counts`` positions in a row; a unit that does not fit is skipped."""
     del options
     first = first_positions(candidates, starts)
     size = sizes(first, starts)
