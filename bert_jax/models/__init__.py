@@ -1,1 +1,4 @@
-"""Flax modules: encoders, attention, heads, and models made of them. This package knows no data, loss or mesh."""
+"""Flax modules: encoders, attention, heads, and models made of these.
+
+This package does not use data, losses or a mesh.
+"""

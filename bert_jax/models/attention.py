@@ -20,9 +20,9 @@ SCORES = "bqhd,bkhd->bhqk"
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def products(query: jax.Array, key: jax.Array, dtype: Any) -> jax.Array:
-    """Return scores [B, H, Q, K], accumulated in ``dtype``, of query [B, Q, H, head_dim] and key [B, K, H, head_dim].
+    """Return scores [B, H, Q, K] of query [B, Q, H, head_dim] and key [B, K, H, head_dim], accumulated in ``dtype``.
 
-    The gradients are computed in the dtype of query and key; jax would compute them in ``dtype``, which is slow.
+    The gradients are computed in the dtype of query and key, because jax's own rule would use ``dtype``, which is slow.
     """
     return jnp.einsum(SCORES, query, key, preferred_element_type=dtype)
 
@@ -52,7 +52,7 @@ def attend(
 
 
 def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
-    """Return the attention of each query to each key, [B, H, L, L] float32 or wider, without dropout."""
+    """Return how much each query attends to each key, [B, H, L, L] float32 or wider, without dropout."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     scores = products(query / math.sqrt(query.shape[-1]), key, wide)
     return jax.nn.softmax(scores + jnp.broadcast_to(bias(visible), scores.shape))
@@ -61,8 +61,7 @@ def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Arr
 class SelfAttention(nn.Module):
     """Projects to queries, keys and values, applies ``attend``, and projects back.
 
-    If a model is applied with the collection ``intermediates`` mutable, the probabilities are stored there; otherwise
-    they are not computed separately.
+    If the model is applied with a mutable collection ``intermediates``, the probabilities are also stored in it.
     """
 
     config: ModelConfig

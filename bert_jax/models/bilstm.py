@@ -1,6 +1,6 @@
-"""A bidirectional LSTM over token vectors: the tagger on frozen features, and "+ BiLSTM" of the ablations.
+"""A bidirectional LSTM over token vectors: the tagger on frozen features, and the "+ BiLSTM" ablation.
 
-Devlin et al. 2019, sections 5.1 and 5.3: two layers, randomly initialised, on the encoder's vectors.
+Devlin et al. 2019, sections 5.1 and 5.3: two randomly initialised layers on the encoder's vectors.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bert_jax.records import Batch
 
 
 class BiLstm(Head):
-    """Replaces the output ``sequence`` by that of layers with a forward and a backward LSTM each.
+    """Replaces the output ``sequence`` by the output of stacked layers, each with a forward and a backward LSTM.
 
-    Hochreiter and Schmidhuber 1997, with forget gates. The parameters of a layer and direction are those of
-    ``torch.nn.LSTM``, transposed and with its two biases added up. The order of the gates is input, forget, cell,
-    output::
+    It is the LSTM of Hochreiter and Schmidhuber 1997, with forget gates. The parameters of each layer and direction are
+    those of ``torch.nn.LSTM``, transposed and with its two biases added up. The gates are in the order input, forget,
+    cell, output::
 
         layer_<i>/{forward, backward}/{kernel [D or 2F, 4F], recurrent_kernel [F, 4F], bias [4F]}
 
     Attributes:
-      features: F, the width of one direction; None: half of the encoder's width.
-      steps: a feature [B, L] of the batch; the LSTM steps through the positions where it is above 0.
+      features: F, the width of one direction. If None, half of the encoder's width.
+      steps: the name of a feature [B, L] of the batch. The LSTM skips the positions where this feature is 0.
     """
 
     features: int | None = None
@@ -38,7 +38,7 @@ class BiLstm(Head):
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return sequence [B, L, 2F]: forward, then backward; 0 at positions that are skipped.
+        """Return sequence [B, L, 2F]: the forward vector, then the backward vector; 0 at positions that are skipped.
 
         The backward direction starts at the last position that is not skipped.
         """
@@ -49,7 +49,7 @@ class BiLstm(Head):
 
 
 class BiLstmLayer(nn.Module):
-    """Both directions of one layer."""
+    """One layer: a forward and a backward LSTM."""
 
     features: int
 
@@ -62,7 +62,7 @@ class BiLstmLayer(nn.Module):
 
 
 class Lstm(nn.Module):
-    """One direction. Parameters and state are float32 or wider."""
+    """One direction of a layer. Parameters and state are float32 or wider."""
 
     features: int
     reverse: bool  # whether it reads from the last token to the first

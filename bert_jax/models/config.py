@@ -1,4 +1,4 @@
-"""The settings that every encoder has. The file of an encoder in ``models.encoders`` adds its own."""
+"""The settings that every encoder has. Each encoder's file in ``models.encoders`` adds its own settings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ class ModelConfig:
       gelu_tanh  its tanh approximation: google-research/bert since 2019-02, Hugging Face "gelu_new"
       relu       max(x, 0)
     dtype: the type of the vectors and of the factors of matrix products. Parameters, attention scores and their
-    softmax, the
-      inside of activation functions, layer-norm statistics and logits stay float32. With "float64", which needs
-      ``jax_enable_x64`` and serves numerical comparison, all of these are float64.
+      softmax, the inside of activation functions, layer-norm statistics and logits stay float32. If "float64", which
+      needs ``jax_enable_x64`` and is meant for numerical comparison, all of these are float64.
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
-    remat: what the backward pass recomputes: "none" nothing, "dots" all but the matrix products with weights, "full"
-      everything inside a layer.
+    remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights,
+      "full" everything inside a layer.
     """
 
     vocab_size: int
@@ -40,7 +39,7 @@ class ModelConfig:
     attention_dropout_rate: float = 0.1
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02  # deviation of a normal distribution before it is cut at two deviations
+    initializer_range: float = 0.02  # standard deviation of a normal distribution, before the cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"
@@ -68,7 +67,7 @@ class ModelConfig:
             )
 
     def check_lengths(self, max_lengths: Mapping[str, int]) -> None:
-        """Raise ``UserError`` if a kind of row is longer than the model's positions."""
+        """Raise ``UserError`` if a length in ``max_lengths`` (by kind of row) exceeds the model's positions."""
         too_long = [f"{n} ({kind})" for kind, n in max_lengths.items() if n > self.max_length]
         if too_long:
             raise UserError(
@@ -92,12 +91,12 @@ class ModelConfig:
 
     @property
     def embedding_size(self) -> int:
-        """E, the width of the table of word embeddings, which also decodes the predictions."""
+        """E, the width of the table of word embeddings; the same table decodes predictions to tokens."""
         return self.hidden_size
 
     @property
     def embedding_projection(self) -> int:
-        """The number of entries of the kernel that projects embeddings to the width of the layers; 0: there is none."""
+        """The number of entries of the kernel that projects embeddings to the layers' width; 0 if there is none."""
         return 0
 
     @property

@@ -1,8 +1,8 @@
-"""Dropout whose bits depend on (seed, step, global row, site) alone.
+"""Dropout whose random bits depend only on (seed, step, global row, site).
 
-They do not depend on the mesh, the micro-batch or whether layers are scanned: each element hashes its own counter.
-XLA fuses the hash into the consumer and computes it again in the backward pass, so no mask is stored and no generator
-state exists.
+They do not depend on the mesh, on micro-batches or on whether layers are scanned: the bits of each element are a hash
+of its own counter. XLA fuses the hash into the operation that uses it, and computes it again in the backward pass. So
+no mask is stored and there is no generator state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def fold(key: jax.Array, data: jax.Array) -> jax.Array:
 
 @flax.struct.dataclass
 class RowRng:
-    """The randomness of a batch or a part of it; a row keeps its id wherever it is computed."""
+    """The randomness of a batch or of a part of one.
+
+    A row has the same id, and so the same randomness, wherever it is computed.
+    """
 
     key: jax.Array  # [] uint32
     rows: jax.Array  # [B] uint32, the row's index within the global batch
@@ -45,12 +48,12 @@ class RowRng:
         return cls(fold(fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
 
     def site(self, name: str | int | jax.Array) -> RowRng:
-        """Return the randomness of one place in the model; places may be nested."""
+        """Return the randomness of one place in the model, such as a layer; places may be nested."""
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name
         return self.replace(key=fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
 
     def repeated(self, times: int) -> RowRng:
-        """Return the randomness of a batch in which every row becomes ``times`` rows, one after another."""
+        """Return the randomness of a batch in which every row is replaced by ``times`` consecutive rows."""
         rows = jnp.repeat(self.rows, times) * jnp.uint32(times) + jnp.tile(
             jnp.arange(times, dtype=jnp.uint32), self.rows.shape[0]
         )
@@ -61,14 +64,14 @@ class RowRng:
         assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
         rows = fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)  # [B]
         row = jax.lax.broadcast_in_dim(rows, shape, (0,))
-        # The counter is hashed before it meets the row's key: rows whose keys lie close do not share a shifted stream.
+        # The counter is hashed before it meets the row's key. Otherwise rows with close keys would share a stream.
         return mix(row ^ mix(_counter(shape)))
 
 
 def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Array:
-    """Return ``x`` [B, ...] with each element zeroed with probability ``rate`` and the rest scaled by 1 / (1 - rate).
+    """Return ``x`` [B, ...] with each element zeroed with probability ``rate``, the others scaled by 1 / (1 - rate).
 
-    ``rng`` None means no dropout.
+    If ``rng`` is None, there is no dropout.
     """
     if rng is None or rate == 0.0:
         return x
@@ -77,7 +80,7 @@ def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Arr
 
 
 def _counter(shape: tuple[int, ...]) -> jax.Array:
-    """Return each element's index within its row, uint32 of ``shape``, computed so that it shards along every axis."""
+    """Return each element's index within its row, uint32 of ``shape``, so that it can be sharded along every axis."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     terms = [
         jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(strides[axis]) for axis in range(1, len(shape))

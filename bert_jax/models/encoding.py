@@ -1,4 +1,4 @@
-"""The outputs of an encoder."""
+"""The outputs that all encoders have in common."""
 
 from __future__ import annotations
 

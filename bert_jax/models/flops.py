@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, for model FLOPs utilisation."""
+"""Counts the floating-point operations of a training step, to compute model FLOPs utilisation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from bert_jax.models.config import ModelConfig
 def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_pooled: int = 1) -> float:
     """Return the FLOPs of the forward and backward pass of a row of ``length`` positions.
 
-    ``num_masked`` of them are predicted and ``num_pooled`` classified. A multiply-add counts as two, the backward pass
-    as twice the forward pass; only matrix products count (Kaplan et al. 2020, section 2.1). Padding counts, since the
-    model computes it; recomputation does not.
+    ``num_masked`` of the positions are predicted and ``num_pooled`` are pooled and classified. A multiply-add counts as
+    two operations, and the backward pass as twice the forward pass; only matrix products count (Kaplan et al. 2020,
+    section 2.1). Padding counts, since the model computes it; recomputation does not count.
     """
     d, e = config.hidden_size, config.embedding_size
     mlm_head = d * e + config.vocab_size * e
@@ -19,8 +19,11 @@ def train_flops_per_row(config: ModelConfig, length: int, num_masked: int, num_p
 
 
 def encoder_train_flops(config: ModelConfig, length: int) -> float:
-    """Return the FLOPs, forward and backward, of ``length`` positions in the layers and the projection before them."""
+    """Return the FLOPs, forward and backward, of a row of ``length`` positions in all layers.
+
+    The projection of the embeddings, if there is one, is included.
+    """
     d, mlp = config.hidden_size, config.mlp_dim
     weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
-    attention = 2 * config.num_layers * d * length  # scores and their product with the values, per position
+    attention = 2 * config.num_layers * d * length  # per position: the scores, and their product with the values
     return 6.0 * length * (config.embedding_projection + weights + attention)

@@ -16,18 +16,18 @@ from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
 Pooling = Literal["mean", "cls"]
-POSITION_SIZE = 200  # the width of the embedding of a place in a span
+POSITION_SIZE = 200  # the width of the embedding of a position within a span
 
 
 class Head(nn.Module):
-    """A part of a model: it reads the named outputs of the parts before it and returns those that it adds.
+    """A part of a model above the encoder: it reads outputs of the parts before it, by name, and adds outputs.
 
-    The first outputs are the encoder's: ``sequence`` [B, L, D], ``word_embeddings`` [V, E], and ``hidden``
-    [N + 1, B, L, D] if any head has ``reads_hidden``. ``rng`` None means no dropout.
+    The first outputs are the encoder's: ``sequence`` [B, L, D], ``word_embeddings`` [V, E], and ``hidden`` [N + 1, B,
+    L, D] if any head has ``reads_hidden``. If ``rng`` is None, there is no dropout.
     """
 
     config: ModelConfig
-    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch, besides those that the encoder reads
+    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch that the head reads besides those of the encoder
     reads_hidden: ClassVar[bool] = False
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
@@ -42,7 +42,10 @@ class Pooler(Head):
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return pooled [B, K, D] at ``cls_positions`` [B, K]; if a batch has none, [B, D]: one sequence per row."""
+        """Return pooled [B, K, D] at ``cls_positions`` [B, K].
+
+        A batch without ``cls_positions`` has one sequence per row; then pooled is [B, D].
+        """
         config, size = self.config, self.config.hidden_size
         positions = batch.get("cls_positions")
         if positions is None:
@@ -56,7 +59,7 @@ class Pooler(Head):
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
     """Return the position [B, 1] of the vector that represents a whole sequence, from attention_mask [B, L].
 
-    It is the position of ``[CLS]``, 0; in a causal model, where ``[CLS]`` sees only itself, it is the last real one.
+    It is position 0, where ``[CLS]`` is. In a causal model ``[CLS]`` sees only itself, so it is the last real position.
     """
     if config.causal:
         length = attention_mask.shape[1]
@@ -65,7 +68,7 @@ def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Arr
 
 
 class LmHead(Head):
-    """Applies a dense layer, activation and layer norm, and decodes with the word embeddings and an output bias.
+    """Predicts tokens: a dense layer, activation and layer norm, then a product with the word embeddings and a bias.
 
     Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``, ``output_bias``.
     """
@@ -75,7 +78,7 @@ class LmHead(Head):
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return ``logits`` [B, P, V] float32 of ``vectors``."""
+        """Return ``logits`` [B, P, V] float32 (or wider) for the vectors that ``vectors`` returns."""
         config, embed = self.config, (("embed", self.config.hidden_size),)
         x = self.vectors(outputs, batch)
         x = ACTIVATIONS[config.activation](Dense(config, embed, ((None, config.embedding_size),), name="transform")(x))
@@ -92,13 +95,14 @@ class LmHead(Head):
 
 
 class BoundaryHead(LmHead):
-    """Predicts a token from the two vectors beside its span and from its place in the span, not from its own vector.
+    """Predicts a token from the two vectors beside its span and its index in the span, but not from its own vector.
 
-    Joshi et al. 2020, section 3.2: a dense layer with activation and layer norm, and then those of ``LmHead``.
-    Parameters: ``position_embeddings`` [positions, 200], ``input/{kernel, bias}``, ``input_layer_norm/{scale, bias}``.
+    Joshi et al. 2020, section 3.2: a dense layer with activation and layer norm comes before the layers of ``LmHead``.
+    Additional parameters: ``position_embeddings`` [positions, 200], ``input/{kernel, bias}``,
+    ``input_layer_norm/{scale, bias}``.
 
     Attributes:
-      positions: how many places in a span have their own embedding; later places share the last one.
+      positions: the number of places in a span that have their own embedding; later places share the last embedding.
     """
 
     logits: str = "boundary_logits"
@@ -106,7 +110,10 @@ class BoundaryHead(LmHead):
     reads: ClassVar[tuple[str, ...]] = ("span_left", "span_right", "span_offsets")
 
     def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
-        """Return vectors [B, P, D] made of those at ``span_left`` and ``span_right`` and of ``span_offsets`` [B, P]."""
+        """Return vectors [B, P, D] made of the vectors at ``span_left`` and ``span_right`` and of ``span_offsets``.
+
+        All three features are [B, P].
+        """
         config, size = self.config, self.config.hidden_size
         shape = (self.positions, POSITION_SIZE)
         table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
@@ -118,10 +125,10 @@ class BoundaryHead(LmHead):
 
 
 class Classifier(Head):
-    """Applies dropout and a dense layer, W in R^{K x D} and a bias, to the output ``vectors``; adds ``logits``.
+    """Applies dropout and a dense layer (W in R^{K x D} and a bias) to the output named ``vectors``; adds ``logits``.
 
-    On a pooled output it predicts a label of a text, or a number (``num_outputs`` 1); on ``sequence``, one of each
-    token. Parameters: ``dense/{kernel, bias}``.
+    On "pooled" vectors it predicts the label of a text, or a number if ``num_outputs`` is 1; on "sequence" it predicts
+    a label or number for each token. Parameters: ``dense/{kernel, bias}``.
     """
 
     num_outputs: int = 1
@@ -138,7 +145,7 @@ class Classifier(Head):
 
 
 class SpanClassifier(Classifier):
-    """Scores each token as the first and as the last of an answer, without dropout."""
+    """Scores each token as the first and as the last token of an answer, without dropout."""
 
     num_outputs: int = 2
     vectors: str = "sequence"
@@ -150,7 +157,7 @@ class SpanClassifier(Classifier):
 
 
 class ChoiceClassifier(Classifier):
-    """Scores every choice: one vector, shared by all, is multiplied with the pooled output of (context, choice)."""
+    """Scores every choice: multiplies the pooled output of (context, choice) by one vector that all choices share."""
 
     num_outputs: int = 1
 
@@ -160,21 +167,21 @@ class ChoiceClassifier(Classifier):
 
 
 class SentenceVector(Head):
-    """Makes one vector of a text, without parameters (Reimers and Gurevych 2019, section 3).
+    """Makes one vector for each text, without parameters (Reimers and Gurevych 2019, section 3).
 
-    ``pooling`` "mean": the mean of the last layer over all real positions, ``[CLS]`` and ``[SEP]`` too; "cls": the
-    last layer at ``[CLS]``, without the pooler.
+    If ``pooling`` is "mean", it is the mean of the last layer over all real positions, ``[CLS]`` and ``[SEP]``
+    included. If "cls", it is the last layer's vector at ``[CLS]``, without the pooler.
     """
 
     pooling: Pooling = "mean"
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return embeddings [B, D], float32 or wider, not normalised."""
+        """Return embeddings [B, D], float32 or wider. They are not normalised."""
         return {"embeddings": pooled(outputs["sequence"], batch["attention_mask"], self.pooling)}
 
 
 def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
-    """Return [B, D], float32 or wider, for sequence [B, L, D] and attention_mask [B, L]."""
+    """Return one vector for each text, [B, D] float32 or wider, from sequence [B, L, D] and attention_mask [B, L]."""
     sequence = sequence.astype(jnp.promote_types(sequence.dtype, jnp.float32))
     if pooling == "cls":
         return sequence[:, 0]
@@ -192,10 +199,10 @@ NEEDED = {
 
 
 class LayerMix(Head):
-    """Replaces the vectors of the last layer by a combination of the layers' (Devlin et al. 2019, table 7).
+    """Replaces the vectors of the last layer by a combination of several layers (Devlin et al. 2019, table 7).
 
-    A weighted sum is scale * sum of softmax(weights)_i h_i (Peters et al. 2018, equation 1); it begins as the mean.
-    Parameters: ``weights`` and ``scale`` of weighted sums, else none.
+    A weighted sum is scale * sum of softmax(weights)_i h_i (Peters et al. 2018, equation 1); it is initially the mean.
+    Parameters: ``weights`` and ``scale`` of weighted sums; no others.
     """
 
     layers: Layers = "concat_last_four"
@@ -204,7 +211,10 @@ class LayerMix(Head):
 
     @nn.compact
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return sequence [B, L, D], or [B, L, 4D] with the lowest layer first, in float32 or wider."""
+        """Return sequence [B, L, D] in float32 or wider.
+
+        If layers are concatenated it is [B, L, 4D], the lowest layer first.
+        """
         hidden = outputs["hidden"].astype(self.config.param_dtype)
         summed = {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}
         place = {"embeddings": 0, "second_to_last": -2, "last": -1}

@@ -1,4 +1,7 @@
-"""Converts layer parameters: side by side (``layer_0``, ``layer_1``, ...) or stacked on a leading axis (``layers``)."""
+"""Converts layer parameters between separate trees (``layer_0``, ``layer_1``, ...) and stacked arrays (``layers``).
+
+Stacked arrays have a leading axis over layers.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ STACKED, UNROLLED = "layers", "layer_"
 
 
 def stack_layers(params: Any) -> Any:
-    """Return the parameters of an unrolled model as those of the same model with ``layers="scanned"``.
+    """Return the parameters of an unrolled model in the form of the same model with ``layers="scanned"``.
 
-    The dictionary that holds the layers may lie at any depth; numpy arrays stay numpy arrays.
+    The dictionary that holds the layers may be at any depth of the tree; numpy arrays stay numpy arrays.
     """
     if not isinstance(params, dict):
         return params
@@ -27,7 +30,7 @@ def stack_layers(params: Any) -> Any:
 
 
 def unstack_layers(params: Any) -> Any:
-    """Return the parameters of a scanned model as those of the unrolled one: the inverse of ``stack_layers``."""
+    """Return the parameters of a scanned model in the form of the unrolled model: the inverse of ``stack_layers``."""
     if not isinstance(params, dict):
         return params
     rest = {name: unstack_layers(tree) for name, tree in params.items() if name != STACKED}

@@ -1,4 +1,4 @@
-"""Losses and metrics as sums over weighted positions, which are divided once, at the end."""
+"""Losses and metrics, returned as sums over weighted positions; the caller divides them once, at the end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
 
     Args:
       logits: [..., V].
-      labels: [...] int, in 0..V-1 also where the weight is 0.
+      labels: [...] int, in 0..V-1, even where the weight is 0.
       weights: [...] float, 0 on positions that do not count.
 
     Returns:
-      (sum of weighted nll, sum of weights), (number of weighted hits, sum of weights).
+      (weighted sum of nll, sum of weights), (weighted number of hits, sum of weights).
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))  # [...]
@@ -29,6 +29,6 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
 
 
 def token_metrics(batch: Batch) -> dict[str, Sum]:
-    """Return the metric "tokens" of the contract (``task.Losses``): the real tokens of the batch."""
+    """Return the metric "tokens", which ``task.Losses`` requires: the number of real tokens in the batch."""
     tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
     return {"tokens": Sum(tokens, jnp.ones_like(tokens))}

@@ -11,11 +11,12 @@ HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its
 
 @flax.struct.dataclass
 class Visible:
-    """The keys that a query sees: those that all of these rules allow.
+    """The keys that each query sees: a key is visible if all of these rules allow it.
 
     Attributes:
       attention_mask: [B, L] 1 real, 0 padding.
-      sequence_ids: [B, L] 0 padding, packed sequences from 1, which do not see each other; None: one sequence per row.
+      sequence_ids: [B, L] 0 padding; packed sequences are numbered from 1 and do not see each other. If None, there is
+        one sequence per row.
       causal: whether the keys to the right of a query are hidden.
     """
 
@@ -34,13 +35,11 @@ def bias(visible: Visible) -> jax.Array:
 def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
     """Return the bias [B, 1, 1, L] of attention_mask [B, L] (1 real, 0 padding): every query sees every real key.
 
-    A padded query sees them too, so its output is defined but has no meaning. For the mask 1 1 1 0::
+    A padded query sees the real keys too, so its output is defined but has no meaning. For the mask 1 1 1 0::
 
                  key 0  1  2  3
         query 0      0  0  0  H
-              1      0  0  0  H       H = -10000
-              2      0  0  0  H
-              3      0  0  0  H
+              1      0  0  0  H       H = -10000 2      0  0  0  H 3      0  0  0  H
     """
     return jnp.where(attention_mask[:, None, None, :] > 0, 0.0, HIDDEN).astype(dtype)
 
@@ -61,15 +60,15 @@ def packed_bias(sequence_ids: jax.Array, dtype: jax.typing.DTypeLike = jnp.float
 
 
 def causal_bias(bias: jax.Array) -> jax.Array:
-    """Return ``padding_bias`` or ``packed_bias`` [B, 1, 1 or L, L] with the keys to the right hidden, [B, 1, L, L].
+    """Return ``bias`` with the keys to the right hidden, [B, 1, L, L].
 
-    For the padding bias of the mask 1 1 1 0, and for the packed bias of the ids 1 1 2 2::
+    ``bias`` is a ``padding_bias`` or ``packed_bias`` [B, 1, 1 or L, L]. For the padding bias of the mask 1 1 1 0, and
+    for the packed bias of the ids 1 1 2 2::
 
                  key 0  1  2  3                key 0  1  2  3
         query 0      0  H  H  H       query 0      0  H  H  H
-              1      0  0  H  H             1      0  0  H  H       H = -10000
-              2      0  0  0  H             2      H  H  0  H
-              3      0  0  0  H             3      H  H  0  0
+              1      0  0  H  H             1      0  0  H  H       H = -10000 2      0  0  0  H             2      H  H
+              0  H 3      0  0  0  H             3      H  H  0  0
 
     Packed sequences follow each other in a row, so within a sequence a key to the right is a later position.
     """

@@ -17,16 +17,16 @@ from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
 from bert_jax.records import Batch
 
-BERT = "bert"  # the encoder of a recorded model that does not name one
+BERT = "bert"  # the encoder of a recorded model that does not name its encoder
 IDS = ("input_ids", "attention_mask")  # the features that every encoder reads
 
 
 class Part(NamedTuple):
-    """A head of a model, and the name of its parameters in the tree.
+    """A head of a model, with the name of its parameters in the tree.
 
     Attributes:
-      head: a class of head, or the name of one that each encoder's file has.
-      options: the fields of the head besides ``config``.
+      head: a class of head, or the name of a class that every encoder's file has.
+      options: the fields of the head besides ``config``, as (name, value) pairs.
     """
 
     name: str
@@ -35,22 +35,23 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, name: str, head: type[Head] | Literal["Pooler", "LmHead"], **options: Any) -> Part:
-        """Return the part whose head has these options."""
+        """Return the part with this name, head and options of the head."""
         return cls(name, head, tuple(options.items()))
 
 
 POOLER, LM_HEAD = Part.of("pooler", "Pooler"), Part.of("mlm_head", "LmHead")
-# Labels of NSP: 0 true next segment, 1 random one. Labels of SOP: 0 in the order of the text, 1 otherwise.
+# Labels of NSP: 0 true next segment, 1 random segment. Labels of SOP: 0 in the order of the text, 1 otherwise.
 NSP_HEAD = Part.of("nsp_head", Classifier, num_outputs=2, logits="nsp_logits")
 SOP_HEAD = Part.of("sop_head", Classifier, num_outputs=2, logits="sop_logits")
 
 
 class Model(nn.Module):
-    """An encoder and the heads on it. Its parameters are ``encoder`` and a tree for each part, under the part's name.
+    """An encoder and heads on it. The parameters are ``encoder`` and a tree for each part, under the part's name.
 
     Attributes:
-      parts: the heads in order; each reads the outputs of those before it and adds its own.
-      trains_encoder: False treats the encoder's vectors as data: no dropout inside the encoder, no gradient into it.
+      parts: the heads in order; each reads the outputs of the parts before it and adds its own outputs.
+      trains_encoder: if False, the encoder's vectors are treated as data: no dropout inside the encoder, no gradient
+        into it.
     """
 
     config: ModelConfig
@@ -66,8 +67,9 @@ class Model(nn.Module):
         """Return the outputs for a batch; the encoder and each part read the features that they need.
 
         Args:
-          batch: ids [B, L], or [B, C, L] with C sequences per row; then every output is [B, C, ...].
-          rng: None means no dropout.
+          batch: features with ``input_ids`` [B, L], or [B, C, L] if a row has C sequences; then every output is [B, C,
+            ...].
+          rng: the randomness of dropout. If None, there is no dropout.
 
         Returns:
           ``sequence`` [B, L, D] and the outputs that the parts add.
@@ -92,7 +94,10 @@ class Model(nn.Module):
 
 
 def encoder_file(name: str) -> ModuleType:
-    """Return the module ``models.encoders.<name>``. Raises ``UserError`` with the nearest name if there is none."""
+    """Return the module ``models.encoders.<name>``.
+
+    Raises ``UserError``, which suggests the nearest name, if there is no such module.
+    """
     return catalogue.find("models.encoders", name, having="Encoder")
 
 
@@ -108,12 +113,12 @@ def inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
 
 
 def recorded(config: ModelConfig) -> dict[str, Any]:
-    """Return ``config`` in the form that the facts of a checkpoint store."""
+    """Return ``config`` as a dictionary, in the form stored in the facts of a checkpoint."""
     return {"encoder": config.encoder, **dataclasses.asdict(config)}
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
-    """Return the config that ``recorded`` stored, in this version or an earlier one."""
+    """Return the config that ``recorded`` stored, by this version of the program or an earlier version."""
     fields = {name: value for name, value in facts.items() if name != "encoder"}
     kind = encoder_file(facts.get("encoder", BERT)).Config
     return configuration.recall(kind, fields, "model")  # type: ignore[no-any-return]
@@ -128,5 +133,5 @@ def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
 
 
 def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:
-    """Return the class of a part's head. ``head`` may be the name of a class in the encoder's file."""
+    """Return the class of a part's head. ``head`` is the class, or the name of a class in the encoder's file."""
     return getattr(encoder_file(config.encoder), head) if isinstance(head, str) else head

@@ -14,11 +14,14 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 
-Module = nn.Module  # the type of a task's model
+Module = nn.Module  # a name for the type of a task's model, for files that do not import flax
 
 
 def normal(config: ModelConfig) -> nn.initializers.Initializer:
-    """Return a normal initializer, cut at two deviations of ``initializer_range`` (as google-research/bert)."""
+    """Return a normal initializer with standard deviation ``initializer_range``, cut at two deviations.
+
+    This is as in google-research/bert.
+    """
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
@@ -28,9 +31,10 @@ def named(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., A
 
 
 class Dense(nn.Module):
-    """Maps x [..., *inputs] to x @ kernel + bias [..., *outputs]; inputs and outputs are one or more named axes.
+    """Maps x [..., *inputs] to x @ kernel + bias [..., *outputs]. Inputs and outputs are one or more named axes each.
 
-    The factors have the compute dtype; the product is accumulated and returned in ``dtype`` (None: the compute dtype).
+    The factors have the compute dtype. The product is accumulated and returned in ``dtype`` (default: the compute
+    dtype).
     """
 
     config: ModelConfig
@@ -46,8 +50,8 @@ class Dense(nn.Module):
         bias_names, bias_shape = names[len(self.inputs) :], shape[len(self.inputs) :]
         bias = self.param("bias", named(nn.initializers.zeros, *bias_names), bias_shape, config.param_dtype)
         rows = x.shape[: x.ndim - len(self.inputs)]
-        # One product of two matrices: on CPU, XLA computes a gradient over more axes with a transposed copy and a
-        # product that is three times slower.
+        # Reshaped to one product of two matrices: with more axes, XLA on CPU computes the gradient with a transposed
+        # copy and a product that is three times slower.
         width = math.prod(size for _, size in self.inputs)
         x, kernel = (factor.astype(config.compute_dtype) for factor in (x, kernel))
         dtype = self.dtype or config.compute_dtype
@@ -57,7 +61,7 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Normalises x [..., D] over D with the biased variance (Ba et al. 2016); statistics in float32."""
+    """Normalises x [..., D] over D, using the biased variance (Ba et al. 2016); statistics are computed in float32."""
 
     config: ModelConfig
 
@@ -79,7 +83,8 @@ Activation = Callable[[jax.Array], jax.Array]
 def widened(activation: Activation) -> Activation:
     """Return ``activation`` computed in float32 or wider; its result has the dtype of its argument.
 
-    In bfloat16 the 1 + erf of a GELU cancels: between -4 and -1 it is 36 % wrong on average, and often 0.
+    In bfloat16 the term 1 + erf of a GELU loses its digits by cancellation: for x between -4 and -1 the result is wrong
+    by 36 % on average, and often 0.
     """
 
     @functools.wraps(activation)
@@ -91,7 +96,10 @@ def widened(activation: Activation) -> Activation:
 
 @widened
 def gelu(x: jax.Array) -> jax.Array:
-    """Return x * Phi(x) through erf: XLA's erfc, which ``jax.nn.gelu`` uses, is several times slower on CPU."""
+    """Return x * Phi(x), computed with erf.
+
+    XLA's erfc, which ``jax.nn.gelu`` uses, is several times slower on CPU.
+    """
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
@@ -120,6 +128,6 @@ placement: ContextVar[Callable[[jax.Array, tuple[str | None, ...]], jax.Array] |
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Return ``x`` [...] after telling the partitioner its logical axes; without a mesh, ``x`` as it is."""
+    """Return ``x`` [...] after telling the partitioner its logical axes. Without a mesh, return ``x`` unchanged."""
     place = placement.get()
     return x if place is None else place(x, axes)

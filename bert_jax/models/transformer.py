@@ -43,7 +43,7 @@ class Layer(nn.Module):
     def __call__(
         self, x: jax.Array, visible: Visible, rng: RowRng | None, index: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the layer's output [B, L, D] for x [B, L, D], twice, as a scan needs it: to go on and to keep."""
+        """Return the layer's output [B, L, D] for x [B, L, D], twice, for a scan: to go on with and to keep."""
         config = self.config
         rng = rng and rng.site(index)
         attended = SelfAttention(config, name="attention")(x, visible, rng)
@@ -56,7 +56,7 @@ class Layer(nn.Module):
 
 
 def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
-    """Return ``layer`` with a backward pass that recomputes the parts that ``config.remat`` names."""
+    """Return ``layer`` with a backward pass that recomputes what ``config.remat`` says."""
     if config.remat == "none":
         return layer
     # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
@@ -64,9 +64,9 @@ def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
 
 
 def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer) -> None:
-    """Add ``num_layers`` layers to ``module``; to be called in its ``setup``.
+    """Add ``num_layers`` layers to ``module``; call this in the module's ``setup``.
 
-    Parameters: ``layer_<i>``, or ``layers`` if scanned; ``layer`` if the layers are shared, scanned or not.
+    The parameters are named ``layer_<i>``, or ``layers`` if scanned; if the layers are shared, ``layer`` in both cases.
     """
     made, shared = rematerialised(config, layer), config.shares_layers
     if config.layers == "scanned":
@@ -88,9 +88,9 @@ def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer)
 
 
 def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) -> tuple[jax.Array, Any]:
-    """Return the output [B, L, D] of the layers of ``add_layers`` for x [B, L, D], and a function.
+    """Run the layers of ``add_layers`` on x [B, L, D]; return their output [B, L, D] and a function.
 
-    The function returns ``x`` and the outputs of all layers, [N + 1, B, L, D].
+    The function returns ``x`` and the outputs of all layers, stacked: [N + 1, B, L, D].
     """
     config: ModelConfig = module.config
     if config.layers == "unrolled":
@@ -106,7 +106,7 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
 
 
 def kept_probabilities(config: ModelConfig, kept: Any) -> list[jax.Array]:
-    """Return the probabilities [B, H, L, L] of each unrolled layer, from the ``intermediates`` of an encoder."""
+    """Return the attention probabilities [B, H, L, L] of each unrolled layer, from an encoder's ``intermediates``."""
     if config.shares_layers:
         return list(kept["layer"]["attention"]["probabilities"])
     return [kept[f"layer_{i}"]["attention"]["probabilities"][0] for i in range(config.num_layers)]

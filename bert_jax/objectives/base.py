@@ -1,4 +1,4 @@
-"""The base of pretraining objectives: heads on an encoder, and terms of a loss, on rows of a corpus."""
+"""The base class of pretraining objectives: an encoder with heads, a loss made of terms, and rows of a corpus."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequ
 
 
 class Term(NamedTuple):
-    """One cross-entropy of a loss, averaged over the whole global batch.
+    """One cross-entropy term of a loss, averaged over the whole global batch.
 
-    The term's count, its loss, its metrics ``<term>_loss`` and ``<term>_accuracy`` and its baseline follow from it.
+    It also defines the term's count, its metrics ``<term>_loss`` and ``<term>_accuracy``, and its baseline.
 
     Attributes:
-      logits: the output [B, ..., V] of the model.
-      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may add.
+      logits: the name of an output [B, ..., V] of the model.
+      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may have added.
       weight: the weight of the term in the loss.
       baseline: "cloze" compares with n-gram models of masked tokens, "majority" with the most common label.
     """
@@ -63,8 +63,8 @@ class Config:
     short_row_probability: float = SHORT_ROWS
     masking: MaskingConfig = MaskingConfig()
     packing: Packing = "none"
-    max_pairs_per_row: int | None = None  # the most sequences of a packed row; None: the default of RowsConfig
-    arrangement: str | None = None  # the name of a file of rows/arrangements; None: the objective's own
+    max_pairs_per_row: int | None = None  # the most sequences of a packed row; if None, the default of RowsConfig
+    arrangement: str | None = None  # the name of a file in rows/arrangements; if None, the objective's default
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -72,14 +72,14 @@ PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
-    """The arguments of every objective, besides its own config.
+    """The arguments that every objective gets besides its own config.
 
     Attributes:
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
-      heldout_seed: the seed of the held-out rows; None: ``seed``.
-      corpus, tokenizer: may be None to compile a step without text; ``source`` and ``baselines`` must not be called
-        then.
+      heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
+      corpus, tokenizer: the text. They may be None if a step is only compiled; then ``source`` and ``baselines`` must
+        not be called.
     """
 
     model: ModelConfig
@@ -92,13 +92,13 @@ class Setting(NamedTuple):
 
 
 class PretrainingObjective(abc.ABC):
-    """A ``bert_jax.task.Task`` made of parts and terms. A subclass in a file of its own chooses them.
+    """A ``bert_jax.task.Task`` made of heads (parts) and loss terms, which each subclass chooses in its own file.
 
     Class attributes of an objective:
       parts: the heads of the model; if they depend on the config, set them before calling ``super().__init__``.
-      arrangement: the default of ``config.objective.arrangement``.
-      reads: the text from which a token is predicted: "both sides", or "what came before", which needs a causal model.
-      derived: the names of the features that ``inputs`` adds to a batch.
+      arrangement: the default of ``config.objective.arrangement``. reads: the text from which a token is predicted:
+      "both sides", or "what came before", which needs a causal model. derived: the names of the features that
+      ``inputs`` adds to a batch.
     """
 
     parts: tuple[Part, ...]
@@ -111,7 +111,7 @@ class PretrainingObjective(abc.ABC):
     dtype: str
 
     def __init__(self, config: Config, setting: Setting):
-        """Check that the parts chosen fit together.
+        """Check that the chosen parts fit together, and open the corpus.
 
         Args:
           config: the ``Config`` of the objective's file.
@@ -141,19 +141,19 @@ class PretrainingObjective(abc.ABC):
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the perplexity is computed from the first."""
+        """Return the terms of the loss by name; the perplexity is computed from the first term."""
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return ``batch`` with the features ``derived`` added."""
+        """Return ``batch`` with the features that ``derived`` names added."""
         return batch
 
     def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the masking keys of a phase, made from those ``given`` at the config path ``where``."""
+        """Return the keys of ``MaskingConfig`` for a phase, made from the keys ``given`` at the path ``where``."""
         del where
         return dict(given)
 
     def flops(self, spec: BatchSpec) -> float:
-        """Return the FLOPs that a train step spends on one row of ``spec``."""
+        """Return the FLOPs that a train step spends on one row with the features ``spec``."""
         length, masked = spec["input_ids"].shape[0], spec["masked_positions"].shape[0]
         return train_flops_per_row(self.setting.model, length, masked, int("cls_positions" in spec))
 
@@ -181,7 +181,7 @@ class PretrainingObjective(abc.ABC):
             raise UserError(f"encoder {model.encoder!r} has no {lacking[0]}, which objective {self.name!r} needs")
 
     def _rows_of(self, kind: str) -> RowsConfig:
-        """Return the rows of a phase, which may replace keys of ``config.objective``."""
+        """Return the configuration of a phase's rows; the phase may replace keys of ``config.objective``."""
         where = f"config.phases.{kind}"
         changes = dict(self.setting.changes.get(kind, {}))
         if wrong := [key for key in changes if key not in PHASE_KEYS]:
@@ -215,19 +215,22 @@ class PretrainingObjective(abc.ABC):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the corpus that masking reads, in any phase."""
+        """The columns of the corpus that masking reads in any phase."""
         every = {rows.masking.unit for rows in self._rows.values()}
         return tuple(sorted(every - {units.PIECE, units.WORD}))
 
     def _needed(self) -> set[str]:
-        """Return the features of a batch that heads and terms read."""
+        """Return the names of the features of a batch that heads and terms read, without those that ``inputs`` adds."""
         model = self.setting.model
         of_heads = {name for part in self.parts for name in head_class(model, part.head).reads}
         of_terms = {name for term in self._terms.values() for name in (term.labels, term.weights)}
         return (of_heads | of_terms) - set(self.derived)
 
     def _read_features(self, rows: RowsConfig, spec: BatchSpec) -> BatchSpec:
-        """Return the features of ``spec`` that the objective reads."""
+        """Return those features of ``spec`` that the objective reads.
+
+        Raises ``UserError`` if a needed feature is missing.
+        """
         needed, model = self._needed(), self.setting.model
         if lacking := sorted(needed - spec.keys()):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
@@ -324,12 +327,12 @@ class PretrainingObjective(abc.ABC):
     def _apply(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
         return self._model.apply({"params": variables.params}, self.inputs(batch), rng)  # type: ignore[return-value]
 
-    # ---- Baselines: what a model reaches without learning ----------------------------------------------------------
+    # ---- Baselines: scores of simple models without a neural network ------------------------------------------------
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return baselines on the rows of the evaluation.
+        """Return baselines, by name, computed on the rows of the evaluation.
 
-        They are cross-entropies in nats per masked token, and the share of the most common label.
+        They are cross-entropies of n-gram models, in nats per masked token, and the share of the most common label.
         """
         rows, found = self.heldout_rows(kind, num_rows), dict[str, float]()
         for name, term in self._terms.items():
@@ -351,7 +354,7 @@ class PretrainingObjective(abc.ABC):
         return self._facts.vocab_size
 
     def heldout_rows(self, kind: str, num_rows: int) -> dict[str, np.ndarray]:
-        """Return the rows of an evaluation: the first ``num_rows`` of each part."""
+        """Return the rows of an evaluation: the first ``num_rows`` of each held-out part, one part after another."""
         parts = []
         for part in self.heldout_parts:
             source = self.source("eval", kind, 0, part)

@@ -1,8 +1,8 @@
-"""Next-token prediction, left to right: "LTR & No NSP" of the ablations (Devlin et al. 2019, section 5.1).
+"""Next-token prediction, left to right: "LTR & No NSP" in the ablations (Devlin et al. 2019, section 5.1).
 
-The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``, or of another arrangement; every token
-after ``[CLS]`` is predicted from those before it. The model is causal (``config.model.attention``) in pretraining and
-in fine-tuning.
+The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``, or those of another arrangement. Every
+token after ``[CLS]`` is predicted from the tokens before it. The model is causal (``config.model.attention``) in
+pretraining and in fine-tuning.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
 
-_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # selected positions keep their tokens; packing counts them
+_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # selected positions keep their tokens; only packing counts them
 _ROWS_AT_ONCE = 4096
 
 Config = base.Config
 
 
 class Objective(base.PretrainingObjective):
-    """Predicts every token but ``[CLS]``; the loss is the mean over those of the global batch. Takes no ``masking``."""
+    """Predicts every token but ``[CLS]``; the loss is the mean over all these tokens of the global batch.
+
+    ``config.objective.masking`` must not be set.
+    """
 
     parts = (LM_HEAD,)
     reads = "what came before"
@@ -41,7 +44,10 @@ class Objective(base.PretrainingObjective):
         return {"lm": Term("mlm_logits", "next_token_labels", "next_token_weights", baseline="none")}
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return ``batch`` with the positions [B, L - 1] at which the next token is predicted: all but the last."""
+        """Return ``batch`` with the positions [B, L - 1] at which the next token is predicted (all but the last) added.
+
+        The labels and weights of the next tokens are added too.
+        """
         ids = batch["input_ids"]
         rows, length = ids.shape
         positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32)[None, :], (rows, length - 1))
@@ -58,7 +64,7 @@ class Objective(base.PretrainingObjective):
         return train_flops_per_row(self.setting.model, length, length - 1, num_pooled=0)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return baselines on the rows of the evaluation: cross-entropies in nats per token."""
+        """Return baselines on the rows of the evaluation: cross-entropies of n-gram models, in nats per token."""
         found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
         tokens = self._training_stream(kind)
         model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
@@ -68,7 +74,7 @@ class Objective(base.PretrainingObjective):
         }
 
     def _training_stream(self, kind: str) -> np.ndarray:
-        """Return tokens [n] of the rows of an epoch, at most as many as the baselines count."""
+        """Return tokens [n] of the training rows of an epoch, at most ``ngram_models.MAX_TOKENS``."""
         source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
         indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
         if buckets := source.buckets:  # rows are requested from one bucket at a time
@@ -79,7 +85,7 @@ class Objective(base.PretrainingObjective):
 
 
 def next_token_weights(batch: Batch) -> jax.Array:
-    """Return weights [B, L - 1] float32: 1 where the next token is of the same sequence, in a row that counts."""
+    """Return weights [B, L - 1] float32: 1 where the next token is in the same sequence and the row counts, else 0."""
     sequence = batch.get("sequence_ids", batch["attention_mask"])
     same = (sequence[:, 1:] == sequence[:, :-1]) & (sequence[:, 1:] > 0)
     return same.astype(jnp.float32) * batch["row_weights"][:, None]

@@ -1,6 +1,7 @@
-"""Masked language modelling alone: "No NSP" of the ablations (Devlin et al. 2019, section 5.1), and RoBERTa's.
+"""Masked language modelling alone: "No NSP" in the ablations (Devlin et al. 2019, section 5.1); also RoBERTa.
 
-With sentence pairs, the model reads true and random second segments and does not predict which they are.
+If the arrangement makes sentence pairs, the model reads true and random second segments but does not predict which is
+which.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ Config = base.Config
 
 
 class Objective(base.PretrainingObjective):
-    """The loss is the mean over masked positions of the whole global batch. The model has no pooler."""
+    """Predicts masked tokens.
+
+    The loss is the mean over masked positions of the whole global batch. The model has no pooler.
+    """
 
     parts = (LM_HEAD,)
 

@@ -14,7 +14,7 @@ from bert_jax.objectives.base import MLM, Term
 class Config(base.Config):
     """The keys of ``config.objective``, besides its name."""
 
-    next_sentence_weight: float = 1.0  # 0: the term is measured, but nothing is learned from it
+    next_sentence_weight: float = 1.0  # if 0, the next-sentence loss is measured but does not train the model
 
     def __post_init__(self) -> None:
         allowed = "at least 0 is needed"
@@ -22,7 +22,10 @@ class Config(base.Config):
 
 
 class Objective(base.PretrainingObjective):
-    """The loss is the mean over masked positions plus the mean over pairs, each over the whole global batch."""
+    """Predicts masked tokens and whether B follows A.
+
+    The loss is the mean over masked positions plus the weighted mean over pairs, each over the whole global batch.
+    """
 
     parts = (POOLER, LM_HEAD, NSP_HEAD)
 

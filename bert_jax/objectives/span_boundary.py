@@ -1,8 +1,8 @@
 """Masked language modelling and the span-boundary objective (Joshi et al. 2020, "SpanBERT", sections 3.2 and 3.3).
 
-A masked token is predicted twice: from its own vector, and from its place in the span and the encoder's vectors at the
-two tokens beside the span. So these two vectors learn to represent the span. A span is a run of predicted tokens, so
-every ``masking.strategy`` works; the paper uses "spans".
+A masked token is predicted twice: from its own vector, and from its index in the span together with the encoder's
+vectors at the two tokens beside the span. So these two vectors learn to represent the span. Any run of predicted tokens
+counts as a span, so every ``masking.strategy`` works; the paper uses "spans".
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Config(base.Config):
     """The keys of ``config.objective``, besides its name.
 
     Attributes:
-      boundary_weight: the weight of the second term. 0: the term is measured, but nothing is learned from it.
-      boundary_positions: the number of tokens of a span, from its first, that the second term predicts.
+      boundary_weight: the weight of the second prediction in the loss. If 0, its loss is measured but does not train
+        the model.
+      boundary_positions: how many tokens of a span, counted from its first, are predicted the second way.
     """
 
     boundary_weight: float = 1.0
@@ -38,9 +39,10 @@ class Config(base.Config):
 
 
 class Objective(base.PretrainingObjective):
-    """The loss is the mean over masked positions plus the mean over those with boundaries, of the whole global batch.
+    """Predicts masked tokens from their own vectors and from the boundaries of their spans.
 
-    A span beside a special token has no boundaries.
+    The loss is the mean over masked positions plus the weighted mean over the masked positions whose span has
+    boundaries, each over the whole global batch. A span beside a special token has no boundaries.
     """
 
     arrangement = "sentences"
@@ -56,7 +58,7 @@ class Objective(base.PretrainingObjective):
         return {"mlm": MLM, "boundary": boundary}
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return ``batch`` with the weights [B, P] of the second term: 0 where a target has no boundaries."""
+        """Return ``batch`` with the weights [B, P] of the second prediction: 0 where a target has no boundaries."""
         counts = (batch["span_right"] > batch["span_left"]) & (batch["span_offsets"] < self._positions)
         return {**batch, "boundary_weights": batch["masked_weights"] * counts.astype(jnp.float32)}
 

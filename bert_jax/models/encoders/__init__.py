@@ -1,1 +1,4 @@
-"""Encoders, found by the name of their file; each has ``Config``, ``SIZES``, ``Encoder``, ``Pooler``, ``LmHead``."""
+"""Encoders, found by the name of their file.
+
+Each file has ``Config``, ``SIZES``, ``Encoder``, ``Pooler`` and ``LmHead``.
+"""

@@ -1,12 +1,10 @@
 """ALBERT (Lan et al. 2020): narrow embeddings, widened once, and one layer that is applied ``num_layers`` times.
 
-Parameters (the embeddings have width E, everything else width H; scanned layers have the same tree)::
+Parameters (the embeddings have width E, everything else has width H; the tree is the same if layers are scanned)::
 
     embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
-    embedding_projection/{kernel, bias}
-    layer/attention/{query, key, value, output}/{kernel, bias}
-    layer/mlp/{input, output}/{kernel, bias}
-    layer/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
+    embedding_projection/{kernel, bias} layer/attention/{query, key, value, output}/{kernel, bias} layer/mlp/{input,
+    output}/{kernel, bias} layer/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
 """
 
 from __future__ import annotations
@@ -30,7 +28,10 @@ from bert_jax.records import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Config(bert.Config):
-    """Defaults are albert-base-v2, which has no dropout (google-research/albert, README, "Version 2")."""
+    """The settings of an ALBERT encoder. Defaults are albert-base-v2.
+
+    That model has no dropout (google-research/albert, README, "Version 2").
+    """
 
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
@@ -47,7 +48,7 @@ class Config(bert.Config):
 
 
 class Encoder(nn.Module):
-    """Applies embeddings, their projection, and one layer ``num_layers`` times, each time with its own dropout."""
+    """Applies embeddings, their projection, and ``num_layers`` times the same layer, each time with other dropout."""
 
     config: Config
     reads: ClassVar[frozenset[str]] = bert.Encoder.reads
@@ -64,7 +65,7 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
 
-        ``rng`` None means no dropout. The first of all hidden states is the output of the projection.
+        If ``rng`` is None, there is no dropout. The first of "all" hidden states is the output of the projection.
         """
         visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
         x: jax.Array = self.embedding_projection(self.embeddings(batch, rng))
@@ -83,7 +84,7 @@ def _size(num_layers: int, hidden_size: int, num_heads: int, embedding_size: int
     }
 
 
-# Table 1; the numbers of heads are those of the released models.
+# "base" to "xxlarge" are from table 1, with the numbers of heads of the released models.
 SIZES: dict[str, dict[str, int]] = {
     "base": _size(12, 768, 12),
     "large": _size(24, 1024, 16),

@@ -1,10 +1,9 @@
 """BERT (Devlin et al. 2019): learned positions, segment embeddings, layers normalised after each residual sum.
 
-Parameters (layers unrolled; scanned ones are stacked under ``layers``)::
+Parameters (of unrolled layers; scanned layers are stacked under ``layers``)::
 
     embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
-    layer_<i>/attention/{query, key, value, output}/{kernel, bias}
-    layer_<i>/mlp/{input, output}/{kernel, bias}
+    layer_<i>/attention/{query, key, value, output}/{kernel, bias} layer_<i>/mlp/{input, output}/{kernel, bias}
     layer_<i>/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
 """
 
@@ -33,8 +32,9 @@ from bert_jax.records import Batch
 class Config(ModelConfig):
     """The settings of a BERT encoder. Defaults are BERT-base.
 
-    attention: "bidirectional" lets a token see its whole sequence; "causal" only itself and the tokens to its left, in
-      pretraining and in fine-tuning (the left-to-right model of section 5.1).
+    Attributes:
+      attention: "bidirectional" lets a token see its whole sequence. "causal" lets it see only itself and the tokens to
+        its left, in pretraining and in fine-tuning (the left-to-right model of section 5.1).
     """
 
     type_vocab_size: int = 2
@@ -50,7 +50,7 @@ class Config(ModelConfig):
 
 
 class Embeddings(nn.Module):
-    """Sums word, position and token type embeddings, then applies layer norm and dropout (figure 2)."""
+    """Sums word, position and token-type embeddings, then applies layer norm and dropout (figure 2)."""
 
     config: Config
 
@@ -67,7 +67,10 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config)
 
     def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:
-        """Return the embeddings [B, L, E] of a batch of ids [B, L]; rows without ``position_ids`` count from 0."""
+        """Return embeddings [B, L, E] for ``input_ids`` and ``token_type_ids`` [B, L].
+
+        Without ``position_ids``, positions count from 0.
+        """
         input_ids, position_ids = batch["input_ids"], batch.get("position_ids")
         length = input_ids.shape[1]
         if length > self.config.max_length:
@@ -78,7 +81,7 @@ class Embeddings(nn.Module):
             positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
         else:
             positions = jnp.take(self.position_embeddings, position_ids, axis=0).astype(dtype)
-        # A product with one-hot rows: in the gradient of a look-up all tokens would add into the same few rows.
+        # A product with one-hot rows, because the gradient of a look-up would add all tokens into the same few rows.
         types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
         x = words + positions + types @ self.token_type_embeddings.astype(dtype)
         x = dropout(self.layer_norm(x), self.config.dropout_rate, rng, "embeddings")
@@ -86,7 +89,7 @@ class Embeddings(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Applies the embeddings and ``num_layers`` layers."""
+    """Applies the embeddings and then ``num_layers`` layers."""
 
     config: Config
     reads: ClassVar[frozenset[str]] = frozenset({"token_type_ids", "position_ids", "sequence_ids"})
@@ -100,7 +103,7 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
 
-        ``rng`` None means no dropout.
+        If ``rng`` is None, there is no dropout.
         """
         visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
         x = self.embeddings(batch, rng)
@@ -130,7 +133,7 @@ PAPER = {
     "table6_L24_H1024_A16": _size(24, 1024, 16),
 }
 
-# The 24 small models of google-research/bert (Turc et al. 2019, "Well-Read Students Learn Better"): heads of 64.
+# The 24 small models of google-research/bert (Turc et al. 2019, "Well-Read Students Learn Better"): heads of width 64.
 GRID = {f"L{n}_H{d}": _size(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
 SMALL = {"tiny": GRID["L2_H128"], "mini": GRID["L4_H256"], "small": GRID["L4_H512"], "medium": GRID["L8_H512"]}
 

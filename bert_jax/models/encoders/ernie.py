@@ -1,4 +1,4 @@
-"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with relu, as in PaddlePaddle's Chinese model."""
+"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with ReLU, as in PaddlePaddle's Chinese model."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class Config(bert.Config):
 
 
 class Encoder(bert.Encoder):
-    """Applies the embeddings and ``num_layers`` layers."""
+    """Applies the embeddings and then ``num_layers`` layers, as BERT does."""

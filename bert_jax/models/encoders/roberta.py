@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT's computation without segments.
 
-As in transformers, the table of token types has one row, which is added to every token.
+As in Hugging Face transformers, the table of token types has one row, which is added to every token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZES = {name: bert.SIZES[name] for name in ("base", "large", "tiny", "mini", "s
 
 
 class Encoder(bert.Encoder):
-    """Applies the embeddings and ``num_layers`` layers."""
+    """Applies the embeddings and then ``num_layers`` layers, as BERT does, with token type 0 everywhere."""
 
     reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
 
@@ -39,6 +39,6 @@ class Encoder(bert.Encoder):
     ) -> Encoding:
         """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
 
-        ``rng`` None means no dropout.
+        If ``rng`` is None, there is no dropout.
         """
         return super().__call__({**batch, "token_type_ids": jnp.zeros_like(batch["input_ids"])}, rng, hidden_states)
