@@ -1,4 +1,4 @@
-"""Writes ``details.json``: the errors and the attention, with texts, that the page of a fine-tuned run shows."""
+"""Writes ``details.json``, errors and attention with their texts, for the report of a fine-tuned run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bert_jax.storage import files
 from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, sureness
 
 Records = Sequence[Mapping[str, Any]]
-MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # the most tokens of an attention picture, and of one with many heads
+MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # most tokens in a picture of attention: usually, and with many heads
 MANY_HEADS = 8
 NUM_WRONG, NUM_PICTURES = 2, 3
-CANDIDATES = 40  # wrong and right examples each, from which the short ones are chosen
+CANDIDATES = 40  # most wrong and most right examples to choose from
 
 
 def write_details(
@@ -32,8 +32,9 @@ def write_details(
     """Write ``workdir/details.json``.
 
     Args:
-      predictions: split -> one record per example, in the same order.
-      results: ``best_step`` and ``metrics``, by split.
+      splits: split -> its examples.
+      predictions: split -> one record per example, in the order of the examples.
+      results: ``best_step``, ``metric`` (the one that chose this step) and ``metrics`` (split -> its metrics).
     """
     facts, config = predictor.trained.facts, predictor.config
     entities = None
@@ -61,12 +62,13 @@ def write_details(
 
 
 def pictures(predictor: Predictor, examples: Sequence[Example], records: Records) -> list[dict[str, Any]]:
-    """Return the attention of the last layer for some wrong and some right examples.
+    """Return the attention of the last layer for a few examples, wrong and right ones.
 
     Returns:
-      For each example ``id``, ``right`` (None if a prediction cannot be right or wrong), ``prediction``, ``label``,
-      ``tokens`` (of many, those that [CLS] attends to most, in their order), ``num_tokens`` (the number of all),
-      ``layer`` (from 1) and ``weights`` [H][L][L] among the shown tokens.
+      For each example ``id``, ``right`` (None if its prediction cannot be called right or wrong), ``prediction``,
+      ``label``, ``tokens`` (if the sequence is long, only the tokens that [CLS] attends to most, in their order),
+      ``num_tokens`` (the length of the whole sequence), ``layer`` (counted from 1) and ``weights`` [H][L][L] between
+      the shown tokens.
     """
     trained = predictor.trained
     if "encoder" not in trained.params:
@@ -93,7 +95,10 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
 
 
 def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
-    """Return the numbers of the wrong and the right records with the surest predictions; else of the first records."""
+    """Return the numbers of up to ``CANDIDATES`` wrong records, then of as many right ones, the surest first.
+
+    If no prediction can be called right or wrong, return the numbers of the first records.
+    """
     verdicts = [is_wrong(example, record) for example, record in zip(examples, records, strict=True)]
     if all(verdict is None for verdict in verdicts):
         return list(range(min(len(records), CANDIDATES)))
@@ -106,7 +111,10 @@ def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
 
 
 def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequence[bool | None]) -> list[int]:
-    """Return places in ``chosen``: up to two wrong ones, then right ones; those that fit the picture come first."""
+    """Return the places in ``chosen`` of the examples to show: up to two wrong examples, then right ones.
+
+    Examples that are short enough for a picture are preferred.
+    """
 
     def fitting(verdict: Any) -> list[int]:
         places = [place for place in range(len(chosen)) if bool(wrong[place]) is verdict]

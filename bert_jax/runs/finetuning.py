@@ -1,4 +1,7 @@
-"""Fine-tunes a model on labelled examples, and writes its predictions and a report. The same call resumes."""
+"""Fine-tunes a model on labelled examples, and writes its predictions and a report.
+
+A run that was interrupted resumes if the same call is made again.
+"""
 
 from __future__ import annotations
 
@@ -51,23 +54,26 @@ from bert_jax.training.selection import SelectionConfig
 
 Note = Callable[[str], None]
 FREE_DATA_FIELDS = ("overlap",)
-MOST_EPOCHS = 1_000_000  # a number of steps stays a number
+MOST_EPOCHS = 1_000_000  # keeps the number of steps finite
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """``config.train``. Devlin et al. 2019, appendix A.3: batches of 16 or 32, rates of 5e-5, 3e-5 or 2e-5, 2 to 4
-    epochs, and the warm-up of google-research/bert."""
+    """The keys of ``config.train``.
+
+    Devlin et al. 2019, appendix A.3: batches of 16 or 32, learning rates of 5e-5, 3e-5 or 2e-5, 2 to 4 epochs. The
+    warm-up is that of google-research/bert.
+    """
 
     learning_rate: float = 2e-5  # the rate at the end of the warm-up
     num_epochs: float = 3.0
     batch_size: int = 32
     max_length: int = 128
-    warmup_fraction: float = 0.1  # the share of the steps
+    warmup_fraction: float = 0.1  # warm-up steps / all steps
     schedule: Literal["linear_from_zero", "linear", "cosine"] = "linear_from_zero"
     evaluations_per_epoch: int = 1
     logs_per_evaluation: int = 10
-    buckets: Literal["none", "lengths"] = "lengths"  # lengths: the rows of a batch have about the same length
+    buckets: Literal["none", "lengths"] = "lengths"  # "lengths": rows of like length share a batch
 
     def __post_init__(self) -> None:
         configuration.check_fields(
@@ -87,7 +93,7 @@ class TrainConfig:
 class FinetuningOptimizerConfig(OptimizerConfig):
     """The keys of ``config.optimizer`` in fine-tuning, where Adam corrects its bias by default.
 
-    Without the correction fine-tuning on small data fails often and differs more from seed to seed (Zhang et al. 2021,
+    Without this correction, fine-tuning on small data fails often and varies more from seed to seed (Zhang et al. 2021,
     arXiv 2006.05987, section 4).
     """
 
@@ -96,30 +102,30 @@ class FinetuningOptimizerConfig(OptimizerConfig):
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningSettings:
-    """A fine-tuning recipe, typed: every key of the config is a field of this class or of the classes it names."""
+    """A fine-tuning recipe as typed values: each config key is a field of this class or of a class that it contains."""
 
-    task: Mapping[str, Any]  # name, and the options of that task
+    task: Mapping[str, Any]  # the task's name and its options
     data: DataConfig
-    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; size only for a start from zero
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; without --init also size
     train: TrainConfig = TrainConfig()
     seed: int = 0
-    vocab: VocabularyConfig = VocabularyConfig()  # only for a start from zero
-    weights: Literal["pretrained", "fresh"] = "pretrained"  # fresh: only the architecture and vocabulary of --init
-    frozen: tuple[str, ...] = ()  # parts that are not trained: encoder, pooler
+    vocab: VocabularyConfig = VocabularyConfig()  # only without --init
+    weights: Literal["pretrained", "fresh"] = "pretrained"  # "fresh": --init gives no weights
+    frozen: tuple[str, ...] = ()  # parts of the model that are not trained: encoder, pooler
     bilstm_layers: int = 0  # layers of a BiLSTM between encoder and head, as in the paper's ablation
     optimizer: FinetuningOptimizerConfig = FinetuningOptimizerConfig()
-    selection: SelectionConfig = SelectionConfig()  # metric "": the main metric of the task
+    selection: SelectionConfig = SelectionConfig()  # with metric "", the task's main metric
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
     micro_batches: int = 1
     loggers: tuple[str, ...] = ("tensorboard",)
-    export: bool = True  # write a Hugging Face directory at the end; transformers has no class for a BiLSTM
+    export: bool = True  # write a Hugging Face directory at the end (impossible with a BiLSTM)
 
     def __post_init__(self) -> None:
         configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that may not change while a run goes on; all others may."""
+        """Return the settings that a resumed run may not change; it may change all others."""
         tree: dict[str, Any] = dataclasses.asdict(self)
         for free in ("mesh", "loader", "micro_batches", "loggers", "export"):
             del tree[free]
@@ -133,17 +139,17 @@ class FinetuningRequest:
     """The values that the command line adds to a recipe."""
 
     workdir: str
-    data: str  # the folder that config.data.splits are relative to
+    data: str  # the folder to which the paths in config.data.splits are relative
     command: str = ""
-    init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]; None: from zero
+    init: str | None = None  # a Hugging Face directory or WORKDIR[@step]; None: random weights
     typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
 
 def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, from its beginning or from the last saved step.
+    """Run a recipe to its end in ``request.workdir``, starting from the last saved step if there is one.
 
     Returns:
-      The metrics of the best evaluation; {} on all processes of a job except the first.
+      The metrics of the best evaluation. Only the first process of a job returns them; all others return {}.
 
     Raises:
       UserError: the recipe, the examples, the model to start from or the machine do not fit together.
@@ -175,7 +181,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = module.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))
         task.check(splits)
-        for name in () if saved else [name for name in splits if name.startswith("test")]:  # read again at the end
+        for name in () if saved else [name for name in splits if name.startswith("test")]:  # to find their errors early
             module.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
         experiment = make_experiment(settings, task)
         experiment.check()
@@ -238,7 +244,10 @@ def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, 
 
 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
-    """Return all examples to train on, since the part that config.data.train_fraction keeps may lack rare labels."""
+    """Return all examples to train on, whatever ``config.data.train_fraction`` is.
+
+    The labels are taken from all of them, since ``chosen``, the fraction that is kept, may lack a rare label.
+    """
     if config.train_fraction == 1.0:
         return chosen
     splits = load(dataclasses.replace(config, train_fraction=1.0), folder, roles, lambda _: None)
@@ -246,7 +255,7 @@ def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple
 
 
 def check_splits(splits: Mapping[str, Sequence[Example]]) -> None:
-    """Raise ``UserError`` unless there are a split to train on and a split to evaluate on."""
+    """Raise ``UserError`` unless there are exactly one split to train on and at least one to evaluate on."""
     train = [name for name in splits if name.startswith("train")]
     if len(train) != 1 or not any(name.startswith("dev") for name in splits):
         raise UserError(
@@ -262,7 +271,7 @@ def setting(
     model: ModelConfig,
     labels: tuple[str, ...],
 ) -> Setting:
-    """Return the arguments of the task besides its config."""
+    """Return the ``Setting`` of the task: all of its arguments except its config."""
     train = settings.train
     model.check_lengths({"train": train.max_length})
     return Setting(
@@ -280,7 +289,11 @@ def setting(
 
 
 def make_experiment(settings: FinetuningSettings, task: ExampleTask) -> Experiment:
-    """Return the steps, cadence and selection of the run, from its epochs."""
+    """Return the experiment settings of the run.
+
+    The number of steps follows from the number of epochs. The settings also say how often the run evaluates and saves,
+    and how the best checkpoint is chosen.
+    """
     train = settings.train
     source = task.source("train", KIND, 0)
     assert isinstance(source, ExampleRows)
@@ -310,7 +323,7 @@ def make_experiment(settings: FinetuningSettings, task: ExampleTask) -> Experime
 
 
 def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None:
-    """Raise ``UserError`` unless an evaluation reports ``metric``, or it is ""; no model is run."""
+    """Raise ``UserError`` if no evaluation reports ``metric``; "" is allowed. This does not run the model."""
     if not metric:
         return
     evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
@@ -319,7 +332,7 @@ def check_metric(metric: str, task: ExampleTask, experiment: Experiment) -> None
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
-    """Return a hash of all examples, in their order."""
+    """Return a hash of the examples of all splits, which depends on their order."""
     digest = hashlib.sha256()
     for name, examples in splits.items():
         digest.update(f"{name} {len(examples)}\n".encode())
@@ -329,7 +342,7 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 
 def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
-    """Return lines for the user about the model to train and about the examples."""
+    """Return lines that tell the user which model is trained and on which examples."""
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
     phase = experiment.phases.phases[0]
@@ -348,7 +361,10 @@ def finish(
     observer: Observer,
     metric: str,
 ) -> dict[str, float]:
-    """Write the predictions of the best checkpoint, which ``metric`` chose, the report and the export."""
+    """Write the report, the export, and the predictions of the best checkpoint, which ``metric`` chose.
+
+    Returns the metrics of the first dev split.
+    """
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
         predictor = Predictor.load(request.workdir)

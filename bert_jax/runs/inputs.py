@@ -1,7 +1,7 @@
 """Finds the vocabulary and the corpus that a recipe names, or makes them in the workdir.
 
-Until a run has saved its first step, a vocabulary or a corpus that an earlier try made from other text, or for another
-recipe, is made again. After that the model has been trained with them, and another vocabulary or corpus is an error.
+Until a run has saved its first step, a vocabulary or corpus in the workdir that was made from other text, or for
+another recipe, is made again. Once a step is saved, the model depends on them, and a change of either is an error.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from bert_jax.text.tokenizer import Tokenizer
 Note = Callable[[str], None]
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
-FEW_TOKENS = 20_000  # about 3,000 masked ones: a loss from fewer is uncertain by several hundredths
-ORIGIN = "vocab.json"  # hashes of the vocabulary's file and of all that it was made from
+FEW_TOKENS = 20_000  # about 3,000 of them are masked; with fewer, a loss is uncertain by several hundredths
+ORIGIN = "vocab.json"  # file with hashes of the vocabulary and of what it was made from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Inputs:
     bound: bool  # whether the run has saved a step
     private: bool = False
     columns: tuple[str, ...] = ()  # the columns of the corpus that the objective reads
-    builds: bool = True  # False: a vocabulary or corpus made from other text, or for another recipe, is an error
+    builds: bool = True  # if False, raise an error where one would have to be made again
 
     @property
     def lowercase(self) -> bool:
         return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
 
     def check(self) -> None:
-        """Raise ``UserError`` for every mistake that can be found before a text is read."""
+        """Raise ``UserError`` for every mistake that can be found before any text is read."""
         tokenizer = self.initial.tokenizer if self.initial else None
         if self.vocab.path:
             tokenizer = tokenizers.load(self.vocab.path, self.lowercase)
@@ -70,7 +70,7 @@ class Inputs:
             if corpus.path:
                 there = Corpus(corpus.path)
                 there.check_columns([*corpus.columns, *self.columns])
-                if tokenizer and not self.bound:  # once bound, the vocabulary is the workdir's
+                if tokenizer and not self.bound:  # a run with a saved step uses the vocabulary in its workdir
                     there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
@@ -79,7 +79,10 @@ class Inputs:
                 columns.find(corpus.columns)
 
     def check_made(self) -> None:
-        """Raise ``UserError`` unless vocabulary and corpus exist: several processes train, but only one builds."""
+        """Raise ``UserError`` unless vocabulary and corpus exist.
+
+        Needed if several processes train: they make neither, because one process would build while all others wait.
+        """
         corpora = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
         if self.vocab.path or self.initial or tokenizers.existing(self.workdir):
             vocabulary = []
@@ -89,7 +92,7 @@ class Inputs:
             raise UserError(f"there is no {' and no '.join([*vocabulary, *corpora])}{self._how_to_build(vocabulary)}")
 
     def _how_to_build(self, vocabulary: object) -> str:
-        """Return the commands that build what is missing. ``vocabulary``: whether that is missing too."""
+        """Return text with the commands that build the corpus, and the vocabulary too if ``vocabulary`` is true."""
         vocab = self.vocab.path or "VOCAB"
         learn = "bert-jax vocab --config=RECIPE --output=VOCAB, then " if vocabulary else ""
         name = f"--config.vocab.path={vocab} " if vocabulary or self.vocab.path else ""
@@ -99,7 +102,7 @@ class Inputs:
         )
 
     def places(self) -> dict[str, epath.Path]:
-        """Return the name of each part of the corpus -> its folder; a corpus without parts has the name ""."""
+        """Return a dict: name of each part of the corpus -> its folder. A corpus without parts has the name ""."""
         folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
         if not self.corpus.parts:
             return {"": folder}
@@ -107,16 +110,17 @@ class Inputs:
         return {name: files.as_path(path) if path else folder / name for name, path in own.items()}
 
     def there(self) -> Mixture:
-        """Return the existing stores, whatever they were made from. Raises ``UserError`` if one is missing."""
+        """Return the stores that exist, whatever text they were made from. Raises ``UserError`` if one is missing."""
         return self._mixed({name: Corpus(place) for name, place in self.places().items()})
 
     def open_vocabulary(self, note: Note) -> Tokenizer:
-        """Return the tokenizer in the workdir, after making it if it is missing.
+        """Return the tokenizer in the workdir, after making its file if it is missing.
 
-        It is copied from config.vocab.path or from the model to start from, or learned.
+        The file is copied from ``config.vocab.path`` or from the model to start from; without either, it is learned.
 
         Raises:
-          UserError: the run was trained with another vocabulary than the recipe names now, or its file is damaged.
+          UserError: the run was trained with a vocabulary other than the one that the recipe names now, or its file is
+            damaged.
         """
         if not self.bound:
             self._make_vocabulary(self.lowercase, note)
@@ -136,7 +140,10 @@ class Inputs:
         return tokenizer
 
     def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
-        """Return the stores at config.corpus.path, or in ``workdir/corpus``, after building those that are missing."""
+        """Return the corpus, after building the stores that are missing.
+
+        The stores are at ``config.corpus.path`` if the recipe sets it, else in ``workdir/corpus``.
+        """
         corpora = {}
         for name, place in self.places().items():
             config = self.corpus.part(name) if name else self.corpus
@@ -153,7 +160,10 @@ class Inputs:
         return Mixture.of(corpora, weights, self.corpus.temperature)
 
     def _open(self, config: CorpusConfig, place: epath.Path, name: str, tokenizer: Tokenizer, note: Note) -> Corpus:
-        """Return the store at ``config.path``, or in ``place``, after building it if it is missing."""
+        """Return the store in the folder ``place``.
+
+        If the recipe names no path for the store, a missing or outdated store is built there first.
+        """
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
@@ -176,7 +186,7 @@ class Inputs:
         return corpus
 
     def _make_vocabulary(self, lowercase: bool, note: Note) -> None:
-        """Make the tokenizer's file, unless it exists and was made from the same text and settings."""
+        """Write the tokenizer's file, unless one exists that was made from the same text and settings."""
         workdir = files.as_path(self.workdir)
         there, origin = tokenizers.existing(workdir), self._origin(lowercase)
         if there is not None:
@@ -203,7 +213,10 @@ class Inputs:
         return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
     def _check_vocabulary(self) -> None:
-        """Raise ``UserError`` if the tokenizer's file has changed. Runs of the first versions have no hash to check."""
+        """Raise ``UserError`` if the tokenizer's file has changed.
+
+        Runs of early versions recorded no hash and always pass.
+        """
         file = tokenizers.find(self.workdir)
         if self._kept().get("file_sha256") not in (None, files.sha256(file)):
             raise UserError(
@@ -211,7 +224,7 @@ class Inputs:
             )
 
     def _origin(self, lowercase: bool) -> str:
-        """Return a hash of everything that the vocabulary depends on."""
+        """Return a hash of everything that determines the vocabulary."""
         if self.vocab.path:
             facts: Any = tokenizers.load(self.vocab.path, lowercase).sha256
         elif self.initial:
@@ -226,7 +239,7 @@ class Inputs:
 
 
 def _now_and_then(note: Note) -> Progress:
-    """Return a function that notes the progress of a build every ``NOTE_SECONDS``."""
+    """Return a progress function for a build, which passes a line to ``note`` every ``NOTE_SECONDS``."""
     start = noted = time.monotonic()
 
     def progress(documents: int, num_bytes: int, tokens: int) -> None:
@@ -241,7 +254,7 @@ def _now_and_then(note: Note) -> Progress:
 
 
 def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:
-    """Return whether the store at ``path`` is the one that would be built now."""
+    """Return whether the store at ``path`` equals the store that would be built now."""
     manifest = manifests.read(path)
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
     wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
@@ -256,10 +269,10 @@ def find_vocabulary(
     train: Sequence[Example],
     roles: Roles,
 ) -> Tokenizer:
-    """Return the tokenizer of a fine-tuning.
+    """Return the tokenizer for fine-tuning.
 
-    It is the one in ``workdir`` if that has checkpoints; else that of the model to start from; else the one at
-    config.vocab.path, or one learned from the texts to train on.
+    The first that exists is taken: the tokenizer in ``workdir`` (None if the run has no checkpoint), that of the model
+    to start from, the one at ``config.vocab.path``. If none exists, a tokenizer is learned from the texts to train on.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
@@ -272,7 +285,7 @@ def find_vocabulary(
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
-    """Save a vocabulary in the workdir, in place of one that a failed run left there."""
+    """Save the tokenizer in the workdir and remove any other that a failed run left there."""
     if (there := tokenizers.existing(workdir)) is not None:
         files.as_path(there).unlink()
     tokenizer.save(files.as_path(workdir) / tokenizer.file_name)

@@ -1,4 +1,4 @@
-"""Chooses the architecture of a run: the recipe's, or that of the model that the run starts from."""
+"""Chooses the architecture of a run: that of the recipe, or that of the model from which the run starts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from bert_jax.interchange.initial import Initial
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT, encoder_file, recorded
 
-# Fields of config.model that the recipe decides even with --init; all others are the model's architecture.
+# Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat")
 
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initial | None) -> ModelConfig:
-    """Return the architecture of ``initial``, else of ``model.size``, with the fields that ``config.model`` changes."""
+    """Return the run's model config.
+
+    Without ``initial`` it is ``model["size"]`` with the fields that ``config.model`` changes. With ``initial`` it is
+    the config of that model, except for ``vocab_size`` and for ``OPEN_MODEL_FIELDS`` that the recipe sets.
+    """
     said = {"vocab_size": vocabulary_size} | _said(model)
-    # Built with ``initial`` too, because a mistake in the recipe is an error there as well.
+    # Built even if ``initial`` is given, so that a mistake in the recipe is found.
     own: ModelConfig = configuration.build(_file(model).Config, said, "config.model", also=("encoder", "size"))
     if initial is None:
         return own
@@ -29,13 +33,13 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
 
 
 def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
-    """Return lines about the model settings of a recipe that ``initial`` overrides.
+    """Return a list with one line that tells which model settings of the recipe ``initial`` overrides; [] if none.
 
     Args:
       typed: the keys of the config that were given on the command line, such as ``model.size``.
 
     Raises:
-      UserError: a setting of ``typed`` differs from ``initial``.
+      UserError: a setting that was given on the command line differs from ``initial``.
     """
     held = recorded(initial.model) | {"vocab_size": initial.tokenizer.size}
     differing = {
@@ -60,7 +64,7 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
 
 
 def old_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of keys of ``config.model`` that an earlier version did not record."""
+    """Return the values that earlier versions used for those keys of ``config.model`` that they did not record."""
     return {"encoder": BERT, **configuration.old_defaults(_file(model).Config)}
 
 
@@ -69,7 +73,7 @@ def _file(model: Mapping[str, Any]) -> ModuleType:
 
 
 def _said(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the encoder's ``Config`` that a recipe sets, by its size or one by one."""
+    """Return the fields of the encoder's ``Config`` that a recipe sets, by naming a size or the fields themselves."""
     size = model.get("size")
     fields = configuration.choose("model size", size, _file(model).SIZES) if size else {}
     return {**fields, **{name: value for name, value in model.items() if name not in ("encoder", "size")}}

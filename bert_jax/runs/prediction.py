@@ -1,4 +1,4 @@
-"""Predicts new examples with a fine-tuned model, and scores them if the answers are known."""
+"""Predicts new examples with a fine-tuned model, and scores the predictions if the answers are known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH_SIZE = 32
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """A fine-tuned model with the task it was trained on."""
+    """A fine-tuned model together with the task that it was trained on."""
 
     trained: TrainedModel
     task: type[ExampleTask]
@@ -39,10 +39,10 @@ class Predictor:
 
     @classmethod
     def load(cls, workdir: str, step: int | None = None, options: Sequence[str] = ()) -> Predictor:
-        """Return the predictor of a fine-tuned workdir: of its best checkpoint, or of ``step``.
+        """Return a predictor with the model of a fine-tuned run at ``step``. If None, take its best checkpoint.
 
         Args:
-          options: ``key=value`` for keys of the task's config that differ from training.
+          options: ``key=value`` for keys of the task's config that are to differ from training.
 
         Raises:
           UserError: there is no checkpoint, its model was not fine-tuned, or an option does not exist.
@@ -56,7 +56,7 @@ class Predictor:
         own = {name: value for name, value in facts["task"].items() if name != "name"} | _parsed(options)
         module = catalogue.find("tasks", facts["task"]["name"], having="Task")
         batch_size = BATCH_SIZE
-        if module.Task.whole_batches:  # its scores depend on how many rows a batch has
+        if module.Task.whole_batches:  # the scores depend on the number of rows in a batch
             train = (facts.get("run", {}).get("config") or {}).get("train", {})
             batch_size = train.get("batch_size", BATCH_SIZE)
         return cls(trained, module.Task, configuration.recall(module.Config, own, "task"), batch_size)
@@ -68,11 +68,11 @@ class Predictor:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """``config.data`` of the run; for an imported model, the settings of a plain table."""
+        """The run's ``config.data``. For an imported model, the settings of a plain table."""
         return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
     def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
-        """Return the task on ``examples``, encoded as the split ``name``."""
+        """Return the task with ``examples`` encoded as its only split, called ``name``."""
         facts = self.trained.facts
         setting = Setting(
             {name: tuple(examples)},
@@ -89,7 +89,7 @@ class Predictor:
     def predict(
         self, examples: Sequence[Example], name: str = "predict", note: Note = lambda line: None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the metrics, and one record per example, in order. There are no metrics if an answer is not known.
+        """Return the metrics, and one record per example, in order. The metrics are {} if any answer is unknown.
 
         ``note`` is called with lines about the examples, such as how many were cut.
 
@@ -101,7 +101,7 @@ class Predictor:
         task = self.make_task(examples, name)
         for line in task.notes:
             note(line)
-        mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # not those of other processes
+        mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes
         shards = mesh.shape["data"]
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
         with meshes.activations(mesh):
@@ -114,7 +114,7 @@ class Predictor:
 
 
 def _parsed(options: Sequence[str]) -> dict[str, Any]:
-    """Return ``key=value`` pairs as a dict. A value is read as a Python literal, or else as text."""
+    """Return ``key=value`` options as a dict. A value is read as a Python literal if it is one, else as text."""
     parsed: dict[str, Any] = {}
     for option in options:
         key, equals, text = option.partition("=")
@@ -122,13 +122,15 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--option={option} has no value; write --option=KEY=VALUE")
         try:
             parsed[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # of what is no literal
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised if the text is not a literal
             parsed[key] = text
     return parsed
 
 
 def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
-    """Return the examples of a file in the run's format; ``split`` "dev" needs answers, "test" does not.
+    """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
+
+    In ``split`` "dev" every example needs an answer; in "test" none does.
 
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.
@@ -143,7 +145,10 @@ def read_examples(predictor: Predictor, path: str, form: str | None, split: str,
 
 
 def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
-    """Return texts of the command line as examples. Raises ``UserError`` for an empty one or a task that needs more."""
+    """Return texts of the command line as examples.
+
+    Raises ``UserError`` for an empty text, or if the task reads more than one text per example.
+    """
     reads = list(predictor.task.roles.required)
     if "pair" in predictor.data["columns"]:
         reads.append("pair")
@@ -155,10 +160,10 @@ def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Examp
 
 
 def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
-    """Write predictions and return their path.
+    """Write predictions and return the path of what was written.
 
-    They are JSON Lines in the file ``output``, or with ``submission`` the files of a benchmark in the folder
-    ``output``.
+    Without ``submission``, ``output`` becomes a JSON Lines file. With ``submission``, ``output`` is a folder that gets
+    the file of that benchmark.
     """
     if not submission:
         write_predictions(output, records)
@@ -172,7 +177,7 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
 
 
 def check_submission(predictor: Predictor, kind: str) -> None:
-    """Raise ``UserError`` for an unknown kind of submission, or one that this model's predictions do not fit."""
+    """Raise ``UserError`` if the kind of submission is unknown, or this model's predictions do not fit it."""
     name = predictor.trained.facts["task"]["name"]
     tasks, labels = needed_for(kind)
     if name not in tasks:

@@ -1,4 +1,7 @@
-"""Checks within minutes, before a pod job is started, that its hosts agree and that everything it needs is there."""
+"""Checks a multi-host job before it is started: whether its hosts agree, and whether all that it needs is there.
+
+The check takes minutes.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ from bert_jax.training import mesh as meshes
 
 NUM_READS = 1_000
 ALL_REDUCE_BYTES = 64 * 2**20
-SLOW_READ_SECONDS = 0.02  # to read one block; a batch of 256 rows then takes seconds
-STATE_COPIES = 3  # the parameters and two moments, in float32
-KEPT = 2  # the number of steps that are on the disk at a time, at least
+SLOW_READ_SECONDS = 0.02  # per read of a block; at this speed a batch of 256 rows takes seconds
+STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32
+KEPT = 2  # at least so many checkpoints are on the disk at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A line of the table. ``verdict`` is "ok", "slow" or "bad"; with "bad" the job should not be started."""
+    """A line of the table. ``verdict`` is "ok", "slow" or "bad"; if any is "bad", the job should not be started."""
 
     name: str
     found: str
@@ -48,7 +51,7 @@ class Finding:
 
 
 def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
-    """Check the job that this process belongs to, and return the findings, the same ones on every process.
+    """Check the job that this process belongs to, and return the findings, which are the same on every process.
 
     Raises:
       UserError: the recipe cannot be read.
@@ -80,7 +83,7 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-# ---- What a process reports of itself --------------------------------------------------------------------------------
+# ---- What a process reports about itself -----------------------------------------------------------------------------
 
 
 def _of_host() -> dict[str, Any]:
@@ -97,9 +100,10 @@ def _of_host() -> dict[str, Any]:
 
 
 def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
-    """Return hashes of vocabulary and corpus, and the seconds of a random read; None where something is missing.
+    """Return hashes of vocabulary and corpus, and the seconds of a random read; each is None if the input is missing.
 
-    ``problems`` has what a run would refuse: a workdir that is none, and inputs that are damaged, or named and absent.
+    ``problems`` lists what would make a run fail: a folder that cannot be a workdir, a damaged input, or a corpus that
+    the recipe names but that does not exist.
     """
     problems: list[str] = []
     found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
@@ -133,7 +137,10 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 def _read_seconds(corpus: Mixture) -> float:
-    """Return the mean seconds of 1,000 reads of some tokens, anywhere in the shards, from each part its share."""
+    """Return the mean seconds of a read of up to 128 tokens, over 1,000 reads at random places of the corpus.
+
+    Each part of a mixture is read as often as its share says.
+    """
     rng = np.random.default_rng(0)
     splits = [part.split("train") for part in corpus.parts.values()]
     which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
@@ -148,7 +155,7 @@ def _read_seconds(corpus: Mixture) -> float:
 
 
 def _of_workdir(workdir: str) -> dict[str, Any]:
-    """Return whether this process sees what process 0 writes in the workdir, and can write there itself."""
+    """Return whether this process can write in the workdir and sees what process 0 writes there, and the free bytes."""
     folder = files.as_path(workdir)
     token = distributed.exchange("preflight token", uuid.uuid4().hex)[0]
     mine, theirs = (folder / f".preflight-{token}-{number}" for number in (jax.process_index(), 0))
@@ -167,7 +174,7 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
     return {"workdir": str(workdir), "writes": writes, "sees": sees, "free": free}
 
 
-# ---- What process 0 concludes ----------------------------------------------------------------------------------------
+# ---- The findings, from the reports of all processes -----------------------------------------------------------------
 
 
 def _processes(processes: Sequence[Mapping[str, Any]]) -> Finding:
@@ -245,7 +252,7 @@ def _num_params(settings: PretrainingSettings) -> int:
 
 
 def _all_reduce() -> Finding:
-    """Return the time of a sum over all devices, measured at its second run."""
+    """Return a finding with the time of a sum over all devices: that of the second run, without the compilation."""
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)

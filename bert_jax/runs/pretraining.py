@@ -1,6 +1,6 @@
-"""Pretrains a model by one command, from nothing: vocabulary, corpus, training, examples, report, export.
+"""Pretrains a model with one command: vocabulary, corpus, training, filled examples, report and export.
 
-What exists already is kept; what is missing is made. The same call resumes.
+Whatever exists already is kept, and whatever is missing is made. Making the same call again resumes the run.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from bert_jax.training.schedules import ScheduleConfig
 
 Note = Callable[[str], None]
 
-# Fields of config.model that change how fast it runs, not what it learns.
+# Fields of config.model that change how fast the model runs, not what it learns.
 FREE_MODEL_FIELDS = ("remat",)
-# Fields of config.corpus that say where it is, how it is built, and how it is described.
+# Fields of config.corpus that say where the corpus is, how it is built, and how it is described.
 FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings:
-    """A recipe, typed: every key of the config is a field of this class or of the classes it names."""
+    """A pretraining recipe as typed values: each config key is a field of this class or of a class that it contains."""
 
-    objective: Mapping[str, Any]  # name, and the options of that objective
-    model: Mapping[str, Any]  # encoder, size, and the fields of the encoder's Config that differ from that size
+    objective: Mapping[str, Any]  # the objective's name and its options
+    model: Mapping[str, Any]  # encoder, size, and fields of the encoder's Config that override the size
     phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
     seed: int = 0
     vocab: VocabularyConfig = VocabularyConfig()
@@ -79,8 +79,8 @@ class PretrainingSettings:
     checkpoints: CheckpointConfig = CheckpointConfig()
     loader: LoaderConfig = LoaderConfig()
     probe: ProbeConfig = ProbeConfig()
-    examples: tuple[str, ...] = ()  # texts with [MASK] that the finished model fills
-    private: bool = False  # nothing is written about the text and its source (corpora.privacy)
+    examples: tuple[str, ...] = ()  # texts in which the finished model fills each [MASK]
+    private: bool = False  # write nothing about the text and its source (corpora.privacy)
     export: bool = True  # write a Hugging Face directory at the end
 
     def experiment(self) -> Experiment:
@@ -96,7 +96,7 @@ class PretrainingSettings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that may not change while a run goes on. Paths may: hashes of content stand for them."""
+        """Return the settings that a resumed run may not change. Paths may: hashes of content are compared instead."""
         return {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
@@ -111,7 +111,7 @@ class PretrainingSettings:
     def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
 
-        A private run does not, since the words would come from its text; a left-to-right model cannot fill a [MASK].
+        In a private run it does not, since the words would come from the private text. A left-to-right model cannot.
         """
         return bool(self.examples) and not self.private and not model.causal
 
@@ -122,7 +122,7 @@ class PretrainingSettings:
         return module, configuration.build(module.Config, own, "config.objective", also=("name",))
 
     def absent(self) -> dict[str, Any]:
-        """Return the values that keys of ``identity`` had in runs of versions that did not record them."""
+        """Return the values that earlier versions used for those keys of ``identity`` that they did not record."""
         absent = configuration.old_defaults(PretrainingSettings) | {
             "objective": configuration.old_defaults(self.find_objective()[0].Config),
             "model": old_model(self.model),
@@ -131,7 +131,7 @@ class PretrainingSettings:
         return private_config(absent) if self.private else absent
 
     def absent_facts(self) -> dict[str, Any]:
-        """Return the values that keys of the facts had in runs of versions that did not record them."""
+        """Return the values that earlier versions used for those keys of the facts that they did not record."""
         objective = configuration.old_defaults(self.find_objective()[0].Config)
         return {
             "model": old_model(self.model),
@@ -150,7 +150,7 @@ class PretrainingRequest:
     workdir: str
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
-    init_optimizer: Literal["fresh", "kept"] = "fresh"  # kept: take over the moments of the run to start from
+    init_optimizer: Literal["fresh", "kept"] = "fresh"  # "kept": also take the optimizer moments of --init
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
     private: bool = False  # the same as config.private
@@ -158,7 +158,7 @@ class PretrainingRequest:
 
 
 def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, from its beginning or from the last saved step.
+    """Run a recipe to its end in ``request.workdir``, starting from the last saved step if there is one.
 
     Returns:
       The last evaluation's metrics.
@@ -231,8 +231,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
 def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
     """Return the vocabulary and the corpus.
 
-    If there are several processes, the first finds or copies them, and the others read the same. None of them builds,
-    because the others would wait for hours.
+    If the job has several processes, the first finds or copies both, then the others read them. No process builds a
+    corpus then, because all others would have to wait for hours.
     """
     if distributed.several():
         inputs.check_made()
@@ -257,10 +257,10 @@ def checked(
     initial: Initial | None = None,
     devices: list[jax.Device] | None = None,
 ) -> Callable[..., Any]:
-    """Check all of a recipe that can be checked before a text is read; return a function that makes its objective.
+    """Check everything in a recipe that can be checked before text is read; return a function that makes its objective.
 
     Args:
-      devices: the devices to run on; None: all of this job.
+      devices: the devices to run on. If None, all devices of this job, whose memory is then checked too.
 
     Returns:
       A function (corpus, tokenizer, model, seed, seed of the held-out rows) -> the recipe's objective.
@@ -299,7 +299,7 @@ def checked(
 
 
 def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
-    """Return the facts' entry for the model's class in transformers; None if transformers has none for its encoder."""
+    """Return the fact ``head``: the model's class in transformers; None if its encoder has no class there."""
     if model.encoder not in families():
         return None
     return {"architecture": of_pretraining(model, [part.name for part in task.parts])}
@@ -308,7 +308,7 @@ def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
 def recorded(
     config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
-    """Return the config, the identity and the command as run.json, checkpoints, report and export record them."""
+    """Return config, identity and command as a run's files record them. A private run records hashes and no command."""
     identity = settings.identity() | {"init": request.init}
     if not settings.private:
         return config, identity, request.command
@@ -316,7 +316,7 @@ def recorded(
 
 
 def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
-    """Write ``baselines.json`` once: the figures with which the held-out figures are compared."""
+    """Write ``baselines.json``, figures for comparison with the held-out ones, unless it is there for the same rows."""
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     reckoned_for = [fingerprint, phase.kind, rows]
@@ -329,14 +329,14 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
 
 
 def finish(settings: PretrainingSettings, model: ModelConfig, request: PretrainingRequest, observer: Observer) -> None:
-    """Write the examples, the export and the report of a run that has ended, and print what to do next."""
+    """Write the filled examples, the export and the report of a finished run, and print what the user can do next."""
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
         fill_examples(settings, request.workdir, observer.note)
     exported = None
     if settings.export and model.encoder not in families():
         observer.note(f"not exported: transformers has no class that is known for the encoder {model.encoder!r}")
-    if settings.export and not model.causal and model.encoder in families():  # transformers has no class for others
+    if settings.export and not model.causal and model.encoder in families():  # transformers has a class only for these
         exported = export_newest(request.workdir, observer)
     report = report_at_the_end(request.workdir, observer)
     where = f"report {report}" + (f", model {exported}" if exported else "")
@@ -347,7 +347,7 @@ def finish(settings: PretrainingSettings, model: ModelConfig, request: Pretraini
 
 
 def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> None:
-    """Write ``examples.json``: the words that the newest model fills in for each ``[MASK]``."""
+    """Write ``examples.json``: the words that the newest model predicts for each ``[MASK]`` of the examples."""
     if not settings.examples or settings.private:
         return
     trained = load_trained(workdir)
@@ -358,15 +358,15 @@ def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> No
 
 
 def report_at_the_end(workdir: str, observer: Observer) -> str:
-    """Write the report as the last step of a run; return its path."""
+    """Write the report, with the status that the run will have once it has ended; return the report's path."""
     with observer.shown("reporting"):
         return write_report(workdir, {**observer.state(), "state": "finished"})
 
 
 def export_newest(workdir: str, observer: Observer) -> epath.Path:
-    """Return the folder ``workdir/hugging_face`` with the last step, after writing it if it is missing or differs.
+    """Return the folder ``workdir/hugging_face``, after exporting the last step there unless that is done already.
 
-    An older export stays until the new one is whole.
+    An older export stays in place until the new one is complete.
     """
     model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
@@ -383,7 +383,7 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
 
 
 def export_damage(model: epath.Path) -> str | None:
-    """Return the damage of an exported folder that its list of sha256 shows; None if there is none."""
+    """Return a description of the damage to an exported folder, found by its list of sha256; None if it is intact."""
     try:
         return listed_damage(model)
     except FileNotFoundError:

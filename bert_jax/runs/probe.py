@@ -1,7 +1,7 @@
-"""Scores an encoder while it is being pretrained, by a small labelled task that is learned from its parameters.
+"""Scores an encoder while it is being pretrained, by learning a small labelled task from its parameters.
 
-A probe reads the parameters and leaves the run as it is. Its score depends on (parameters, config.probe, examples)
-alone.
+A probe only reads the parameters and never changes the run. Its score depends on nothing but the parameters,
+``config.probe`` and the examples.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from bert_jax.training.state import initialise
 from bert_jax.training.step import make_train_step, metric_names
 
 FROZEN_TASKS = ("classification", "regression")  # tasks whose head reads one vector per text
-BODY = ("encoder", "pooler")  # the parts that a task shares with pretraining
-PENALTY = 1e-3  # times half the squared weights of a frozen probe's head, whose inputs have variance 1
+BODY = ("encoder", "pooler")  # the parts of the model that fine-tuning takes over from pretraining
+PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squared weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,17 +45,17 @@ class ProbeConfig:
     """The keys of ``config.probe``. None of them changes what the run learns.
 
     Attributes:
-      task: the name of a file of ``bert_jax.tasks``; "": no probe.
-      kind: "frozen" learns a linear head on the vectors of the unchanged encoder; "finetune" trains a copy of
-        everything.
-      every_steps: probe at the evaluations at multiples of this step, and at the last; 0: at every evaluation.
+      task: the name of a file of ``bert_jax.tasks``. If "", there is no probe.
+      kind: "frozen" learns a linear head on the vectors of the unchanged encoder; "finetune" trains a copy of the
+        encoder and a new head.
+      every_steps: probe at those evaluations whose step is a multiple of this, and at the last. If 0, probe at all.
       folder: the folder to which the paths of ``data.splits`` are relative.
-      data, options: keys of ``config.data`` and ``config.task`` of a fine-tuning.
-      features: the vector that a frozen probe reads: the mean of the last layer, the last layer at [CLS], or the
-        pooler's.
-      num_steps: updates of the head (over all examples) or of the copy (over batches).
+      data, options: the keys that ``config.data`` and ``config.task`` have in a fine-tuning recipe.
+      features: the vector of a text that a frozen probe reads. "mean": the mean of the last layer's vectors; "cls": the
+        last layer's vector at [CLS]; "pooled": the pooler's output.
+      num_steps: the number of updates. An update of a frozen probe reads all examples; one of a copy reads a batch.
       max_examples: the most examples of each split.
-      learning_rate: None: 0.02 for a frozen probe's Adam, 1e-4 for a fine-tuning.
+      learning_rate: if None, 0.02 for a frozen probe (Adam) and 1e-4 for "finetune".
     """
 
     task: str = ""
@@ -83,7 +83,7 @@ class ProbeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A probe whose examples are read and checked, before there is a vocabulary."""
+    """A probe whose examples are read and checked, but not yet encoded, since there is no vocabulary yet."""
 
     config: ProbeConfig
     task: type[ExampleTask]
@@ -94,16 +94,16 @@ class Prepared:
     notes: tuple[str, ...]
 
     def make(self, tokenizer: Tokenizer, model: ModelConfig) -> Probe:
-        """Return the probe of a run with this vocabulary and this model."""
+        """Return the probe for a run with this tokenizer and this model."""
         return Probe(self, tokenizer, model)
 
 
 def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
-    """Return the probe with its examples read and its settings checked; None if there is no probe.
+    """Read the examples of a probe and check its settings; return None if the config names no probe.
 
     Raises:
-      UserError: the task is unknown or a frozen probe cannot learn it, the examples cannot be read, or ``every_steps``
-        meets no evaluation.
+      UserError: the task is unknown, a frozen probe cannot learn it, the examples cannot be read, or ``every_steps`` is
+        not a multiple of the steps between evaluations.
     """
     if not config.task:
         return None
@@ -137,17 +137,17 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
 
 
 def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
-    """Return at most ``max_examples`` examples, from each label its share."""
+    """Return at most ``config.max_examples`` examples, which keep the proportions of the labels."""
     if len(examples) <= config.max_examples:
         return examples
     return keep(examples, config.max_examples / len(examples), config.seed)[: config.max_examples]
 
 
 class Probe:
-    """Called as ``probe(step, params, between)``; returns metrics named "probe/...", {} at steps without a probe."""
+    """A probe of a run. Call ``probe(step, params, between)`` to get metrics named "probe/..."; {} if none is due."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
-        """Raise ``UserError`` if the task cannot encode the examples."""
+        """Encode the examples. Raises ``UserError`` if the task cannot encode them."""
         config, self._prepared = prepared.config, prepared
         length = min(config.max_length, model.max_length)
         self.task = prepared.task(
@@ -163,24 +163,27 @@ class Probe:
 
     @property
     def notes(self) -> list[str]:
-        """Lines about the examples that a user should know."""
+        """Lines about the examples, to be shown to the user."""
         floors = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.task.baselines(KIND, 0).items()]
         return [*self._prepared.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
 
     def due(self, step: int) -> bool:
-        """Return whether to probe at the evaluation of ``step``."""
+        """Return whether the probe runs at the evaluation of ``step``."""
         every, last = self._prepared.config.every_steps, self._prepared.experiment.phases.num_steps
         return not every or step % every == 0 or step == last
 
     def __call__(self, step: int, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Return the metrics of ``params``. All processes call ``between`` before every batch; it may raise."""
+        """Return the metrics of ``params``; {} if no probe is due at ``step``.
+
+        Every process calls ``between`` before each batch; ``between`` may raise.
+        """
         if not self.due(step):
             return {}
         self._between = between
         with meshes.activations(self._mesh):
             return {f"probe/{name}": value for name, value in self._learned(params).items()}
 
-    # ---- A linear head on what the encoder gives -------------------------------------------------------------------
+    # ---- "frozen": a linear head on fixed vectors ------------------------------------------------------------------
 
     def _frozen(self) -> Callable[[Any], dict[str, float]]:
         config, task = self._prepared.config, self.task
@@ -203,7 +206,7 @@ class Probe:
                 read["pooler"] = jax.device_put(zeros, meshes.replicated(self._mesh))
             vectors = {name: reading.read(name, read, {})[1]["vectors"] for name in task.rows}
             mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0)
-            spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # features that hardly vary are not blown up
+            spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # do not magnify features that hardly vary
             vectors = {name: ((found - mean) / spread).astype(np.float32) for name, found in vectors.items()}
             head = learn(vectors[train], dict(task.rows[train].arrays))
             parts = {}
@@ -215,7 +218,7 @@ class Probe:
 
         return run
 
-    # ---- A copy of everything, trained for a while -----------------------------------------------------------------
+    # ---- "finetune": a copy of encoder and pooler ------------------------------------------------------------------
 
     def _finetuned(self) -> Callable[[Any], dict[str, float]]:
         config, task, phase = self._prepared.config, self.task, self._phase
@@ -228,7 +231,7 @@ class Probe:
 
         def run(params: Any) -> dict[str, float]:
             state, frozen = initialise(task, tx, metric_names(task), phase.batch_size, config.seed, self._mesh)
-            # Nothing is donated, so the run keeps its own parameters.
+            # No buffer is donated to the step, so the parameters of the run stay valid.
             begun = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
             state = dataclasses.replace(state, params={**state.params, **begun})
             mine = meshes.share_of(self._mesh).rows(phase.batch_size)
@@ -243,7 +246,7 @@ class Probe:
 
 
 class FeatureTask:
-    """A task for ``Evaluation`` whose outputs are one vector of each row."""
+    """A task that ``Evaluation`` can run, whose output is one vector per row."""
 
     gathered_outputs = ("vectors",)
 
@@ -263,7 +266,7 @@ class FeatureTask:
         return Losses({}, {}, carry)
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
-        """Return vectors [B, D] float32."""
+        """Return ``vectors`` [B, D] float32."""
         del carry
         found: Any = self._model.apply({"params": variables.params}, batch)
         if self._features == "pooled":
@@ -272,12 +275,12 @@ class FeatureTask:
 
 
 def logits_of(head: Any, vectors: Any) -> jax.Array:
-    """Return logits [N, K] of vectors [N, D]."""
+    """Return the logits [N, K] of a linear ``head`` for vectors [N, D]."""
     return vectors @ head["kernel"] + head["bias"][None]
 
 
 def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: ProbeConfig) -> Any:
-    """Return the head after ``num_steps`` updates by Adam from zero, each over all examples, on the task's loss."""
+    """Return a linear head trained on the task's loss: ``num_steps`` Adam updates from zero, each on all examples."""
     tx = optax.adam(config.learning_rate or 0.02)
 
     def loss(head: Any) -> jax.Array:
@@ -294,7 +297,7 @@ def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch
 
 
 def of_parts(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the metrics of all held-out parts; if there are several, each name begins with its part's."""
+    """Return the metrics of all held-out splits in one dict; if there are several, a metric is named "metric/split"."""
     if len(parts) == 1:
         return dict(next(iter(parts.values())))
     return {f"{name}/{part}": value for part, metrics in parts.items() for name, value in metrics.items()}

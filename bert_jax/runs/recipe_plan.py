@@ -1,4 +1,7 @@
-"""Plans a recipe for ``bert-jax plan``: turns it into the recipe of ``bert_jax.planning``, and collects the results."""
+"""Plans a pretraining recipe for ``bert-jax plan``.
+
+It converts the recipe to the form that ``bert_jax.planning`` takes, and collects the results.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 
 Note = Callable[[str], None]
-COMPILES = 3  # the number of layouts that a search compiles
+COMPILES = 3  # how many layouts a search compiles by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +34,12 @@ class PlanRequest:
 
     Attributes:
       topology: KIND:SHAPE.
-      search: whether layouts are searched; otherwise the recipe is planned as it is.
-      compiles: how many layouts a search compiles: the recipe's own and the best by arithmetic; None: 3.
-      scale: how many times larger batches the scaling advice is for; None: as suits the machine.
+      search: whether to search for the best layout; otherwise the recipe's own layout is planned.
+      compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation. If None, 3.
+      scale: the factor of larger batches that the scaling advice is for. If None, a factor that suits the machine.
 
     Raises:
-      UserError: the value of a flag is not allowed; the message names all such flags.
+      UserError: the value of a flag is not allowed. The message names all such flags.
     """
 
     topology: str
@@ -69,7 +72,10 @@ class PlanRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """The result of ``plan``. ``smaller``: changes that would fit if the plan does not."""
+    """The result of ``plan``.
+
+    ``smaller`` is a change of the recipe that would fit; only set if the plan does not fit.
+    """
 
     plan: Plan
     batches: Mapping[str, int]
@@ -109,8 +115,8 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     """Return the plan of a recipe.
 
     Raises:
-      UserError: the topology is unknown, the recipe or layout does not fit together, or a compiler is missing; all of
-        this before the first compile.
+      UserError: the topology is unknown, the recipe and the layout do not fit together, or a compiler is missing. All
+        of this is checked before the first compilation.
     """
     topology = topologies.parse(request.topology)
     recipe = PretrainingRecipe.of(config)
@@ -132,13 +138,16 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRecipe:
-    """A ``planning.plan.Recipe`` of pretraining. It assumes that the vocabulary has ``config.vocab.size`` pieces."""
+    """A pretraining recipe as a ``planning.plan.Recipe``.
+
+    Its vocabulary is taken to have ``config.vocab.size`` pieces.
+    """
 
     settings: PretrainingSettings
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
-        """Return the recipe. Raises ``UserError`` for a wrong key or value, or a recipe of fine-tuning."""
+        """Return the recipe. Raises ``UserError`` for a wrong key or value, or if it is a recipe for fine-tuning."""
         if "task" in config:
             raise UserError(
                 "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "

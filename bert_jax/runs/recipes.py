@@ -1,9 +1,9 @@
 """Reads ``--config=NAME_OR_FILE[:argument] --config.key=value ...`` into one locked config tree.
 
 A recipe is a Python file with ``get_config([argument])`` that returns a ``ConfigDict``. The recipes of this package are
-also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a working
-directory, is read as plain data. Values are checked here against the type of what they replace; each component then
-checks its own keys (``configuration.build``).
+also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a workdir,
+is read as plain data. Here a new value is checked only against the type of the value that it replaces. Each component
+checks its own keys later (``configuration.build``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
-# The fields of PretrainingSettings and of FinetuningSettings, which are not imported to read a recipe.
+# The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import those.
 PRETRAINING = (
     "objective", "model", "phases", "seed", "vocab", "corpus", "optimizer", "schedule", "mesh", "training",
     "checkpoints", "loader", "probe", "examples", "private", "export",
@@ -56,18 +56,18 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys that a recipe of this kind may have, whether or not it names them."""
+    """Return the top-level keys that a recipe of the same kind (pretraining or fine-tuning) may have."""
     return FINETUNING if "task" in recipe else PRETRAINING
 
 
 def typed(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys that ``overrides`` change: ``--config.model.size=tiny`` -> ``model.size``."""
+    """Return the keys that ``overrides`` change: ``model.size`` for ``--config.model.size=tiny``."""
     matches = (OVERRIDE.fullmatch(override) for override in overrides)
     return tuple(".".join(KEYS.findall(match["key"])) for match in matches if match)
 
 
 def names() -> dict[str, Path]:
-    """Return the recipes that come with the package: a name such as ``pretrain/quickstart`` -> its file."""
+    """Return the recipes of this package as a dict: name, such as ``pretrain/quickstart`` -> file."""
     package = Path(__file__).resolve().parents[1]
     installed, checkout = package / "configs", package.parent / "configs"
     folder = installed if installed.is_dir() else checkout
@@ -75,7 +75,7 @@ def names() -> dict[str, Path]:
 
 
 def _locate(recipe: str) -> tuple[str, str | None]:
-    """Return the path of the recipe's file, and the text after the colon."""
+    """Return the path of the recipe's file, and the argument after the colon (None without a colon)."""
     match = re.fullmatch(r"((?:\w+://)?[^:]*)(?::(.*))?", recipe, re.DOTALL)
     if not match:
         raise UserError(f"--config={recipe} is not FILE[:argument] or a recipe's name")
@@ -104,7 +104,10 @@ def _read_json(path: str) -> ConfigDict:
 
 
 def _run(path: str, argument: str | None) -> ConfigDict:
-    """Return the config that a file's ``get_config`` returns. An error in it becomes one line with its place."""
+    """Return the config that the ``get_config`` of a Python file returns.
+
+    An exception in the file becomes a ``UserError`` of one line, which names the line of the file.
+    """
     module = ModuleType("bert_jax_recipe")
     module.__file__ = path
     try:
@@ -122,7 +125,7 @@ def _run(path: str, argument: str | None) -> ConfigDict:
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         place = f"{path}:{lines[-1]}" if lines else path
-        if isinstance(error, ValueError):  # recipes raise this for an unknown argument
+        if isinstance(error, ValueError):  # raised by recipes for an unknown argument
             raise UserError(f"{place}: {error}") from error
         raise UserError(f"{place}: {type(error).__name__}: {error}") from error
     return _as_config(config, path)
@@ -137,10 +140,10 @@ def _as_config(value: Any, path: str) -> ConfigDict:
 
 
 def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
-    """Return ``node`` with the value at ``keys`` replaced. A ``ConfigDict`` changes in place: references follow.
+    """Return ``node`` with the value at the path ``keys`` replaced by ``text``.
 
-    A new group is an error, unless runs of that kind have it. A new key within a group is left for its component to
-    check.
+    A ``ConfigDict`` is changed in place, so other references to it see the change. A new top-level key is an error
+    unless recipes of that kind may have it. A new key at a lower level is checked later, by its component.
     """
     if not keys:
         return parse_value(text, node, where)
@@ -167,8 +170,8 @@ def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
 def parse_value(text: str, old: Any, where: str) -> Any:
     """Return ``text`` as a value of the type of ``old``, which it replaces.
 
-    If ``old`` is None, any Python literal is read as such, and any other text as text. ``None`` unsets any value except
-    a text; the component that reads the key checks whether it may be unset.
+    If ``old`` is None, ``text`` is read as a Python literal if it is one, else as a string. The text ``None`` becomes
+    None unless ``old`` is a string. The component that reads the key checks whether None is allowed.
     """
     value = _literal(text)
     if isinstance(old, str):
@@ -214,7 +217,10 @@ def _finite(text: str, where: str) -> float:
 
 
 def _sequence(text: str, value: Any, old: tuple | list, where: str) -> tuple | list:
-    """Return the sequence that ``text`` describes: ``(1,2)``, ``1,2`` or ``a,b``. Entries get the type of old ones."""
+    """Return the tuple or list that ``text`` describes: ``(1,2)``, ``1,2`` or ``a,b``.
+
+    Raises ``UserError`` for an entry whose type no entry of ``old`` has.
+    """
     kinds = {type(entry) for entry in old}
     if not isinstance(value, tuple | list):
         value = (value,) if kinds - {str} else tuple(text.split(","))
