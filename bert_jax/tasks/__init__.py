@@ -1,1 +1,1 @@
-"""Downstream tasks on the contract of ``bert_jax.task``, one file each, and their metrics."""
+"""Downstream tasks and their metrics. Each task is one file, which implements ``bert_jax.task.Task``."""

@@ -1,4 +1,4 @@
-"""Finds the given answers in their contexts, and describes the answers that are wrong."""
+"""Finds the labelled answers of questions in their contexts, and describes labels that are wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ SHOWN = 5
 
 
 class Located(NamedTuple):
-    """Characters [start, end) of an answer: "moved" if it is elsewhere than given, "absent" if it is nowhere."""
+    """Characters [start, end) of an answer in its context.
+
+    ``state`` is "right" if they start at the labelled ``answer_start``, "moved" if elsewhere, "absent" if the answer
+    does not occur in the context.
+    """
 
     start: int
     end: int
@@ -20,12 +24,12 @@ class Located(NamedTuple):
 
 
 class Gold(NamedTuple):
-    """The answer of a question to train on.
+    """The labelled answer of a question, as a target for training.
 
     Attributes:
-      states: ``Located.state`` of all its answers.
+      states: ``Located.state`` of each labelled answer of the question.
       tokens: first and last passage token of the first usable answer; None if the question has no usable answer.
-      within_a_token: whether that answer begins or ends inside a token, so that no prediction can be equal to it.
+      within_a_token: whether the usable answer begins or ends inside a token, so that no prediction can equal it.
     """
 
     states: tuple[str, ...]
@@ -34,12 +38,15 @@ class Gold(NamedTuple):
 
     @property
     def unusable(self) -> bool:
-        """Whether the question has answers, but none to train on."""
+        """Whether the question has labelled answers, but none that can be trained on."""
         return bool(self.states) and self.tokens is None
 
 
 def locate(context: str, text: str, start: int) -> Located:
-    """Return the answer at its given place, or else at the nearest place where it occurs, the earlier one on a tie."""
+    """Return the place of the answer ``text``: at ``start`` if it occurs there, else at the nearest occurrence.
+
+    Of two occurrences at the same distance, the earlier one is taken.
+    """
     if text.strip() and start >= 0 and context.startswith(text, start):
         return Located(start, start + len(text), "right")
     text = text.strip()
@@ -53,7 +60,7 @@ def locate(context: str, text: str, start: int) -> Located:
 
 
 def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
-    """Return the answer of a question to train on. ``use_moved``: whether an answer may be elsewhere than given."""
+    """Return the answer of a question to train on. ``use_moved``: whether answers with the state "moved" are usable."""
     context, answers = example["context"], example.get("answers") or []
     located = [locate(context, answer["text"], answer["answer_start"]) for answer in answers]
     states = tuple(answer.state for answer in located)
@@ -67,7 +74,7 @@ def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
 
 
 def describe(split: str, examples: Sequence[Example], gold: Sequence[Gold], policy: str) -> list[str]:
-    """Return lines that count the wrong answers of a split, with ids of the first questions; [] if all are right."""
+    """Return lines that count the wrongly labelled answers of a split and name some questions; [] if all are right."""
     lines = []
     total = sum(len(one.states) for one in gold)
     moved, absent = (sum(one.states.count(state) for one in gold) for state in ("moved", "absent"))
@@ -87,11 +94,11 @@ def describe(split: str, examples: Sequence[Example], gold: Sequence[Gold], poli
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are, as text."""
+    """Return text with the first ``SHOWN`` names and how many more there are."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def texts(example: Mapping[str, Any]) -> list[str]:
-    """Return the right answers, in the form in which they are compared with predictions."""
+    """Return the texts of an example's right answers, with which predictions are compared."""
     return [answer["text"] for answer in example.get("answers") or []]

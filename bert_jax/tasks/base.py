@@ -1,4 +1,4 @@
-"""The base of downstream tasks: rows of labelled examples, one encoder under one head, and sums of losses."""
+"""The base class of downstream tasks: rows of labelled examples, an encoder with one head, and sums of losses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
-NOTED_UNKNOWN = 0.1  # the share of [UNK] tokens above which a note is made
-KIND = "train"  # the longest kind of batch, which evaluation uses too
+NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
+KIND = "train"  # the batches with the longest rows; also used by evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The arguments of every task, besides its own config.
+    """The arguments that every task takes besides its own config.
 
     Attributes:
       splits: name of a split -> its examples. Splits whose names begin with "train" are trained on; each split whose
         name begins with "dev" is evaluated separately.
       labels: names of the classes, in the order of the logits; () if a task has none.
-      buckets: "lengths" makes batches of rows of about the same length, padded to that length.
+      buckets: with "lengths", the rows of a batch have about the same length and are padded to that length.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
       bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: no BiLSTM.
     """
@@ -58,15 +58,16 @@ class Setting:
 
 
 class ExampleTask(abc.ABC):
-    """A ``bert_jax.task.Task`` of labelled examples. A subclass in each task's file completes it.
+    """A ``bert_jax.task.Task`` of labelled examples. Each task's file completes it by a subclass.
 
     Class attributes of a task:
-      roles: the roles of an example.
-      answer: the role that a model has to find.
+      roles: the required and the optional roles (named inputs) of an example.
+      answer: the role that a model has to predict.
       main_metric: the metric by which the best checkpoint is chosen.
       gathered_outputs: see ``bert_jax.task.Task``.
-      exported: whether transformers has a class for its model.
-      whole_batches: whether the loss of a row depends on the other rows of its batch, which micro-batches would split.
+      num_choices: C, the number of sequences in a row; None if a row is a single sequence.
+      exported: whether transformers has a class for the task's model.
+      whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
     """
 
     roles: Roles
@@ -79,7 +80,7 @@ class ExampleTask(abc.ABC):
     dtype: str
 
     def __init__(self, config: Any, setting: Setting):
-        """Encode the examples. ``notes`` gets lines for the user about them, such as how many were cut.
+        """Encode the examples. ``notes`` gets lines about them for the user, such as how many were cut.
 
         Args:
           config: the ``Config`` of the task's file.
@@ -89,7 +90,7 @@ class ExampleTask(abc.ABC):
         """
         self.config, self.setting = config, setting
         self.check(setting.splits)
-        self.notes: list[str] = getattr(self, "notes", [])  # a task's own __init__ may have written some
+        self.notes: list[str] = getattr(self, "notes", [])  # the subclass's __init__ may have written some already
         self.rows: dict[str, EncodedRows] = {}
         for name, examples in setting.splits.items():
             before = len(self.notes)
@@ -97,7 +98,7 @@ class ExampleTask(abc.ABC):
             self._note_unknown(self.rows[name])
             self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
         longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
-        # Rows are never padded beyond the longest one.
+        # Rows are not padded beyond the longest row, rounded up to a multiple of 8.
         length = min(setting.max_length, max(-(-longest // 8) * 8, 8))
         setting.model.check_lengths({"train": length})
         train = setting.part("train")
@@ -114,19 +115,19 @@ class ExampleTask(abc.ABC):
             kind: encoder_train_flops(setting.model, n) * (self.num_choices or 1) for kind, n in self.lengths.items()
         }
 
-    # ---- To be written in a task's file ----------------------------------------------------------------------------
+    # ---- For subclasses to define or change -------------------------------------------------------------------------
 
     @classmethod
     def labels(cls, config: Any, examples: Sequence[Example]) -> tuple[str, ...]:
-        """Return the names of the classes of the training ``examples``; () if the task has no classes."""
+        """Return the names of the classes that occur in the training ``examples``; () if the task has no classes."""
         del config, examples
         return ()
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
-        """Check the answers of examples, of any splits.
+        """Check the answers of all examples.
 
         Raises:
-          UserError: an answer is not among the labels; one message names those of all splits.
+          UserError: an answer is not among the labels. The message names such answers of all splits.
         """
         known = set(self.setting.labels)
         said = []
@@ -146,27 +147,31 @@ class ExampleTask(abc.ABC):
             )
 
     def answer_names(self, example: Example) -> Sequence[str]:
-        """Return the answers of an example that must be names of labels."""
+        """Return those answers of an example that must be among the labels."""
         del example
         return ()
 
     @abc.abstractmethod
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and all that ``features`` names.
+        """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and everything that ``features``
+        names.
 
-        There is one row per example unless the task says otherwise. Examples without labels have weight 0.
+        There is one row per example unless the task says otherwise. Examples without labels get the label weight 0.
         """
 
     @abc.abstractmethod
     def features(self, length: int) -> BatchSpec:
-        """Return the features of a batch besides the ids, ``row_weights`` and ``example_ids``."""
+        """Return the features that a batch has besides the ids, ``row_weights`` and ``example_ids``."""
 
     @abc.abstractmethod
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        """Return the parts above the encoder. ``dropout_rate``: the rate of the task's config, else the model's."""
+        """Return the parts above the encoder.
+
+        ``dropout_rate``: the task config's rate, or the model's if that is None.
+        """
 
     def module(self, model: ModelConfig) -> Model:
-        """Return the encoder of ``model``, a BiLSTM if the setting has one, and the task's head."""
+        """Return the whole model: the encoder, a BiLSTM if the setting asks for one, and the task's head."""
         rate = getattr(self.config, "dropout_rate", None)
         layers = self.setting.bilstm_layers
         between = (Part.of("bilstm", BiLstm, num_layers=layers),) if layers else ()
@@ -174,11 +179,11 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def count(self, batch: Batch) -> jax.Array:
-        """Return the number of targets of the batch."""
+        """Return the number of targets in the batch."""
 
     @abc.abstractmethod
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        """Return sums over the batch: ``loss``, whose count is ``count(batch)``, and other metrics."""
+        """Return sums over the batch: ``loss``, a sum over ``count(batch)`` targets, and other metrics."""
 
     @abc.abstractmethod
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -186,12 +191,12 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return one record per example, in the order of the split: ``id``, ``prediction``, and what explains it."""
+        """Return one record per example, in the split's order: ``id``, ``prediction`` and details."""
 
-    # ---- The contract ----------------------------------------------------------------------------------------------
+    # ---- Methods of ``bert_jax.task.Task`` ---------------------------------------------------------------------------
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        """Return the source of the training rows, or of the held-out ``part``, which may be any split here."""
+        """Return the source of the training rows or, for "eval", of the rows of ``part``, which may be any split."""
         del kind
         if split == "train":
             [name] = self.setting.part("train")
@@ -229,12 +234,12 @@ class ExampleTask(abc.ABC):
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the metrics that can be reached without reading the text; {} if there are none."""
+        """Return scores that are reached without reading the text, such as by guessing; {} if none is known."""
         del kind, num_rows
         return {}
 
     def answered(self, split: str) -> bool:
-        """Return whether every example of a split has its answer, so that predictions can be scored."""
+        """Return whether every example of a split has an answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
 
     def _note_unknown(self, rows: EncodedRows) -> None:
@@ -243,7 +248,7 @@ class ExampleTask(abc.ABC):
         if share > NOTED_UNKNOWN:
             self.notes.append(f"{share:.0%} of the tokens are [UNK]; is the vocabulary one of this language?")
 
-    # ---- For the files of tasks ------------------------------------------------------------------------------------
+    # ---- Helpers for subclasses ------------------------------------------------------------------------------------
 
     def _spec(self, length: int) -> BatchSpec:
         shape = (length,) if self.num_choices is None else (self.num_choices, length)
@@ -253,13 +258,13 @@ class ExampleTask(abc.ABC):
         )
 
     def make_rows(self, sequences: Mapping[str, Sequence[Any]], arrays: Mapping[str, np.ndarray]) -> EncodedRows:
-        """Return rows with ``row_weights`` 1 and, unless ``arrays`` has them, the row's number as ``example_ids``."""
+        """Return rows of weight 1. ``example_ids`` are the row numbers unless ``arrays`` has them."""
         num_rows = len(next(iter(sequences.values()))) // (self.num_choices or 1)
         own = {"row_weights": np.ones(num_rows, np.float32), "example_ids": np.arange(num_rows, dtype=np.int32)}
         return EncodedRows.of(sequences, {**own, **arrays}, self.num_choices)
 
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
-        """Return ``pair_sequences`` at the task's length; add a note that says what was cut."""
+        """Call the function ``pair_sequences`` with the task's maximum length; note how many sequences were cut."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
 
 
@@ -272,12 +277,12 @@ def pair_sequences(
 ) -> dict[str, list[np.ndarray]]:
     """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
 
-    The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between the two. While a pair is too long, the
-    longer text (the second on a tie) loses its last token; ``note`` is called with a line that says how many were cut.
+    The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between text and pair. A sequence that is too long
+    is cut as ``truncated`` says; ``note`` is then called with a line that says how many sequences were cut.
     """
     first = tokenizer.encode_batch(texts)
     second = tokenizer.encode_batch([pair or "" for pair in pairs])
-    ids, types, cut = [], [], [0, 0]  # cut: sequences, tokens
+    ids, types, cut = [], [], [0, 0]  # cut: [sequences that were cut, tokens that were dropped]
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     between = np.repeat(sep, tokenizer.pair_separators)
     for a, b, pair in zip(first, second, pairs, strict=True):
@@ -297,13 +302,16 @@ def pair_sequences(
 
 
 def truncated(first: int, second: int, capacity: int) -> tuple[int, int]:
-    """Return how many tokens of two texts are kept: the longer (the second on a tie) loses tokens until both fit."""
+    """Return how many tokens of two texts are kept, at most ``capacity`` in all.
+
+    One token at a time is dropped from the longer text, or from the second if both are equally long.
+    """
     if first + second <= capacity:
         return first, second
     if second == 0:
         return capacity, 0
     smaller = min(first, second)
-    if 2 * smaller <= capacity:  # only the longer one is cut
+    if 2 * smaller <= capacity:  # only the longer text is cut
         return (first, capacity - first) if first <= second else (capacity - second, second)
     half = capacity // 2
     return capacity - half, half

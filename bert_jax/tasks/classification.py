@@ -1,4 +1,4 @@
-"""Predicts a class of a text or a pair of texts (Devlin et al. 2019, section 4.1, figure 4 a and b)."""
+"""Predicts the class of a text or of a pair of texts (Devlin et al. 2019, section 4.1, figure 4 a and b)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("accuracy",)
-    positive: str | None = None  # the positive label of a binary F1; None: the last by name
-    dropout_rate: float | None = None  # the dropout rate on the pooled output; None: the model's
+    positive: str | None = None  # the positive label of a binary F1; if None, the label whose name sorts last
+    dropout_rate: float | None = None  # on the pooled output; if None, the model's dropout rate
 
 
 class Task(ExampleTask):
-    """The loss is the mean cross-entropy of softmax(C W^T + b)."""
+    """The classification task.
+
+    Its loss is the mean cross-entropy of softmax(C W^T + b), with C the pooled [CLS] vector.
+    """
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "accuracy"
@@ -99,7 +102,7 @@ class Task(ExampleTask):
         return records
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the share of the most common label of the evaluated rows."""
+        """Return the accuracy of always predicting the most common label of the evaluated rows."""
         del kind, num_rows
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
         return {"majority_rate": float(np.bincount(labels).max() / len(labels))}

@@ -1,7 +1,7 @@
 """Predicts tags from the vectors of a frozen encoder: the feature-based approach (Devlin et al. 2019, table 7).
 
-Examples, rows and metrics are those of ``tagging``. The encoder is named in ``config.frozen``, so it has no optimizer
-state and is saved once.
+Examples, rows and metrics are the same as in ``tagging``. The encoder must be named in ``config.frozen``. It then has
+no optimizer state and is saved only once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bert_jax.tasks.base import Setting
 
 @dataclasses.dataclass(frozen=True)
 class Config(tagging.Config):
-    """The keys of ``config.task``, besides its name: those of ``tagging`` and these.
+    """The keys of ``config.task``, besides its name: all keys of ``tagging``, and the following.
 
     Attributes:
-      layers: how the encoder's layers are combined. Weighted sums have learned weights, a softmax and a scale.
-      lstm_size, num_lstm_layers: width of one direction of the BiLSTM, and its number of layers.
-      dropout_rate: the dropout rate on the input and the output of the BiLSTM; None: the model's.
+      layers: how the encoder's layers are combined. A weighted sum learns softmax weights and a scale.
+      lstm_size, num_lstm_layers: the width of one direction of the BiLSTM, and its number of layers.
+      dropout_rate: the dropout rate on the input and the output of the BiLSTM. If None, the model's.
     """
 
     layers: Layers = "concat_last_four"
@@ -39,7 +39,10 @@ class Config(tagging.Config):
 
 
 class Task(tagging.Task):
-    """The loss is the mean cross-entropy over words. Only BiLSTM, classifier and the weights of layers are trained."""
+    """The feature-based tagging task. Its loss is the mean cross-entropy over words.
+
+    Only the BiLSTM, the classifier and the weights of the layers are trained.
+    """
 
     exported = False
     config: Config
@@ -58,7 +61,7 @@ class Task(tagging.Task):
         super().__init__(config, setting)
 
     def module(self, model: ModelConfig) -> Model:
-        """Return the frozen encoder of ``model``, one combination of its layers, a BiLSTM and the classifier."""
+        """Return the whole model: frozen encoder, combination of its layers, BiLSTM and classifier."""
         config = self.config
         rate = model.dropout_rate if config.dropout_rate is None else config.dropout_rate
         size, layers = config.lstm_size, config.num_lstm_layers

@@ -1,6 +1,6 @@
-"""Finds what predictions get wrong: confusions, scores of each label, the worst examples.
+"""Describes what predictions get wrong: confused labels, scores of each label, the worst examples.
 
-It reads only the records, whose keys show their kind, so one function serves every task.
+One function serves every task, because the kind of a prediction can be told from the keys of its record.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from bert_jax.tasks.metrics.spans import exact_match
 Record = Mapping[str, Any]
 Pair = tuple[Example, Record]
 MAX_WRONG = 30
-MAX_CONFUSION = 30  # with more labels, only the pairs that are most often confused are shown
+MAX_CONFUSION = 30  # with more labels, only so many pairs of labels are shown, the most confused
 MAX_POINTS = 500
-MAX_CHARACTERS = 480  # the length at which a shown text is cut
+MAX_CHARACTERS = 480  # longer texts are cut
 MAX_WORDS = 120
-AROUND = 120  # characters of a context shown on either side of an answer
+AROUND = 120  # characters of the context to show on either side of an answer
 
 
 def kind_of(record: Record) -> str:
-    """Return "tags", "answers", "classes", "choices", "numbers", "pairs", or "vectors", which have no findings."""
+    """Return the kind of a record: "tags", "answers", "classes", "choices", "numbers", "pairs" or "vectors".
+
+    Records of the kind "vectors" have no findings.
+    """
     shares, prediction = record.get("probabilities"), record.get("prediction")
     if "words" in record:
         return "tags"
@@ -48,16 +51,17 @@ def findings(
     records: Sequence[Record],
     entities: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the findings that a page of a split shows, as plain JSON values; {} if no answer is known.
+    """Return the findings about a split, as plain JSON values; {} if no answer is known.
 
     Args:
       labels: names of the classes or tags.
       records: one record per example, in the same order, from ``Task.predictions``.
-      entities: ``mode`` and ``scheme`` of ``entity_metrics`` if tags spell entities; None: tags are counted one by one.
+      entities: ``mode`` and ``scheme`` of ``entity_metrics``, if tags spell entities. If None, each tag counts on its
+        own.
 
     Returns:
-      ``kind``, ``num_answered``; ``num_wrong`` and ``wrong``, the most confidently wrong first; ``confusion`` and
-      ``per_label`` of classes and tags; ``points`` of numbers.
+      ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
+      for classes and tags ``confusion`` and ``per_label``; for numbers ``points`` ([label, prediction]).
     """
     kind = kind_of(records[0]) if records else "vectors"
     pairs = [pair for pair in zip(examples, records, strict=True) if _known(kind, *pair)]
@@ -80,7 +84,7 @@ def findings(
 
 
 def is_wrong(example: Example, record: Record) -> bool | None:
-    """Return whether a prediction is wrong; None if the answer is unknown, or predictions are not right or wrong."""
+    """Return whether a prediction is wrong; None if the answer is unknown or the kind has no right and wrong."""
     kind = kind_of(record)
     if kind in ("numbers", "pairs", "vectors") or not _known(kind, example, record):
         return None
@@ -88,14 +92,15 @@ def is_wrong(example: Example, record: Record) -> bool | None:
 
 
 def sureness(example: Example, record: Record) -> float:
-    """Return how sure a prediction is; for a number, its error."""
+    """Return how sure a prediction is; for a number, return its absolute error instead."""
     return WEIGHTS[kind_of(record)](example, record)[1]
 
 
 def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
-    """Return ``confusion`` [K][K] with rows of true and columns of predicted labels.
+    """Return ``confusion``: counts [K][K] with a row per true label and a column per predicted label.
 
-    With many labels the result is ``confused`` instead: a list of [true, predicted, count, number of the true label].
+    If there are more than ``MAX_CONFUSION`` labels, return ``confused`` instead: the most common mistakes, each as
+    [true label, predicted label, count, number of examples with this true label].
     """
     if len(labels) <= MAX_CONFUSION:
         return {"confusion": {"labels": list(labels), "counts": matrix.tolist()}}
@@ -111,7 +116,7 @@ def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def clipped(text: Any, length: int = MAX_CHARACTERS) -> str:
-    """Return ``text``, cut if it is long, without empty lines."""
+    """Return ``text`` without empty lines, cut to ``length`` characters."""
     text = "\n".join(line for line in str(text).splitlines() if line.strip())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
@@ -123,7 +128,7 @@ def _known(kind: str, example: Example, record: Record) -> bool:
 
 
 def _flat(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
-    """Return true and predicted names of all examples, or of their words if an example has several."""
+    """Return the true and the predicted labels of all examples. An example with tags gives one label per word."""
     true = [r["label"] if isinstance(r["label"], list) else [r["label"]] for _, r in pairs]
     found = [r["prediction"] if isinstance(r["prediction"], list) else [r["prediction"]] for _, r in pairs]
     return [name for names in true for name in names], [name for names in found for name in names]
@@ -138,7 +143,7 @@ def _per_type(pairs: Sequence[Pair], entities: Mapping[str, Any]) -> dict[str, d
     }
 
 
-# ---- For each kind: (is it wrong, how sure is it), and what is shown ------------------------------------------------
+# ---- For each kind: (is it wrong, how sure is it), and what the report shows ----------------------------------------
 
 
 def _class_weight(example: Example, record: Record) -> tuple[float, float]:
@@ -198,9 +203,9 @@ def _answers_shown(example: Example, record: Record) -> dict[str, Any]:
 
 
 def _excerpt(example: Example, record: Record) -> list[list[str]]:
-    """Return [text, mark] parts of the context around the predicted and the right answer.
+    """Return the context around the predicted and the right answer, as a list of [text, mark].
 
-    Marks are "predicted", "right", "both" and ""; "gap" marks where text was left out.
+    The mark is "predicted", "right" or "both" for text of these answers, "gap" where text was left out, and else "".
     """
     context = example["context"]
     found = None if record.get("start") is None else (record["start"], record["end"])

@@ -1,7 +1,7 @@
-"""Predicts the right one of two or more choices (Devlin et al. 2019, section 4.4: SWAG).
+"""Predicts which of two or more choices is right (Devlin et al. 2019, section 4.4: SWAG).
 
-A row has a sequence ``[CLS] context [SEP] question choice [SEP]`` for each of C choices. One vector scores all of them.
-If there is no context, use the question as context: name its column for both roles.
+A row has C sequences, one per choice: ``[CLS] context [SEP] question choice [SEP]``. The same learned vector scores
+each. If the data has no context, let the question be the context: name its column for both roles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.metrics.choices import choice_metrics
 
-NEVER = -1e30  # the score of an absent choice
+NEVER = -1e30  # replaces the score of a choice that is missing in a row
 READINGS = ("index", "letter", "text")
 
 
@@ -33,9 +33,9 @@ class Config:
     """The keys of ``config.task``, besides its name.
 
     Attributes:
-      label: how the right choice is named: by its index from 0, by its letter from A, or by its text; "auto" takes the
+      label: how a label names the right choice: by "index" (from 0), "letter" (from A) or "text"; "auto" takes the
         first of these that fits every example.
-      dropout_rate: the dropout rate on the pooled output; None: the model's.
+      dropout_rate: the dropout rate on the pooled output. If None, the model's.
     """
 
     label: Literal["auto", "index", "letter", "text"] = "auto"
@@ -43,7 +43,7 @@ class Config:
 
 
 class Task(ExampleTask):
-    """The loss is the mean cross-entropy of the softmax over the choices of a row."""
+    """The multiple-choice task. Its loss is the mean cross-entropy of the softmax over the choices of a row."""
 
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
@@ -71,7 +71,7 @@ class Task(ExampleTask):
         for i, example in enumerate(examples):
             choices = [joined(example, choice) for choice in example["choices"]]
             weights[i, : len(choices)] = 1
-            absent = len(weights[i]) - len(choices)  # absent choices get the shortest sequence: [CLS] [SEP] [SEP]
+            absent = len(weights[i]) - len(choices)  # each missing choice gets the shortest sequence, [CLS] [SEP] [SEP]
             contexts += [example["context"]] * len(choices) + [""] * absent
             continuations += choices + [""] * absent
         labels = right_choices(self.reading, examples)
@@ -104,7 +104,7 @@ class Task(ExampleTask):
         return choice_metrics(arrays["labels"][known].tolist(), found[known].tolist())
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return records with the index and text of the predicted choice and the probability of each choice."""
+        """Return one record per example: index and text of the predicted choice, and the probability of each choice."""
         logits = self._scores(split, outputs)
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
@@ -119,25 +119,26 @@ class Task(ExampleTask):
         return records
 
     def _scores(self, split: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the scores of choices [N, C] float64."""
+        """Return the scores [N, C] float64 of the choices of N examples."""
         real = self.rows[split].arrays["choice_weights"] > 0
         return np.where(real, outputs["logits"].astype(np.float64), NEVER)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return how often a choice is right by chance."""
+        """Return the accuracy of guessing a choice at random."""
         del kind, num_rows
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
 
 
 def joined(example: Example, choice: str) -> str:
-    """Return the text that follows the context: the question (or the beginning of the sentence), and a choice."""
+    """Return the second segment: the question (or the beginning of the sentence), if any, then the choice."""
     question = example.get("question")
     return f"{question} {choice}" if question and question != example["context"] else choice
 
 
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:
-    """Return how labels name choices: ``wanted``, or the first of ``READINGS`` that fits all; None if none fits."""
+    """Return how labels name choices: ``wanted`` or, if "auto", the first of ``READINGS`` that fits all; None if none
+    fits."""
     for name in READINGS if wanted == "auto" else (wanted,):
         places = right_choices(name, examples)
         if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):
@@ -146,7 +147,7 @@ def reading(wanted: str, examples: Sequence[Example]) -> str | None:
 
 
 def right_choices(name: str | None, examples: Sequence[Example]) -> list[int | None]:
-    """Return the index of the right choice of each example; None if the label is missing or names no choice."""
+    """Return the index of each example's right choice; None if the label is missing or does not name a choice."""
     return [None if e.get("label") is None else _place(name, e["label"], e["choices"]) for e in examples]
 
 
@@ -164,7 +165,7 @@ def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
 
 def _misread(wanted: str, examples: Sequence[Example]) -> str:
     names = READINGS if wanted == "auto" else (wanted,)
-    # The reading that fits most labels is assumed to be the intended one.
+    # Assume that the user meant the reading that fits the most labels.
     name = max(names, key=lambda one: sum(place is not None for place in right_choices(one, examples)))
     places = zip(right_choices(name, examples), examples, strict=True)
     wrong = [e for place, e in places if place is None and e.get("label") is not None]

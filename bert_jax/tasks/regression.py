@@ -26,14 +26,14 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("pearson", "spearmanr")
-    dropout_rate: float | None = None  # the dropout rate on the pooled output; None: the model's
+    dropout_rate: float | None = None  # on the pooled output; if None, the model's dropout rate
 
     def __post_init__(self) -> None:
         check_names(self.metrics)
 
 
 class Task(ExampleTask):
-    """The loss is the mean squared error of one output, in the units of the labels."""
+    """The regression task. Its loss is the mean squared error; the model's one output predicts the label unscaled."""
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
@@ -91,7 +91,7 @@ class Task(ExampleTask):
         return records
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the mean squared error of the evaluated rows if every prediction is the mean label of training."""
+        """Return the mean squared error on the evaluated rows of always predicting the mean training label."""
         del kind, num_rows
         train = [self.rows[name].arrays["labels"] for name in self.setting.part("train")]
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
@@ -99,7 +99,7 @@ class Task(ExampleTask):
 
 
 def number(value: Any) -> float | None:
-    """Return a label as a finite number; None if it is not one."""
+    """Return a label as a finite number; None if the label is not one."""
     try:
         found = float(value)
     except (TypeError, ValueError):

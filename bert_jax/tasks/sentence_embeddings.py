@@ -1,7 +1,7 @@
-"""Trains vectors of texts with the same meaning to lie close together, with the rest of the batch as negatives.
+"""Trains sentence vectors: texts with the same meaning get close vectors; the rest of the batch serves as negatives.
 
-The loss is the multiple negatives ranking loss (Henderson et al. 2017, section 4; as sentence-transformers defines it).
-Without pairs the positive of a text is the text itself under other dropout (Gao et al. 2021, SimCSE).
+The loss is the multiple negatives ranking loss (Henderson et al. 2017, section 4), as sentence-transformers defines it.
+Without pairs, the positive of a text is the text itself under another dropout mask (SimCSE, Gao et al. 2021).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     pooling: Pooling = "mean"
-    temperature: float = 0.05  # the number by which cosines are divided
-    positives: Literal["given", "dropout"] = "given"  # dropout: the text itself, even if the examples have pairs
-    max_negatives: int | None = None  # how many of an example's negatives are used, from the first; None: all
-    min_similarity: float = 0.0  # pairs with a lower ``similarity`` are not positives
+    temperature: float = 0.05  # the loss divides cosines by this
+    positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
+    max_negatives: int | None = None  # use at most the first so many negatives of an example; None: all
+    min_similarity: float = 0.0  # a pair with a lower ``similarity`` is no positive
 
     def __post_init__(self) -> None:
         check_fields(self, "config.task", "more than 0 is needed", "temperature", sound=lambda value: value > 0)
@@ -47,11 +47,11 @@ class Config:
 
 
 class Task(ExampleTask):
-    """A row is C texts: the text, its positive, its negatives.
+    """The sentence-embedding task. A row has C texts: a text, its positive, and its negatives.
 
-    The text has to find its positive, by cosine, among the positives and negatives of the whole global batch.
-    Candidates that equal the text or its positive are left out, so two questions on one paragraph are not negatives of
-    each other. Without such repeats the loss equals that of sentence-transformers.
+    The model has to find the positive of each text, by cosine, among the positives and negatives of all rows of the
+    global batch. Candidates that equal the text or its positive are left out; so if two questions share a paragraph as
+    positive, it does not count as a negative. Without such repeats, the loss equals that of sentence-transformers.
     """
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
@@ -110,15 +110,15 @@ class Task(ExampleTask):
         cosines, allowed = candidates(outputs["embeddings"], batch["text_ids"], batch["choice_weights"])
         logits = jnp.where(allowed, cosines / self.config.temperature, -1e9)  # [B, C - 1, B]
         num_rows = logits.shape[0]
-        # Candidate b of the flat axis is the positive of row b.
+        # On the flattened axis, candidate b is the positive of row b.
         flat = logits.reshape(num_rows, -1)
         loss, accuracy = cross_entropy(flat, jnp.arange(num_rows), batch["choice_weights"][:, 1])
         return {"loss": loss, "accuracy": accuracy}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return ndcg@10, recall@10 and mrr@10 of each text's positives among all candidates of the part.
+        """Return ndcg@10, recall@10 and mrr@10 of finding each text's positives among all candidates of the split.
 
-        If the pairs have a similarity, also return spearmanr of the cosines.
+        If the pairs have similarities, also return spearmanr of the cosines with them.
         """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
@@ -130,7 +130,7 @@ class Task(ExampleTask):
         return metrics
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return records with the cosine of text and positive, or with the vector of a text that has no pair."""
+        """Return one record per example: the cosine of its pair or, if a text has no pair, the vector of the text."""
         embeddings = outputs["embeddings"].astype(np.float64)
         cosines = _cosines(embeddings)
         records = []
@@ -148,10 +148,10 @@ class Task(ExampleTask):
 
 
 def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tuple[Example, ...]:
-    """Return the examples with the positives that ``config`` chooses.
+    """Return the examples to train on, with the positives that ``config.positives`` asks for.
 
     Raises:
-      UserError: no example has a positive, or some lack one.
+      UserError: an example has no positive, or no pair is similar enough.
     """
     if config.positives == "dropout":
         texts = dict.fromkeys(text for e in examples for text in (e["text"], e.get("positive")) if text)
@@ -169,7 +169,7 @@ def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tupl
 
 
 def is_positive(config: Config, example: Example) -> bool:
-    """Return whether an example has a positive that is similar enough, as far as the similarity is known."""
+    """Return whether an example has a positive whose similarity is high enough or unknown."""
     similarity = similarity_of(example)
     return bool(example.get("positive")) and (similarity is None or similarity >= config.min_similarity)
 
@@ -179,7 +179,7 @@ def negatives_of(config: Config, example: Example) -> list[str]:
 
 
 def similarity_of(example: Example) -> float | None:
-    """Return the similarity of an example or None. Raises ``UserError`` if it is not a number."""
+    """Return the similarity of an example, or None if it has none. Raises ``UserError`` if it is not a number."""
     given = example.get("similarity")
     try:
         return None if given is None else float(given)
@@ -188,7 +188,7 @@ def similarity_of(example: Example) -> float | None:
 
 
 def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the cosines of every text with the positives (c = 0) and negatives of every row n.
+    """Return the cosines of every text with every candidate: the positives and negatives of all rows.
 
     Args:
       embeddings: [B, C, D].
@@ -196,7 +196,8 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
       weights: [B, C], 0 where there is no text.
 
     Returns:
-      cosines [B, C - 1, B], and whether each counts [B, C - 1, B]. A row's own positive always counts.
+      cosines [B, C - 1, B], and whether each counts [B, C - 1, B]. Entry [b, c, n] is text b with candidate c of row n;
+      c = 0 is the positive. A row's own positive always counts.
     """
     lengths = jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(embeddings), axis=-1, keepdims=True), 1e-24))
     unit = embeddings / lengths
@@ -210,9 +211,10 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
 
 
 def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Return retrieval metrics of the texts (choice 0) over all distinct candidates (the other choices).
+    """Return retrieval metrics: each text (choice 0) has to find its positives among all distinct candidates.
 
-    The shapes are as for ``candidates``. A text is not its own candidate unless it is its positive.
+    The candidates are all other choices of all rows; shapes are as for ``candidates``. A text is not its own candidate
+    unless it is its own positive.
     """
     relevant: dict[int, dict[str, int]] = {}
     query_rows: dict[int, int] = {}
@@ -233,7 +235,7 @@ def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) ->
 
 
 def _cosines(embeddings: np.ndarray) -> np.ndarray:
-    """Return the cosines [N, C - 1] of the first vector with each other vector, for [N, C, D]."""
+    """Return, for vectors [N, C, D], the cosines [N, C - 1] of each row's first vector with its other vectors."""
     lengths = np.maximum(np.linalg.norm(embeddings, axis=-1), 1e-12)
     dots = np.einsum("nd,ncd->nc", embeddings[:, 0], embeddings[:, 1:])
     cosines: np.ndarray = dots / (lengths[:, :1] * lengths[:, 1:])

@@ -1,4 +1,4 @@
-"""Finds answers from the scores of first and last tokens: the best spans of every window, merged by question."""
+"""Finds answers from the start and end logits of tokens: the best spans of each window, merged for each question."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bert_jax.tasks.windows import Passage
 
-CELLS = 1 << 22  # the number of scores of pairs that are in memory at once
+CELLS = 1 << 22  # most span scores in memory at once
 
 
 class Bounds(NamedTuple):
-    """The bounds of answers in the rows of W windows: they begin in [first, last_first) and end before ``stop``.
+    """Where answers may lie in the rows of W windows: they begin in [first, last_first) and end before ``stop``.
 
-    All fields are positions [W].
+    All fields hold positions in the row, [W].
     """
 
     first: np.ndarray
@@ -25,7 +25,7 @@ class Bounds(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """The K best spans of each window, best first, all [W, K]; missing spans have the score -inf."""
+    """The K best spans of each window, best first; all fields are [W, K]. A missing span has the score -inf."""
 
     scores: np.ndarray  # float64
     starts: np.ndarray  # positions in the row
@@ -33,19 +33,19 @@ class Pairs(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A span of a context: characters [start, end)."""
+    """An answer: characters [start, end) of the context."""
 
     text: str
-    score: float  # the logits of its first and last token, added
+    score: float  # the start logit of its first token + the end logit of its last token
     start: int
     end: int
 
 
 def best_pairs(start_logits: np.ndarray, end_logits: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
-    """Return the best spans of at most ``size`` tokens.
+    """Return the ``n_best`` best spans of each window that have at most ``size`` tokens.
 
-    run_squad.py considers only the 20 highest starts and the 20 highest ends, even those outside the passage. It finds
-    the same best span if its start and end are among these, and may find none at all.
+    This search is exact. run_squad.py looks only at the 20 highest starts and the 20 highest ends, some of which may
+    lie outside the passage, so it may miss the best span or find none.
 
     Args:
       start_logits, end_logits: [W, L].
@@ -66,8 +66,8 @@ def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int,
     starts = np.where(may_start, starts.astype(np.float64), -np.inf)
     ends = np.where(places < bounds.stop[:, None], ends.astype(np.float64), -np.inf)
     padded = np.pad(ends, ((0, 0), (0, size - 1)), constant_values=-np.inf)
-    following = sliding_window_view(padded, size, axis=1)  # [W, L, size]: the ends of each start
-    # The n best pairs begin at the n starts whose best pairs are the best.
+    following = sliding_window_view(padded, size, axis=1)  # [W, L, size]: end logits from each start on
+    # The n best spans begin at the n starts with the highest best span.
     highest = starts + following.max(axis=-1)
     rows = np.arange(len(starts))[:, None]
     chosen = np.argsort(-highest, axis=1, kind="stable")[:, :n_best]  # [W, n]
@@ -79,11 +79,11 @@ def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int,
 
 
 def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_best: int) -> list[Answer]:
-    """Return the best answers of one question, best first; of answers with the same text only the best is kept.
+    """Return the best answers of one question, best first. Of answers with the same text, only the best is kept.
 
     Args:
       pairs: the best spans of the question's windows.
-      shifts: [W] the number to add to a position to get the number of its token.
+      shifts: [W] what to add to a position in the row to get the number of the token in the passage.
     """
     scores = pairs.scores.reshape(-1)
     first, last = ((places + shifts[:, None]).reshape(-1) for places in (pairs.starts, pairs.ends))

@@ -1,7 +1,7 @@
 """Finds the answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3): SQuAD v1.1 and v2.0.
 
-Each row is the question and a window of the context, as in run_squad.py. Answers are cut out of the context by the
-characters of their tokens, so they are text of the file and are never rebuilt from pieces.
+Each row holds the question and a window of the context, as in run_squad.py. A predicted answer is cut out of the
+context at the character offsets of its tokens, so it is original text and is never rebuilt from pieces.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from bert_jax.tasks.metrics.spans import span_metrics, squad_v2_metrics
 from bert_jax.tasks.span_decoding import Answer, Bounds, best_pairs, merged, shares
 from bert_jax.tasks.windows import Windows, cut, read_passages
 
-NO_SPAN = 1e4  # the null odds if no span was found at all, above any difference of logits
+NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """The keys of ``config.task``, besides its name.
 
-    Rows have ``config.train.max_length`` tokens (run_squad.py: 384).
+    A row has up to ``config.train.max_length`` tokens (run_squad.py: 384).
     """
 
     version_2: bool = False  # whether some questions have no answer
-    language: Literal["en", "zh"] = "en"  # how answers are compared: as SQuAD does, or as CMRC 2018
-    max_query_length: int = 64  # the most tokens of a question; the rest is cut off
-    doc_stride: int = 128  # tokens from the start of a window to the start of the next
+    language: Literal["en", "zh"] = "en"  # how answers are scored: "en" as in SQuAD, "zh" as in CMRC 2018
+    max_query_length: int = 64  # longer questions are cut to so many tokens
+    doc_stride: int = 128  # tokens from the start of one window to that of the next
     max_answer_length: int = 30  # in tokens
-    n_best: int = 20  # the number of answers in a prediction
-    null_score_diff_threshold: float = 0.0  # null odds above which a question has no answer
-    bad_answers: Literal["repair", "drop", "error"] = "repair"  # for answers that are not at their answer_start
+    n_best: int = 20  # how many candidate answers a prediction lists
+    null_score_diff_threshold: float = 0.0  # with larger null odds, predict no answer
+    bad_answers: Literal["repair", "drop", "error"] = "repair"  # if not at their answer_start
 
     def __post_init__(self) -> None:
         names = ("max_query_length", "doc_stride", "max_answer_length", "n_best")
@@ -57,7 +57,10 @@ class Config:
 
 
 class RowWindows(NamedTuple):
-    """The windows in the W rows of a split, and the number of positions before the passage; all [W]."""
+    """The window in each of the W rows of a split; ``prefixes`` is how many positions precede it.
+
+    All fields are [W].
+    """
 
     prefixes: np.ndarray
     starts: np.ndarray
@@ -69,20 +72,20 @@ class RowWindows(NamedTuple):
 class Decoded(NamedTuple):
     """The answers that were decoded for one question."""
 
-    answers: list[Answer]  # best first, "" not among them
-    null_score: float  # the score of having no answer: the lowest of its windows
+    answers: list[Answer]  # best first; never includes ""
+    null_score: float  # the score of "no answer": the lowest over all windows
 
     @property
     def null_odds(self) -> float:
-        """The null score minus the score of the best answer."""
+        """The null score minus the score of the best answer; high if the question probably has no answer."""
         return self.null_score - self.answers[0].score if self.answers else NO_SPAN
 
 
 class Task(ExampleTask):
-    """The loss is the mean of the cross-entropies of the first and the last token.
+    """The span task. Its loss is the mean of two cross-entropies, for the first and for the last token of the answer.
 
-    Each is a softmax over all positions of the row, question and padding included, as in run_squad.py and in
-    transformers. In a window without the answer both are ``[CLS]``.
+    Each cross-entropy is a softmax over all positions of the row, including question and padding, as in run_squad.py
+    and in transformers. If a window does not hold the answer, both targets are ``[CLS]``.
     """
 
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
@@ -153,7 +156,7 @@ class Task(ExampleTask):
         integer, number = Feature((), "int32"), Feature((), "float32")
         return {"start_positions": integer, "end_positions": integer, "label_weights": number}
 
-    # ---- The device side -------------------------------------------------------------------------------------------
+    # ---- Head and loss ---------------------------------------------------------------------------------------------
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         del dropout_rate
@@ -172,7 +175,7 @@ class Task(ExampleTask):
     # ---- Answers ---------------------------------------------------------------------------------------------------
 
     def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[Decoded]:
-        """Return the decoded answers of every question of a split, in its order."""
+        """Return the decoded answers of each question, in the order of the split."""
         layout, config = self.layouts[split], self.config
         starts, ends = outputs["start_logits"], outputs["end_logits"]
         shifts = layout.starts - layout.prefixes
@@ -202,9 +205,9 @@ class Task(ExampleTask):
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return a record for each question.
 
-        It has ``id``, ``prediction`` ("" for no answer), its ``score``, ``start`` and ``end`` (characters of the
-        context; None for ""), ``n_best`` of the same with their probabilities among each other, ``null_odds`` (version
-        2) and the right ``answers``, if they are known.
+        It has ``id``; ``prediction`` ("" if it predicts no answer) with its ``score``, ``start`` and ``end``
+        (characters of the context; None for ""); ``n_best``, the best answers with their probabilities relative to each
+        other; in version 2 ``null_odds``; and ``answers``, the right ones, if they are known.
         """
         records = []
         for example, one in zip(self.setting.splits[split], self.decode(split, outputs), strict=True):
@@ -231,7 +234,7 @@ def _check_answerable(splits: Mapping[str, Sequence[Example]]) -> None:
 
 
 def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions [W] of the answer's first and last token; 0 in windows that do not hold both."""
+    """Return the positions [W] of the answer's first and last token; 0 in windows that do not hold the whole answer."""
     if tokens is None:
         return np.zeros_like(windows.starts), np.zeros_like(windows.starts)
     inside = (tokens[0] >= windows.starts) & (tokens[1] < windows.starts + windows.sizes)
@@ -240,13 +243,13 @@ def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> t
 
 
 def _types(lengths: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-    """Return the token types of all rows, one after another: 0 up to the question's ``[SEP]``, then 1."""
+    """Return the token types of all rows, concatenated. In a row they are 0 up to the question's ``[SEP]``, then 1."""
     counts = np.stack([prefixes, lengths - prefixes], axis=1).reshape(-1)
     return np.repeat(np.tile(np.array([0, 1], np.int32), len(prefixes)), counts)
 
 
 def _ranked(found: Decoded, config: Config) -> list[dict[str, Any]]:
-    """Return the answers, with "" among them in version 2, as plain records, best first."""
+    """Return the answers as plain records, best first. In version 2 the list includes "" (no answer)."""
     entries: list[tuple[str, float, int | None, int | None]] = [*found.answers]
     if config.version_2:
         entries.append(("", found.null_score, None, None))

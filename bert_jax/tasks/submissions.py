@@ -1,4 +1,4 @@
-"""Writes the files that benchmarks require: GLUE's TSVs, SQuAD's JSON, the columns that conlleval reads."""
+"""Writes predictions as benchmarks accept them: GLUE's TSV files, SQuAD's JSON, and columns for conlleval."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bert_jax.storage import files
 
 
 class _Glue(NamedTuple):
-    """The file name of a GLUE task on gluebenchmark.com, and its spelling of labels: other names -> its own."""
+    """A GLUE task's file name for gluebenchmark.com, and the spelling of labels: ours -> in the file."""
 
     file: str
-    spelling: dict[str, str] | None  # None: a real number
+    spelling: dict[str, str] | None  # None if predictions are real numbers
 
 
 def _two(negative: str, positive: str) -> dict[str, str]:
-    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # the names in TFDS and in the files
+    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # our labels: names as in TFDS, or 0 and 1
 
 
 _THREE = {name: name for name in ("entailment", "neutral", "contradiction")}
@@ -45,15 +45,16 @@ STSB_RANGE = (0.0, 5.0)
 
 
 def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
-    """Write the file of ``kind`` into the folder ``path``, whole or not at all, and return its path.
+    """Write the file of ``kind`` into the folder ``path`` and return the file's path. It appears whole or not at all.
 
     The kinds and their predictions:
       A GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax): one prediction for
-        each test row, in order, or a mapping from the row's index (or an id that ends with it, ``test-7``). Labels are
-        names, or 0 and 1; for stsb they are numbers.
+        each test row, in order, or a dict from row indices (or ids that end with the index, ``test-7``) to predictions.
+        Labels are names, or 0 and 1; for stsb they are numbers.
       "squad": question id -> text ("" for no answer); the file is ``predictions.json``.
       "squad_null_odds": question id -> score; the file is ``null_odds.json``.
-      "conll": for each sentence columns of equal length (words, ..., true, predicted); the file is ``conll.txt``.
+      "conll": for each sentence, columns of equal length (words, ..., true tags, predicted tags); the file is
+        ``conll.txt``.
 
     Raises ``UserError`` for an unknown kind and for predictions that the benchmark would refuse.
     """
@@ -65,7 +66,7 @@ def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
 
 
 def needed_for(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the tasks whose predictions a submission of ``kind`` needs, and the labels that it can spell; () for any.
+    """Return which of our tasks can fill a submission of ``kind``, and which labels it accepts (() if it accepts any).
 
     Raises ``UserError`` for an unknown kind.
     """
@@ -90,7 +91,10 @@ def _glue(kind: str, predictions: Sequence[Any] | Mapping[Any, Any]) -> tuple[st
 
 
 def _in_order(predictions: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
-    """Return predictions by row, from 0. Raises ``UserError`` if a row is missing, appears twice or has no number."""
+    """Return the predictions in the order of the rows, which count from 0.
+
+    Raises ``UserError`` if a row is missing or appears twice, or an id holds no row number.
+    """
     if not isinstance(predictions, Mapping):
         return list(predictions)
     matches = {key: re.fullmatch(r"(?:.*-)?(\d+)", str(key)) for key in predictions}

@@ -1,7 +1,7 @@
 """Predicts a tag for every word of a sentence (Devlin et al. 2019, section 5.3 and figure 4 d).
 
-The tag of a word is predicted at its first piece; other pieces and special tokens do not count. The layer on top is
-linear, without a CRF. A word without any piece becomes ``[UNK]``, so that every word has a tag.
+The tag of a word is predicted at the word's first piece; other pieces and special tokens are ignored. The classifier is
+linear, without a CRF. A word that the tokenizer turns into no piece becomes ``[UNK]``, so that every word has a tag.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ class Config:
     """The keys of ``config.task``, besides its name.
 
     Attributes:
-      metrics: "entities" counts whole entities and needs tags such as B-PER; "accuracy" takes any tags.
+      metrics: "entities" scores whole entities and needs tags such as B-PER; "accuracy" works with any tags.
       mode, scheme: how entities are read from tags, see ``tasks.metrics.entities``.
-      labels: all tags; (): the tags of the training examples.
-      overflow: "windows" reads a sentence longer than a row in several; "cut" drops the rest, whose words count as O.
-      overlap: pieces that neighbouring windows share. A word is scored in the window that shows more of its context.
-      dropout_rate: the dropout rate on the last layer; None: the model's.
+      labels: all tags. If (), the tags that occur in the training examples.
+      overflow: what happens to a sentence longer than a row. "windows": it becomes several rows; "cut": the rest is
+        dropped, and the dropped words count as predicted O.
+      overlap: how many pieces neighbouring windows share. Each word is scored only in the window that shows more of its
+        context.
+      dropout_rate: the dropout rate on the last layer. If None, the model's.
     """
 
     metrics: Literal["entities", "accuracy"] = "entities"
@@ -55,7 +57,7 @@ class Config:
 
 
 class Task(ExampleTask):
-    """The loss is the mean cross-entropy over words."""
+    """The token-tagging task: predicts one tag per word. Its loss is the mean cross-entropy over words."""
 
     roles = Roles(("words",), ("tags",))
     answer = "tags"
@@ -67,18 +69,21 @@ class Task(ExampleTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        """Return the tags, ``O`` first; with entities there is always an ``O``."""
+        """Return all tags, ``O`` first. For entity metrics ``O`` is always included."""
         names = set(config.labels or label_names(examples, "tags"))
         if config.metrics == "entities":
             names.add(OUTSIDE)
-            entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # raises now if the tags are wrong
+            entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # raises if a tag is malformed
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
 
     def answer_names(self, example: Example) -> Sequence[str]:
         return example.get("tags") or ()
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        """Return a row for every window. ``word_ids`` [L] numbers the words scored in it from 1, and is 0 elsewhere."""
+        """Return a row for each window.
+
+        ``word_ids`` [L] is w + 1 at the first piece of each word w that is scored in the row, and else 0.
+        """
         del split
         tokenizer, capacity = self.setting.tokenizer, self.setting.max_length - 2
         number = {name: i for i, name in enumerate(self.setting.labels)}
@@ -125,7 +130,7 @@ class Task(ExampleTask):
         return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
 
     def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
-        """Return the outputs, and the most likely label and its probability at every position [B, L]."""
+        """Return the model's outputs, and at every position [B, L] the most likely label and its probability."""
         outputs = super().outputs(variables, batch, carry, rng)
         shares = jax.nn.softmax(outputs["logits"], axis=-1)
         chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
@@ -140,7 +145,7 @@ class Task(ExampleTask):
         return {"loss": loss, "accuracy": accuracy}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the metrics over all words of the file, including those that were cut."""
+        """Return the metrics over all words of the split, including the words that were cut."""
         found = self._words(part, outputs)
         pairs = [
             (example["tags"], tags)
@@ -150,13 +155,16 @@ class Task(ExampleTask):
         true, predicted = [tags for tags, _ in pairs], [tags for _, tags in pairs]
         if self.config.metrics == "entities":
             figures = entity_metrics(true, predicted, self.config.mode, self.config.scheme)
-            ends = ("_support", "_precision", "_recall")  # F1 is enough for each type
+            ends = ("_support", "_precision", "_recall")  # of each type, report only F1
             return {name: value for name, value in figures.items() if not name.endswith(ends)}
         hits = [a == b for tags, others in pairs for a, b in zip(tags, others, strict=True)]
         return {"accuracy": float(np.mean(hits))}
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return records: ``words``, their tags as ``prediction``, the probabilities, the true tags as ``label``."""
+        """Return one record per example: ``words``, predicted tags (``prediction``) and their probabilities.
+
+        ``label`` has the true tags, if they are known.
+        """
         records = []
         for example, (tags, sure) in zip(self.setting.splits[split], self._words(split, outputs), strict=True):
             record = {"id": example["id"], "words": list(example["words"]), "prediction": tags}
@@ -166,7 +174,7 @@ class Task(ExampleTask):
         return records
 
     def _words(self, split: str, outputs: dict[str, np.ndarray]) -> list[tuple[list[str], list[float]]]:
-        """Return tag and probability of each word of each example; O and 0 for words that were cut."""
+        """Return (tags, probabilities) of the words of each example; O and 0 for words that were cut."""
         rows, names = self.rows[split], self.setting.labels
         missing = OUTSIDE if OUTSIDE in names else names[0]
         found = [([missing] * len(e["words"]), [0.0] * len(e["words"])) for e in self.setting.splits[split]]
@@ -179,7 +187,7 @@ class Task(ExampleTask):
         return found
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return the share of the most common tag of the evaluated words."""
+        """Return the accuracy of giving every evaluated word the most common tag."""
         del kind, num_rows
         tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
         return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
@@ -189,18 +197,18 @@ def windows(length: int, firsts: np.ndarray, capacity: int, overlap: int) -> lis
     """Return the windows of at most ``capacity`` pieces into which a sentence of ``length`` pieces is cut.
 
     Args:
-      firsts: [words] the place of each word's first piece.
-      overlap: pieces that two windows share, at most half of ``capacity``.
+      firsts: [words] the index of each word's first piece.
+      overlap: how many pieces neighbouring windows share; at most half of ``capacity`` is used.
 
     Returns:
-      (first piece, numbers of the words scored there) of each window. Every word is scored once: in the window where
-      the smaller of its left and right context is largest.
+      For each window (index of its first piece, numbers of the words scored in it). Every word is scored in one window:
+      the one where the smaller of its left and right context is largest.
     """
     stride = capacity - min(overlap, capacity // 2)
     begins = [0]
     while begins[-1] + capacity < length:
         begins.append(begins[-1] + stride)
-    # After the middle of the pieces that two windows share, the later window shows more context.
+    # From the middle of the pieces that two windows share, the later window shows more context of a word.
     borders = [(begin + stride + begin + capacity) / 2 for begin in begins[:-1]]
     owner = np.searchsorted(borders, firsts, side="right")
     return [(begin, np.flatnonzero(owner == i)) for i, begin in enumerate(begins)]

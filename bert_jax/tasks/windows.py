@@ -1,4 +1,4 @@
-"""Cuts passages that are longer than a row into overlapping windows (google-research/bert, run_squad.py)."""
+"""Cuts passages that do not fit into a row into overlapping windows (google-research/bert, run_squad.py)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bert_jax.text.tokenizer import Tokenizer
 
 
 class Passage(NamedTuple):
-    """The T tokens of a text, and the characters [start, end) of the text for each."""
+    """The T tokens of a text. Token t covers the characters [starts[t], ends[t]) of the text."""
 
     ids: np.ndarray  # [T] int32
     starts: np.ndarray  # [T] int32
     ends: np.ndarray  # [T] int32
 
     def tokens(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last token with a character of [start, end); None if no token has one."""
+        """Return the first and the last token that overlap the characters [start, end); None if no token does."""
         touched = np.flatnonzero((self.starts < end) & (self.ends > start))
         return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
@@ -29,25 +29,25 @@ class Windows(NamedTuple):
     """W windows over the tokens of one passage, in reading order.
 
     A token's best window is the one where the smaller of its left and right context is largest. An answer may begin
-    only in the best window of its first token; a window is the best for the tokens [best_start, best_end).
+    only in the best window of its first token. Each window is the best one for its tokens [best_start, best_end).
     """
 
-    starts: np.ndarray  # [W] first token
-    sizes: np.ndarray  # [W]
+    starts: np.ndarray  # [W] number of the first token
+    sizes: np.ndarray  # [W] number of tokens
     best_starts: np.ndarray  # [W]
     best_ends: np.ndarray  # [W]
 
 
 def read_passages(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Return each different text -> its passage."""
+    """Return a dict: text -> its passage. Equal texts are tokenized once."""
     return {text: read_passage(tokenizer, text) for text in dict.fromkeys(texts)}
 
 
 def read_passage(tokenizer: Tokenizer, text: str) -> Passage:
     """Return the passage of a text.
 
-    A token includes the combining marks after it that are in no token. A tokenizer that strips accents drops these
-    marks, and an answer would lose the last one.
+    A tokenizer that strips accents assigns combining marks to no token. Here the characters of a token include such
+    marks directly after it; otherwise an answer that ends in a mark would lose the mark.
     """
     encoded = tokenizer.encode(text)
     spans = np.array(encoded.offsets[1:-1], np.int32).reshape(-1, 2)
@@ -65,10 +65,10 @@ def _over_marks(text: str, end: int, stop: int) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
-    """Return windows of ``capacity`` tokens, one every ``stride``, up to the passage's end; an empty passage has one.
+    """Return windows of at most ``capacity`` tokens that start every ``stride`` tokens until the passage is covered.
 
-    As in run_squad.py, a hundredth of the window's size is added to the context of a token; the first of equal windows
-    is the best.
+    An empty passage has one empty window. The best window of a token is chosen as in run_squad.py: the context of the
+    token in a window is raised by a hundredth of the window's size, and on a tie the first window is taken.
     """
     step = min(stride, capacity)
     num_windows = 1 + max(0, -(-(num_tokens - capacity) // step))
@@ -83,7 +83,7 @@ def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
         better = context > highest[here]
         highest[here][better] = context[better]
         owner[here][better] = window
-    # Best windows ascend, since the lead of a window over the one before only grows from token to token.
+    # ``owner`` never decreases: from token to token, a window gains context relative to the window before it.
     numbers = np.arange(num_windows)
     best = np.searchsorted(owner, numbers), np.searchsorted(owner, numbers, side="right")
     result = Windows(starts, sizes, *best)

@@ -1,4 +1,4 @@
-"""Accuracy, precision, recall, F1 and Matthews correlation, from the confusion matrix of one label per example."""
+"""Accuracy, precision, recall, F1 and Matthews correlation, computed from a confusion matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import check_lengths, precision_recall_f1, ratio
 
-Averaged = Callable[[np.ndarray], float]  # a score of a whole confusion matrix
+Averaged = Callable[[np.ndarray], float]  # confusion matrix [K, K] -> score
 
 
 def classification_metrics(
@@ -21,13 +21,14 @@ def classification_metrics(
     label_names: Sequence[str],
     positive: str | None = None,
 ) -> dict[str, float]:
-    """Return the scores with these ``names``; labels and predictions are indices into ``label_names``.
+    """Return the scores called ``names``. Labels and predictions are indices into ``label_names``.
 
-    They are accuracy, matthews_correlation (multi-class too: Gorodkin 2004), precision, recall and f1 of the label
-    ``positive`` (None: the second of two, as in GLUE), and averages of f1, precision, recall: ``f1_macro`` (plain mean
-    over the labels that occur, true or predicted), ``f1_micro``, ``f1_weighted`` (by the number of true examples).
+    Possible names: accuracy; matthews_correlation (also for more than two classes: Gorodkin 2004); precision, recall
+    and f1 of the label ``positive`` (if None, of the second of two labels, as in GLUE); and averages of f1, precision
+    or recall over labels: ``f1_macro`` (plain mean over the labels that occur, true or predicted), ``f1_micro``,
+    ``f1_weighted`` (weighted by the number of true examples), and likewise for precision and recall.
 
-    Raises ``UserError`` for unknown names, unequal lengths, indices without a name, and a binary score without a
+    Raises ``UserError`` for unknown names, unequal lengths, indices without a label name, and a binary score without a
     positive label.
     """
     check_names(names, label_names, positive)
@@ -42,7 +43,7 @@ def classification_metrics(
 
 
 def check_names(names: Sequence[str], label_names: Sequence[str], positive: str | None = None) -> None:
-    """Raise ``UserError`` for names that ``classification_metrics`` would refuse, before there are predictions."""
+    """Raise ``UserError`` for names that ``classification_metrics`` would refuse. It needs no predictions."""
     problems = []
     for name in names:
         try:
@@ -56,7 +57,7 @@ def check_names(names: Sequence[str], label_names: Sequence[str], positive: str 
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> np.ndarray:
-    """Return [K, K] int64: how many of each true label (row) were predicted as each label (column)."""
+    """Return counts [K, K] int64: how many examples of each true label (row) were predicted as each label (column)."""
     check_lengths(labels, predictions)
     true, predicted = np.asarray(labels, np.int64), np.asarray(predictions, np.int64)
     for kind, indices in (("labels", true), ("predictions", predicted)):
@@ -73,10 +74,10 @@ def per_label(matrix: np.ndarray, label_names: Sequence[str]) -> dict[str, dict[
 
 
 def matthews_correlation(matrix: np.ndarray) -> float:
-    """Return the correlation of true and predicted labels, from their confusion matrix; 0 if either is constant."""
+    """Return the Matthews correlation of true and predicted labels; 0 if either are all the same."""
     true, predicted = [int(n) for n in matrix.sum(1)], [int(n) for n in matrix.sum(0)]
     total, correct = sum(true), int(np.trace(matrix))
-    spread = [total**2 - sum(n * n for n in side) for side in (true, predicted)]  # Python's integers cannot overflow
+    spread = [total**2 - sum(n * n for n in side) for side in (true, predicted)]  # Python integers: no overflow
     covariance = correct * total - sum(t * p for t, p in zip(true, predicted, strict=True))
     return ratio(covariance, math.sqrt(spread[0]) * math.sqrt(spread[1]))
 
@@ -124,7 +125,7 @@ AVERAGED: dict[str, Averaged] = {
     "matthews_correlation": matthews_correlation,
     **{
         f"{score}_micro": _accuracy for score in BINARY
-    },  # one label per example: every mistake is a false positive and a false negative
+    },  # with one label per example, micro averages equal the accuracy
     **{f"{score}_macro": _macro(score) for score in BINARY},
     **{f"{score}_weighted": _weighted(score) for score in BINARY},
 }

@@ -1,4 +1,4 @@
-"""Helpers of the metrics: divisions by counts that may be 0, and the check of lengths."""
+"""Helpers for metrics: ratios whose denominator may be 0, and a check of lengths."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def ratio(part: float, whole: float) -> float:
 
 
 def precision_recall_f1(correct: float, predicted: float, actual: float) -> dict[str, float]:
-    """Return precision, recall and f1 from counts; each is 0 if its denominator is, as scikit-learn's zero_division=0.
+    """Return precision, recall and f1 from counts. A score whose denominator is 0 is 0 (scikit-learn: zero_division=0).
 
-    F1 is rounded as in the official scripts: if two thresholds tie, the last bit decides between them.
+    F1 is computed with the same rounding as in the official scripts: two thresholds may have F1 scores that differ only
+    in the last bit, and this bit decides which threshold is best.
     """
     precision, recall = ratio(correct, predicted), ratio(correct, actual)
     return {"precision": precision, "recall": recall, "f1": ratio(2 * precision * recall, precision + recall)}

@@ -1,7 +1,7 @@
 """Precision, recall and F1 of whole entities in tagged sentences, as ``seqeval`` defines them.
 
-Tags are ``O`` or a prefix, a dash and a type (``B-PER``; a bare ``B`` has the type ``_``). An entity is right if its
-type and both its ends are right.
+A tag is ``O``, or a prefix, a dash and a type (``B-PER``; a bare ``B`` has the type ``_``). An entity is right if its
+type, its start and its end are right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sentences = Sequence[Sequence[str]]
 
 
 class Entity(NamedTuple):
-    """An entity in a sentence."""
+    """An entity: words [start, end) of the sentence with number ``sentence``."""
 
     sentence: int
     type: str
@@ -28,12 +28,12 @@ class Entity(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """The prefixes with which a scheme spells an entity; for mode "strict"."""
+    """A tagging scheme, used by mode "strict". Each field is a string whose characters are tag prefixes."""
 
-    first: str
+    first: str  # prefixes with which an entity may begin
     inside: str  # prefixes that continue an entity of the same type
-    single: str  # prefixes that no prefix of ``inside`` follows
-    last: str  # prefixes with which an entity has to end
+    single: str  # prefixes after which the entity cannot continue
+    last: str  # prefixes with which an entity may end
 
 
 SCHEMES = {
@@ -52,14 +52,16 @@ def entity_metrics(
     mode: Literal["conll", "strict"] = "conll",
     scheme: str | None = None,
 ) -> dict[str, float]:
-    """Return precision, recall and f1 over all entities, accuracy of the tags, and the scores of each type.
+    """Return precision, recall and f1 over all entities, the accuracy of the tags, and scores of each entity type.
 
     The scores of the type PER, if it occurs, are PER_precision, PER_recall, PER_f1 and PER_support.
 
-    Mode "conll" reads tags as conlleval does: an ``I`` after an ``O`` or another type begins an entity (so IOB1, IOB2
-    and IOBES are understood). Mode "strict" counts only entities that the scheme spells in full; if the scheme
-    (IOB2, IOE2, IOBES, BILOU) is None, it is found from the prefixes. Raises ``UserError`` for sentences of unequal
-    length, malformed tags, an unknown mode or scheme, and prefixes that fit no scheme.
+    Mode "conll" reads tags as conlleval does: an ``I`` that follows an ``O`` or another type begins an entity, so IOB1,
+    IOB2 and IOBES can all be read. Mode "strict" counts only entities that follow the scheme (IOB2, IOE2, IOBES or
+    BILOU) from start to end. If the scheme is None, it is inferred from the prefixes.
+
+    Raises ``UserError`` for sentences of unequal length, malformed tags, an unknown mode or scheme, and prefixes that
+    fit no scheme.
     """
     check_lengths(labels, predictions)
     unequal = [i for i, (a, b) in enumerate(zip(labels, predictions, strict=True)) if len(a) != len(b)]
@@ -81,7 +83,7 @@ def entity_metrics(
 
 
 def conll_entities(sentences: Sentences) -> Iterator[Entity]:
-    """Yield entities as conlleval reads them, with any scheme."""
+    """Yield entities as conlleval reads them, whatever the scheme."""
     for number, tags in enumerate(sentences):
         start, before, type_before = 0, "O", ""
         for i, (prefix, type_) in enumerate([*map(_split, tags), ("O", "")]):
@@ -94,7 +96,7 @@ def conll_entities(sentences: Sentences) -> Iterator[Entity]:
 
 
 def strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
-    """Yield entities that follow the scheme from their first tag to their last."""
+    """Yield only the entities whose tags follow the scheme from the first to the last."""
     for number, tags in enumerate(sentences):
         pairs = [_split(tag) for tag in tags]
         i = 0
@@ -130,7 +132,10 @@ def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | No
 
 
 def _detect(prefixes: set[str]) -> Scheme:
-    """Return the first scheme with these prefixes, which is ``seqeval``'s choice wherever it makes one."""
+    """Return the first scheme that has all these prefixes.
+
+    Where ``seqeval`` infers a scheme, it infers the same one.
+    """
     fitting = [scheme for scheme in SCHEMES.values() if prefixes <= set(scheme.first + scheme.inside)]
     if not fitting or prefixes == {"I"}:
         kind = "more than one scheme" if fitting else "no scheme"
@@ -139,7 +144,7 @@ def _detect(prefixes: set[str]) -> Scheme:
 
 
 def _prefixes(sentences: Iterable[Sequence[str]]) -> set[str]:
-    """Return all prefixes but O. Raises ``UserError`` that lists malformed tags."""
+    """Return all prefixes that occur, except O. Raises ``UserError`` with a list of malformed tags."""
     tags = Counter(tag for sentence in sentences for tag in sentence)
     wrong = [tag for tag in tags if not TAG.fullmatch(tag)]
     if wrong:

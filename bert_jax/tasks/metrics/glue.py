@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2018): the scores of each task, and the two averages that are printed."""
+"""GLUE (Wang et al. 2018): the score of each task, and the two kinds of average in use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Results = Mapping[str, Mapping[str, float]]  # task -> its metrics, as fractions
 
 
 class GlueTask(NamedTuple):
-    """The metrics of a GLUE task."""
+    """The names of the metrics of a GLUE task."""
 
-    metrics: tuple[str, ...]  # the metrics whose mean the leaderboard shows
-    paper: str  # the metric in the paper's table
+    metrics: tuple[str, ...]  # the leaderboard shows the mean of these
+    paper: str  # the one that the paper's table shows
 
 
 TASKS = {
@@ -35,9 +35,11 @@ RULES = ("paper", "leaderboard")
 
 
 def glue_score(task: str, metrics: Mapping[str, float], rule: Literal["paper", "leaderboard"] = "paper") -> float:
-    """Return the one number of a task, in percent.
+    """Return the score of a task as one number, in percent.
 
-    It is the paper's metric (F1 of MRPC and QQP, Spearman of STS-B), or the mean of those that the leaderboard shows.
+    With rule "paper" it is the metric of the BERT paper (F1 of MRPC and QQP, Spearman of STS-B); with "leaderboard" it
+    is the mean of all metrics that the leaderboard uses for the task.
+
     Raises ``UserError`` for an unknown task or rule and a missing metric.
     """
     if rule not in RULES:
@@ -51,11 +53,11 @@ def glue_score(task: str, metrics: Mapping[str, float], rule: Literal["paper", "
 
 
 def glue_average(results: Results, rule: Literal["paper", "leaderboard"] = "paper") -> float:
-    """Return the mean over tasks, in percent.
+    """Return the mean score over tasks, in percent.
 
-    "paper" (Devlin et al. 2019, Table 1): the mean of nine numbers, two of them of MNLI, without WNLI. "leaderboard":
-    the mean over nine tasks, the two numbers of MNLI averaged first, with WNLI. The diagnostic set is in neither.
-    Raises ``UserError`` that lists the missing tasks.
+    Rule "paper" (Devlin et al. 2019, Table 1): the mean of nine numbers without WNLI; MNLI gives two of them. Rule
+    "leaderboard": the mean over nine tasks, WNLI included; the two numbers of MNLI are averaged first. The diagnostic
+    set counts in neither. Raises ``UserError`` with a list of missing tasks.
     """
     names = [name for name in TASKS if name != "ax" and not (name == "wnli" and rule == "paper")]
     missing = [name for name in names if name not in results]

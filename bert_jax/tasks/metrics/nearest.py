@@ -1,4 +1,4 @@
-"""Finds the nearest vectors by cosine."""
+"""Finds the nearest vectors by cosine similarity."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Nearest:
-    """Finds for each of Q queries the ``count`` nearest of many vectors, which come in blocks and are not kept."""
+    """Finds, for each of Q queries, the ``count`` nearest vectors of a large set.
+
+    The vectors are added in blocks, which are not kept.
+    """
 
     def __init__(self, queries: np.ndarray, count: int):
-        """``queries``: vectors [Q, D], of any length."""
+        """Start without vectors. ``queries``: vectors [Q, D]; they need not be normalised."""
         self._queries, self._count = unit(queries), count
         self._seen = 0
         self.scores = np.zeros((len(queries), 0), np.float32)  # [Q, <= count], best first
-        self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors in the order they were seen
+        self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors, counted in the order of adding
 
     def add(self, block: np.ndarray) -> None:
-        """Add vectors [N, D]. Of vectors with equal scores the one added first ranks first."""
+        """Add a block of vectors [N, D]. Of vectors with equal scores, the one that was added first ranks first."""
         scores = self._queries @ unit(block).T
         best = np.broadcast_to(np.arange(len(block)), scores.shape)
         if len(block) > self._count:

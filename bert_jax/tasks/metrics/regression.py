@@ -1,4 +1,4 @@
-"""Correlations and errors of real-valued predictions."""
+"""Correlations and errors of predicted numbers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ def regression_metrics(
     predictions: Sequence[float],
     note: Callable[[str], None] | None = None,
 ) -> dict[str, float]:
-    """Return the scores with these ``names``.
+    """Return the scores called ``names``: pearson, spearmanr, mean_squared_error or mean_absolute_error.
 
-    They are pearson, spearmanr (ties get the mean of their ranks), mean_squared_error and mean_absolute_error. A
-    correlation is 0 if either side is constant or has fewer than two values, and ``note`` gets a line that says so (a
-    model that predicts one value for all has learned no order). Predictions that are not finite give nan. Raises
-    ``UserError`` for every unknown name and for unequal lengths.
+    For spearmanr, equal values share the mean of their ranks. A correlation is 0 if the labels or the predictions are
+    constant or fewer than two; ``note`` then gets a line that says so (a model that always predicts the same value has
+    learned nothing about the order). If a prediction is not finite, scores are nan.
+
+    Raises ``UserError`` for unknown names and for unequal lengths.
     """
     check_names(names)
     check_lengths(labels, predictions)
@@ -37,7 +38,7 @@ def regression_metrics(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ``UserError`` that lists every unknown name."""
+    """Raise ``UserError`` with a list of all names that are not metrics."""
     problems = []
     for name in names:
         try:
@@ -49,23 +50,23 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the linear correlation of two vectors [N] float64, within [-1, 1]; 0 if either is constant."""
+    """Return the linear correlation of two vectors [N] float64, in [-1, 1]; 0 if either vector is constant."""
     if _constant(x) or _constant(y):
         return 0.0
     x, y = x - x.mean(), y - y.mean()
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()  # squares neither overflow nor vanish
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()  # so that squares neither overflow nor underflow
     return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1, 1))
 
 
 def spearmanr(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the linear correlation of ranks."""
+    """Return the Spearman correlation of two vectors: the linear correlation of their ranks."""
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
     return pearson(ranks(x), ranks(y))
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks [N] from 1; equal values share the mean of their ranks."""
+    """Return the ranks [N] of ``values``, from 1. Equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]

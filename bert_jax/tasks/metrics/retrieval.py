@@ -1,4 +1,4 @@
-"""nDCG, recall and reciprocal rank of ranked documents, as ``trec_eval`` (and so BEIR) defines them."""
+"""nDCG, recall and reciprocal rank of ranked documents, as ``trec_eval`` (and therefore BEIR) defines them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import ratio
 
-Relevances = Mapping[str, Mapping[str, int]]  # query -> document -> grade; not relevant if it is 0, negative or missing
-Rankings = Mapping[str, Mapping[str, float]]  # query -> document -> score of the model
+Relevances = Mapping[str, Mapping[str, int]]  # query -> document -> grade; relevant if above 0
+Rankings = Mapping[str, Mapping[str, float]]  # query -> document -> the model's score
 
 
 def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequence[int] = (10,)) -> dict[str, float]:
-    """Return ndcg@k, recall@k and mrr@k, means over all queries of ``relevances``.
+    """Return ndcg@k, recall@k and mrr@k for each k of ``cutoffs``, as means over all queries of ``relevances``.
 
-    ndcg has linear gain and discount log2(rank + 1) (Jarvelin and Kekalainen 2002).
+    nDCG uses linear gain and the discount log2(rank + 1) (Jarvelin and Kekalainen 2002). A query that has no scores or
+    no relevant document counts as 0. Documents with equal scores are ranked by name in descending order, as in
+    trec_eval.
 
-    A query without scores counts as 0, and so does one without a relevant document. Documents of equal score are ranked
-    by name, the last first, as trec_eval does. Raises ``UserError`` for queries that are unknown and cutoffs below 1.
+    Raises ``UserError`` for queries without relevances and for cutoffs below 1.
     """
     unknown = [query for query in scores if query not in relevances]
     if unknown:
@@ -37,7 +38,7 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
 
 
 def ranking(scores: Mapping[str, float]) -> list[str]:
-    """Return the documents, best first."""
+    """Return the names of the documents, best first."""
     return [name for score, name in sorted(((score, name) for name, score in scores.items()), reverse=True)]
 
 

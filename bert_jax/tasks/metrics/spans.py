@@ -1,7 +1,8 @@
-"""Exact match and F1 of answer texts, in percent, as the official scripts of SQuAD and CMRC 2018 count them.
+"""Exact match and F1 of answer texts, in percent, as the official scripts of SQuAD and CMRC 2018 compute them.
 
 Sources: SQuAD v1.1 (Rajpurkar et al. 2016, section 6.1), SQuAD v2.0 (Rajpurkar, Jia and Liang 2018, section 4), CMRC
-2018 (Cui et al. 2019, section 3; also for DRCD). A question has any number of right answers; the best one counts.
+2018 (Cui et al. 2019, section 3; also for DRCD). If a question has several right answers, a prediction is compared with
+each of them and the highest score counts.
 """
 
 from __future__ import annotations
@@ -18,28 +19,37 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
 Answers = Mapping[str, Sequence[str]]  # question id -> right answers; empty if the question has no answer
-Texts = Mapping[str, str]  # question id -> predicted answer; "" means that there is none
-Scores = dict[str, tuple[float, float]]  # question id -> exact match, F1, as fractions
+Texts = Mapping[str, str]  # question id -> predicted answer; "" predicts that there is no answer
+Scores = dict[str, tuple[float, float]]  # question id -> (exact match, F1), as fractions
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# As CMRC 2018 lists them. It lists the doubled ellipsis too, and compares it with single characters: none is removed.
+# The list of CMRC 2018, without its doubled ellipsis: the script compares single characters, so it never removes one.
 _CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 
 
 def span_metrics(kind: str, answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match and f1 (squad_v1.1, cmrc2018), or ``squad_v2_metrics`` without scores (squad_v2.0)."""
+    """Return exact_match and f1 for "squad_v1.1", those and average for "cmrc2018".
+
+    For "squad_v2.0", return ``squad_v2_metrics`` without no-answer scores.
+    """
     return choose("kind of span metrics", kind, KINDS)(answers, predictions)
 
 
 def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match and f1. A missing prediction is wrong; a prediction without a question does not count."""
+    """Return exact_match and f1.
+
+    A question without a prediction counts as wrong. A prediction without a question is ignored.
+    """
     return _means(answers, predictions, exact_match, token_f1)
 
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match, f1 and average (their mean); needs the extra ``cmrc``. Missing predictions count as wrong."""
+    """Return exact_match, f1 and average (the mean of both). Needs the extra ``cmrc``.
+
+    A question without a prediction counts as wrong.
+    """
     segment = _Segmenter()
     means = _means(answers, predictions, _cmrc_exact_match, segment.f1)
     return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
@@ -51,12 +61,13 @@ def squad_v2_metrics(
     no_answer: Mapping[str, float] | None = None,
     no_answer_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Return exact, f1 and total, also as HasAns_* and NoAns_* for the questions with and without an answer.
+    """Return exact, f1 and total. HasAns_* and NoAns_* are the same for the questions with and without an answer.
 
-    ``no_answer`` holds a score for each question (null odds, a probability); above the threshold the prediction counts
-    as "". If it is given, the result also has best_exact, best_exact_thresh, best_f1 and best_f1_thresh; for these,
-    ``predictions`` must be the best texts that are not empty. Raises ``UserError`` for a question without a prediction
-    or without a score.
+    ``no_answer`` gives each question a score (null odds or a probability). Above ``no_answer_threshold``, the
+    prediction counts as "". If ``no_answer`` is given, the result also has best_exact, best_exact_thresh, best_f1 and
+    best_f1_thresh; for these, ``predictions`` must be the best texts that are not empty.
+
+    Raises ``UserError`` for a question without a prediction or without a score.
     """
     _check_complete("predictions", answers, predictions)
     raw = squad_v2_scores(answers, predictions)
@@ -77,7 +88,10 @@ def squad_v2_metrics(
 
 
 def squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
-    """Return the scores of each question before any threshold; right answers that normalise to "" are left out."""
+    """Return the scores of each question before any threshold is applied.
+
+    Right answers that normalise to "" are left out.
+    """
     scores = {}
     for key, texts in answers.items():
         right = [text for text in texts if normalize(text)] or [""]
@@ -88,7 +102,7 @@ def squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
 
 
 class BestThreshold(NamedTuple):
-    """The highest score and the threshold that gives it."""
+    """The highest score that any threshold gives, and that threshold."""
 
     score: float  # in percent
     threshold: float
@@ -97,11 +111,11 @@ class BestThreshold(NamedTuple):
 def find_best_thresh(
     predictions: Texts, scores: Mapping[str, float], no_answer: Mapping[str, float], answers: Answers
 ) -> BestThreshold:
-    """Return the threshold on ``no_answer``, above which "" is predicted, that makes the mean of ``scores`` highest.
+    """Return the threshold on ``no_answer`` with the highest mean of ``scores``. Above it, "" is predicted.
 
-    It is found as in the official script: at first no question is answered and the threshold is 0; then questions are
-    answered one by one in rising order of their score, equal ones in the order of ``no_answer``. The first best
-    threshold is taken.
+    The search follows the official script. At first no question is answered and the threshold is 0. Then questions are
+    answered one by one, in ascending order of ``no_answer`` (on a tie, in the order of that dict), and the threshold
+    rises with them. Of equally good thresholds, the first is taken.
     """
     current = best = float(sum(1 for texts in answers.values() if not texts))
     threshold = 0.0
@@ -114,24 +128,24 @@ def find_best_thresh(
 
 
 def normalize(text: str) -> str:
-    """Return ``text`` in lower case, without ASCII punctuation and English articles, with words one space apart."""
+    """Return ``text`` in lower case, without ASCII punctuation and English articles, words joined by single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, prediction: str) -> float:
-    """Return 1 if both are equal after normalisation, else 0."""
+    """Return 1 if the two texts are equal after normalisation, else 0."""
     return float(normalize(answer) == normalize(prediction))
 
 
 def token_f1(answer: str, prediction: str) -> float:
-    """Return F1 of the bags of normalised words; 0 if they share no word, even if both are empty."""
+    """Return the F1 of the normalised words as multisets; 0 if no word is shared, even if both texts are empty."""
     true, predicted = normalize(answer).split(), normalize(prediction).split()
     shared = (Counter(true) & Counter(predicted)).total()
     return precision_recall_f1(shared, len(predicted), len(true))["f1"]
 
 
 def _no_answer_f1(answer: str, prediction: str) -> float:
-    """Return F1 as SQuAD v2.0 defines it: 1 if both texts are empty."""
+    """Return ``token_f1``, except that it is 1 if both texts are empty, as SQuAD v2.0 defines it."""
     return token_f1(answer, prediction) or float(not normalize(answer) and not normalize(prediction))
 
 
@@ -141,7 +155,7 @@ def _cmrc_exact_match(answer: str, prediction: str) -> float:
 
 
 class _Segmenter:
-    """Splits text into single ideographs and, between them, NLTK's words."""
+    """Splits text as CMRC 2018 does: each ideograph is a segment, and NLTK splits the text between them into words."""
 
     def __init__(self) -> None:
         try:
@@ -151,12 +165,15 @@ class _Segmenter:
         self.words: Callable[[str], list[str]] = NLTKWordTokenizer().tokenize
 
     def __call__(self, text: str) -> list[str]:
-        """Return the segments. Text between ideographs is one sentence here; the official script may split it."""
+        """Return the segments.
+
+        Text between ideographs is tokenized as one sentence; the official script may split it into several.
+        """
         pieces = _CMRC_PIECES.findall(text.lower().strip().translate(_CMRC_PUNCTUATION))
         return [word for piece in pieces for word in ([piece] if "\u4e00" <= piece <= "\u9fa5" else self.words(piece))]
 
     def f1(self, answer: str, prediction: str) -> float:
-        """Return F1 of the longest run of segments that both texts have."""
+        """Return the F1 that CMRC 2018 defines: segments count as shared if they are in the longest common run."""
         true, predicted = self(answer), self(prediction)
         shared = SequenceMatcher(None, true, predicted, autojunk=False).find_longest_match().size
         return precision_recall_f1(shared, len(predicted), len(true))["f1"]
@@ -165,7 +182,10 @@ class _Segmenter:
 def _means(
     answers: Answers, predictions: Texts, exact: Callable[[str, str], float], f1: Callable[[str, str], float]
 ) -> dict[str, float]:
-    """Return means in percent over all questions, each scored with its best answer."""
+    """Return the means of exact match and F1 over all questions, in percent.
+
+    For a question its best-matching answer counts.
+    """
     empty = [key for key, texts in answers.items() if not texts]
     if empty:
         raise UserError(f"{len(empty)} questions have no answer, such as {empty[0]!r}; score them as squad_v2.0")
@@ -178,7 +198,7 @@ def _means(
 
 
 def _withheld(answers: Sequence[str]) -> tuple[float, float]:
-    """Return exact match and F1 of the prediction that there is no answer."""
+    """Return exact match and F1 of predicting "" for a question: both 1 if it has no answer, else 0."""
     return (float(not answers), float(not answers))
 
 
