@@ -1,4 +1,4 @@
-"""Pretrains variants of a recipe with several seeds on the same text, and makes the tables that compare them."""
+"""Pretrains variants of a recipe with several seeds on the same text, and writes tables that compare the variants."""
 
 from __future__ import annotations
 
@@ -28,40 +28,43 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 
-INPUTS = "inputs"  # vocabulary and corpus of all runs
-BILSTM = "+bilstm"  # such a variant is fine-tuned under a BiLSTM of two layers (section 5.1 of the paper)
+INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
+BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)
 PAIRS = tuple(field.name for field in dataclasses.fields(mlm.Config))
-SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # computed on the first variant's held-out rows
+SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # metrics that are computed on the first variant's held-out rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """The flags of the command line. ``recipe`` lacks its argument, which is the variant."""
+    """The flags of ``bert-jax ablate``. ``recipe`` is without its argument: each variant is one argument."""
 
     recipe: str
     overrides: Sequence[str]
-    variants: tuple[str, ...]  # the others are compared with the first
+    variants: tuple[str, ...]  # all others are compared with the first
     seeds: tuple[int, ...]
     workdir: str
     command: str = ""
-    finetune: tuple[str, ...] = ()  # every pretrained model is fine-tuned with each of these recipes
-    data: str = "."  # the folder of their files
+    finetune: tuple[str, ...] = ()  # recipes with which every pretrained model is fine-tuned
+    data: str = "."  # the folder of the labelled examples for ``finetune``
 
     @property
     def pretrained(self) -> tuple[str, ...]:
-        """Return the variants that differ in pretraining, so without those such as ``ltr_no_nsp+bilstm``."""
+        """The variants that are pretrained.
+
+        ``x+bilstm`` is not among them: it is fine-tuned from the pretrained ``x``.
+        """
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
 def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.VariantSummary, ...]]:
-    """Run what is missing and write ``table.md``, ``table.json`` and ``report.html``: a table for each held-out metric.
+    """Run the experiments that are not done yet; write and return a table for each held-out metric.
 
-    Masked-LM loss and accuracy of every bidirectional variant are computed on the first variant's held-out rows, masked
-    in the same way; ``own_mlm_loss`` and ``own_mlm_accuracy`` are those on a variant's own rows.
+    The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
+    bidirectional variants are computed on the same rows, the masked held-out rows of the first variant.
+    ``own_mlm_loss`` and ``own_mlm_accuracy`` are computed on a variant's own held-out rows.
 
     Raises:
-      UserError: any error of ``pretrain`` in the recipe of a variant, raised before the first run where it can be
-        found.
+      UserError: any error of ``pretrain`` in a variant's recipe; where possible it is raised before the first run.
     """
     configs = _configs(ablation)
     settings = {
@@ -113,8 +116,11 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
 
 
 def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
-    """Return short name -> config of each recipe to fine-tune with. Raises ``UserError`` if its examples are not in
-    ``data``: after pretraining it would be late."""
+    """Return the recipes to fine-tune with: short name -> config.
+
+    Raises ``UserError`` if a recipe's examples are not in ``data``. This is checked now, because the examples are
+    needed only after pretraining, which takes long.
+    """
     configs = {}
     for recipe in ablation.finetune:
         config = recipes.load(recipe).to_dict()
@@ -130,7 +136,7 @@ def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
 def _finetune_all(
     ablation: Ablation, configs: Mapping[str, dict[str, Any]], pretrained: Sequence[Cell], note: Note
 ) -> dict[tuple[str, int], Metrics]:
-    """Return the scores of every variant and seed on every task, named ``<task>/<metric>``."""
+    """Fine-tune every pretrained model on every task; return (variant, seed) -> scores, named ``<task>/<metric>``."""
     origins = {cell.name: dict(cell.overrides) for cell in pretrained}
     cells = []
     for task, config in configs.items():
@@ -170,7 +176,7 @@ def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:
 def _inputs(
     ablation: Ablation, settings: PretrainingSettings, cells: Sequence[Cell], note: Note
 ) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
-    """Make the text that all runs read, once, and return the paths that a recipe needs for it."""
+    """Make the vocabulary and the corpus that all runs share; return both, and config entries with their paths."""
     root = files.as_path(ablation.workdir)
     bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
     folder = root / INPUTS
@@ -188,8 +194,10 @@ def _replaced(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
-    """Return the masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``; none if it is
-    causal."""
+    """Return the masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``.
+
+    A causal model has no such metrics; the result is then {}.
+    """
     trained, experiment = load_trained(workdir), reference.experiment()
     if trained.config.causal:
         return {}
@@ -206,7 +214,7 @@ def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
 
 
 def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
-    """Return what the held-out figures depend on beside the run: another choice gives other results."""
+    """Return the settings besides the run's own on which its held-out figures depend."""
     experiment = settings.experiment()
     rows = dataclasses.asdict(_masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
@@ -219,12 +227,12 @@ def _metrics(own: Mapping[str, float], same_rows: Mapping[str, float]) -> Metric
 
 
 def _plain(content: Any) -> Any:
-    """Return ``content`` as it is after a round trip through JSON."""
+    """Return ``content`` as JSON would read it back (tuples become lists)."""
     return json.loads(json.dumps(content))
 
 
 def _write(ablation: Ablation, tables: Mapping[str, Sequence[table.VariantSummary]]) -> str:
-    """Write the tables in three forms; return what the terminal shows."""
+    """Write the tables as Markdown, JSON and HTML; return the text to show on the terminal."""
     folder, title = files.as_path(ablation.workdir), f"{', '.join(ablation.variants)}: {len(ablation.seeds)} seeds"
     text = table.markdown(tables, title)
     files.write_text(folder / "table.md", text)

@@ -1,4 +1,4 @@
-"""Runs many experiments of one kind, each in a folder of its own; a grid that was cut resumes where it was."""
+"""Runs many experiments of one kind, each in its own folder. If interrupted, the same call resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from bert_jax.errors import UserError
 from bert_jax.program import duration
 from bert_jax.storage import files, reading
 
-CELL, RESULTS = "cell.json", "finished.json"  # the run of a folder, written first; its results, written last
+CELL, RESULTS = "cell.json", "finished.json"  # written first: which run the folder holds; written last: its results
 Metrics = dict[str, float]
 Note = Callable[[str], None]
 
 
 def say(line: str) -> None:
-    """Print at once, also if the output is a file."""
+    """Print a line and flush it at once, even if the output goes to a file."""
     print(line, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run: ``name`` is its folder, ``overrides`` says, as plain data, how it differs from the other runs."""
+    """One run of a grid.
+
+    ``name`` is the name of its folder; ``overrides`` (plain data) tells it apart from other runs.
+    """
 
     name: str
     overrides: Mapping[str, Any]
@@ -42,18 +45,18 @@ def run_cells(
     common: Any = None,
     note: Note = say,
 ) -> dict[str, Metrics]:
-    """Return the metrics of every cell by its name.
+    """Run the cells that are not done yet; return the metrics of every cell by name.
 
-    A cell is not run again if its results are there, for the same overrides and the same ``common``. A cell that was
-    cut, or whose results are damaged, is resumed in its folder. A folder of another run with that name is renamed to
-    ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
+    A cell is done if its folder has results for the same ``overrides`` and the same ``common``. A cell that was
+    interrupted, or whose results are damaged, is resumed in its folder. If a folder holds another run, it is renamed to
+    ``<name>.old-1`` (then ``-2``, ...) and nothing in it is lost.
 
     Args:
-      run: called with a cell and its folder, which exists; it resumes what it finds there. Returns finite numbers.
-      common: what all cells share, such as their recipe, as plain data; results hold only for the same.
+      run: a function (cell, existing folder) -> metrics, all finite. It resumes a run that it finds in the folder.
+      common: plain data that all cells share, such as their recipe. If it changes, earlier results do not count.
 
     Raises:
-      UserError: a name does not fit for a folder; or any error of a run, with the cell's name.
+      UserError: a name cannot name a folder; or any error of a run, preceded by the cell's name.
     """
     _check_names(cells)
     root, found, start, ran = files.as_path(workdir), dict[str, Metrics](), time.monotonic(), 0
@@ -99,7 +102,7 @@ def _digest(content: Any) -> str:
 
 
 def _results(place: epath.Path, identity: str) -> Metrics | None:
-    """Return the metrics of a finished cell; None if there are none, or they are of another cell or damaged."""
+    """Return the metrics of a finished cell; None if there are none, or they are damaged or belong to another cell."""
     record = _read(place / RESULTS)
     metrics = record.get("metrics")
     sound = record.get("identity") == identity and record.get("sha256") == _digest(metrics)
@@ -107,7 +110,7 @@ def _results(place: epath.Path, identity: str) -> Metrics | None:
 
 
 def _make_room(place: epath.Path, identity: str, note: Note) -> None:
-    """Make an empty folder for the cell, unless the one in which it was cut is there."""
+    """Prepare a cell's folder: keep it if it holds the cell's interrupted run, else rename it and make a new one."""
     if place.exists() and any(place.iterdir()) and _read(place / CELL).get("identity") != identity:
         number = 1
         while (aside := place.parent / f"{place.name}.old-{number}").exists():

@@ -1,4 +1,4 @@
-"""Fine-tunes over a grid of values and seeds: learning rates, epochs, shares of the labels, pretrained or fresh."""
+"""Fine-tunes over a grid of values and seeds: learning rates, epochs, fractions of the labels, pretrained or fresh."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bert_jax.runs import recipes
 from bert_jax.runs.finetuning import FinetuningRequest, checked, finetune
 from bert_jax.storage import files
 
-INIT = "init"  # the model that a run starts from: the one key that is not in the config
+INIT = "init"  # key of ``vary`` for the model to start from; all other keys are in the config
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The flags of the command line.
+    """The flags of ``bert-jax sweep``.
 
     Attributes:
-      vary: config key (without ``config.``), or ``init`` -> its values as text, in the order of the table.
-      choose: keys of ``vary`` of which only the best value is kept, for every combination of the others.
+      vary: a config key (without ``config.``) or ``init`` -> its values as text, in the order of the table.
+      choose: keys of ``vary`` of which only the best value is kept, for each combination of the other keys.
     """
 
     recipe: str
@@ -43,10 +43,10 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The scores of one combination of values over all seeds."""
+    """The scores of one combination of values, over all seeds."""
 
     values: Mapping[str, str]
-    scores: tuple[float, ...]  # one for each seed
+    scores: tuple[float, ...]  # a score per seed
     metrics: tuple[Metrics, ...]
 
     @property
@@ -59,10 +59,11 @@ class Outcome:
 
 
 def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
-    """Run what is missing, write ``table.md`` and ``table.json`` and say which values are the best by the dev score.
+    """Run the combinations that are not done yet; write ``table.md`` and ``table.json``; report the best by the dev
+    score.
 
     Returns:
-      The combinations in the table; of the keys ``choose`` only the best values.
+      The combinations in the table. Of the keys in ``choose``, it has only the best values.
 
     Raises:
       UserError: unknown keys or values in any combination; raised before the first run.
@@ -82,7 +83,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
             init = _init(cell.overrides.get(INIT, request.init))
             typed = (*recipes.typed(request.overrides), *request.vary)
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
-            return {metric: metrics[metric], **metrics}  # the metric that counts comes first
+            return {metric: metrics[metric], **metrics}  # puts the main metric first
 
         found = run_cells(cells, run, request.workdir, [request.data, request.init], note)
     by_cell = iter(cells)
@@ -100,8 +101,10 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
 
 
 def best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
-    """Return the combination with the best median among those that differ only in ``choose``; the first of equal
-    ones."""
+    """Return the best outcome (by the median score) of each group that differs only in the keys ``choose``.
+
+    Of equally good outcomes, the first is taken.
+    """
     sign = -1.0 if lower_is_better(metric) else 1.0
     groups: dict[tuple[str, ...], Outcome] = {}
     for outcome in outcomes:
@@ -128,7 +131,7 @@ def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the metric by which runs are compared: the recipe's, or the task's own."""
+    """Return the metric by which runs are compared: the one that the recipe selects, else the task's main metric."""
     names = set()
     for config in configs:
         settings, task_module, _ = checked(config)
@@ -143,13 +146,13 @@ def _init(value: str | None) -> str | None:
 
 
 def _name(values: Mapping[str, str]) -> str:
-    """Return a name that is fit for a folder, such as ``learning_rate=2e-5,num_epochs=3``."""
+    """Return a name that can be a folder, such as ``learning_rate=2e-5+num_epochs=3``."""
     parts = (f"{key.rpartition('.')[2]}={value.rstrip('/').rpartition('/')[2]}" for key, value in values.items())
     return "+".join(parts) or "run"
 
 
 def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
-    """Write ``table.json`` and ``table.md``; return the latter, to be shown."""
+    """Write ``table.json`` and ``table.md``; return the text of ``table.md``."""
     sign = -1.0 if lower_is_better(metric) else 1.0
     best = max(outcomes, key=lambda outcome: sign * outcome.median)
     seed = request.seeds[max(range(len(best.scores)), key=lambda i: sign * best.scores[i])]

@@ -1,4 +1,7 @@
-"""Compares the scores of variants over seeds with those of the first variant: an effect is shown or not shown."""
+"""Compares the scores of variants, over several seeds, with the scores of the first variant.
+
+The verdict on a difference is "shown" or "not shown".
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,22 @@ NOTE = (
 
 @dataclasses.dataclass(frozen=True)
 class VariantSummary:
-    """The scores of one variant. A field that needs two seeds, or a first variant, is None without them."""
+    """A row of the table: the scores of one variant.
+
+    A field is None if it needs two seeds and there is only one, or if it compares with the first variant and this is
+    the first.
+    """
 
     variant: str
     seeds: int
     mean: float
-    spread: float | None  # standard deviation over seeds, with n - 1
-    difference: float | None  # of means, from the first variant's
-    standard_error: float | None  # of the difference
+    spread: float | None  # standard deviation over seeds, with denominator n - 1
+    difference: float | None  # the mean minus the first variant's mean
+    standard_error: float | None  # of ``difference``
 
     @property
     def shown(self) -> bool | None:
-        """Return whether the difference exceeds two standard errors; None for the first variant."""
+        """Whether the difference is larger than two standard errors; None for the first variant."""
         if self.difference is None:
             return None
         if self.standard_error is None:
@@ -37,10 +44,12 @@ class VariantSummary:
 
 
 def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]:
-    """Return a row for each variant of {variant: [score of each seed]}, none of them empty; the first is the reference.
+    """Return a row for each variant; all are compared with the first. ``scores`` is variant -> scores of its seeds, at
+    least one.
 
-    Seeds count as independent, though variants share them. With the same seed the first batches are alike, which if
-    anything makes the true error of a difference smaller; with so few seeds that is hard to estimate.
+    The standard error treats seeds as independent. In fact all variants use the same seeds, and with the same seed
+    their first batches are alike. If this has an effect, the true error of a difference is smaller than the one given
+    here; it is not corrected because it is hard to estimate from few seeds.
     """
     rows: list[VariantSummary] = []
     for variant, values in scores.items():
@@ -55,8 +64,10 @@ def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]
 
 
 def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
-    """Return {metric: {variant: [scores]}} of {variant: [metrics of each seed]}, without variants that lack the
-    metric."""
+    """Return {metric: {variant: [scores]}} from {variant: [metrics of each seed]}.
+
+    A variant that lacks a metric is left out there.
+    """
     names = dict.fromkeys(name for runs in results.values() for run in runs for name in run)
     scores: dict[str, dict[str, list[float]]] = {}
     for name in names:
@@ -69,7 +80,7 @@ HEAD = ("variant", "seeds", "mean", "spread", "difference", "standard error", ""
 
 
 def cells(rows: Sequence[VariantSummary], digits: int = 4) -> list[tuple[str, ...]]:
-    """Return the rows as text under ``HEAD``."""
+    """Return the rows as text, for columns with the headings ``HEAD``."""
 
     def number(value: float | None, sign: str = "") -> str:
         return "" if value is None else f"{value:{sign}.{digits}f}"
@@ -90,7 +101,7 @@ def cells(rows: Sequence[VariantSummary], digits: int = 4) -> list[tuple[str, ..
 
 
 def markdown(tables: Mapping[str, Sequence[VariantSummary]], title: str) -> str:
-    """Return a page with one table for each metric."""
+    """Return a Markdown page with one table per metric."""
     parts = [f"# {title}", NOTE]
     for metric, rows in tables.items():
         lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * (len(HEAD) - 2) + "---|"]
@@ -100,5 +111,5 @@ def markdown(tables: Mapping[str, Sequence[VariantSummary]], title: str) -> str:
 
 
 def as_data(tables: Mapping[str, Sequence[VariantSummary]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the tables as plain data for JSON."""
+    """Return the tables as plain data that JSON can hold."""
     return {metric: [dataclasses.asdict(row) | {"shown": row.shown} for row in rows] for metric, rows in tables.items()}

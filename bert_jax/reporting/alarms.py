@@ -1,6 +1,6 @@
 """Raises alarms for losses that are finite but show that a run has gone wrong.
 
-Everything follows from the records of the run, so a resumed run finds the same as an unbroken one.
+Alarms depend only on the records of the run, so a resumed run raises the same alarms as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -15,27 +15,32 @@ from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import BASELINES
 
-WINDOWS, ENOUGH = 32, 16  # windows that a loss is compared with; with fewer than the latter there is no alarm
-DEVIATIONS = 10.0  # robust standard deviations over the median of those windows, the trend left out
-SHARE = 1 / 3  # a spike undoes at least this share of all that was learned so far
-NOISE = 0.05  # share of the median: a smaller rise is not a spike
-CHANCE = 500  # after so many steps beyond the warm-up, and half of the run, a model must beat its baseline
+WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, no alarm
+DEVIATIONS = 10.0  # a spike lies so many robust standard deviations above the median of those windows
+SHARE = 1 / 3  # a spike undoes at least this share of the fall of the loss so far
+NOISE = 0.05  # a rise by less than this share of the median is not a spike
+CHANCE = 500  # so many steps after the warm-up, and after half of the run, a loss must be below its baseline
 JUDGED = ("mlm_loss", "lm_loss")  # held-out losses that have a baseline to beat
 
 
 class Alarms:
-    """Follows the records of a run. An alarm is raised when it begins, and again if it has ended and begins anew."""
+    """Raises the alarms of a run, record by record.
+
+    An alarm is raised when its cause begins. It is not repeated while the cause lasts, but raised again if the cause
+    ends and returns.
+    """
 
     def __init__(self, seen: Iterable[Record], baselines: Mapping[str, Any], warmup_steps: int, num_steps: int):
-        """
+        """Begin with the records of the run so far.
+
         Args:
-          seen: records from before a resume.
-          baselines: content of ``baselines.json``.
+          seen: the records from before a resume.
+          baselines: the content of ``baselines.json``.
         """
         self._baselines, self._warmup, self._num_steps = baselines, warmup_steps, num_steps
         self._losses: deque[float] = deque(maxlen=WINDOWS)
         self._phase: Any = None
-        self._first: float | None = None  # loss of the first window
+        self._first: float | None = None  # mean train loss of the first window
         self._untrained: float | None = None  # the first held-out loss
         self._best = float("inf")
         self._spiking = self._failing = False
@@ -46,10 +51,12 @@ class Alarms:
                 self.evaluation(record["step"], record)
 
     def train(self, metrics: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the mean loss of a window; None if nothing is. ``metrics`` may have its
-        ``phase``."""
+        """Return the text of an alarm about the mean train loss of a window of steps; None if there is none.
+
+        ``metrics`` has ``loss``, and ``phase`` if the run has phases.
+        """
         loss: float | None = metrics.get("loss")
-        if metrics.get("phase") != self._phase:  # a new phase has rows of another length, or another batch
+        if metrics.get("phase") != self._phase:  # a new phase has another row length or batch size
             self._phase = metrics.get("phase")
             self._losses.clear()
         if loss is None or not is_number(loss):
@@ -70,7 +77,7 @@ class Alarms:
         return median + max(DEVIATIONS * deviation, SHARE * (self._first - median), NOISE * abs(median))
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the loss of the held-out rows at ``step``; None if nothing is."""
+        """Return the text of an alarm about the held-out loss at ``step``; None if there is none."""
         name = next((name for name in JUDGED if name in metrics), None)
         if name is None:
             return None

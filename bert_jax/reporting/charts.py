@@ -1,4 +1,4 @@
-"""Draws line charts as inline SVG, without scripts or libraries. Colours come from the page's CSS variables."""
+"""Draws line charts as inline SVG, without scripts or libraries. Colours are CSS variables of the page."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Points = Sequence[tuple[float, float | None]]
 WIDTH, HEIGHT = 560.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 20.0, 32.0
 RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # edges of the plot
-MAX_POINTS = 1000  # most points of a drawn curve
-HOVER_BANDS = 72  # places along x that show their values
+MAX_POINTS = 1000  # a drawn curve has at most so many points
+HOVER_BANDS = 72  # most places along x that show values under the pointer
 SMOOTH_FROM = 60  # curves with fewer points are not smoothed
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve. A y of None (or not finite) breaks the line. ``style`` is a CSS class: ``train`` or ``eval``."""
+    """One curve. The line has a gap where y is None or not finite. ``style`` is a CSS class: ``train`` or ``eval``."""
 
     name: str
     points: Points
@@ -32,7 +32,10 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Several curves over one x axis, with horizontal references (name, y) and vertical marks (name, x)."""
+    """Several curves over one x axis.
+
+    ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x).
+    """
 
     title: str
     series: tuple[Series, ...]
@@ -40,14 +43,16 @@ class Chart:
     marks: tuple[tuple[str, float], ...] = ()
     log_y: bool = False
     digits: int = 3
-    noisy: bool = True  # long curves get a moving average
+    noisy: bool = True  # whether to add a moving average to long curves
     log_x: bool = False
     x_name: str = "step"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return round numbers (1, 2, 2.5 or 5 times a power of ten apart) in [low, high], with at most ``most``
-    intervals."""
+    """Return evenly spaced round numbers in [low, high], with at most ``most`` intervals between them.
+
+    The step is 1, 2, 2.5 or 5 times a power of ten.
+    """
     if high <= low:
         return [low]
     rough = (high - low) / most
@@ -58,8 +63,10 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return the powers of ten in [low, high]; if they are fewer than three, with 2 and 5 times them too; if those are
-    fewer than two, evenly spaced round numbers."""
+    """Return tick positions in [low, high] for a logarithmic axis.
+
+    These are the powers of ten; if fewer than three, also 2 and 5 times the powers; if still fewer than two, ``ticks``.
+    """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
         found = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
@@ -69,7 +76,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """Return the labels of the ticks, short and all of one form: ``20k``, ``0.25``, ``5e-5``."""
+    """Return short labels for ticks, all in the same notation: ``20k``, ``0.25``, or ``5e-5``."""
     if 0 < max(map(abs, values)) < 0.01:
         return [_scientific(value) for value in values]
     return [_short(value) for value in values]
@@ -88,8 +95,10 @@ def _short(value: float) -> str:
 
 
 def thin(points: Points, most: int = MAX_POINTS) -> list[tuple[float, float | None]]:
-    """Return at most ``most`` points: the lowest and the highest of each run of neighbours, so that no spike is
-    lost."""
+    """Return at most ``most`` of the points.
+
+    Of each group of neighbours, the lowest and the highest are kept, so that spikes stay visible.
+    """
     if len(points) <= most:
         return list(points)
     buckets = (most - 2) // 2
@@ -104,7 +113,7 @@ def thin(points: Points, most: int = MAX_POINTS) -> list[tuple[float, float | No
 
 
 def smoothed(points: Points) -> list[tuple[float, float | None]]:
-    """Return the centred moving average over a thirtieth of the curve, over fewer points near its ends."""
+    """Return a centred moving average over a thirtieth of the points; near the ends of the curve, over fewer points."""
     values = [(x, y) for x, y in points if y is not None and _known(y)]
     sums = [0.0, *itertools.accumulate(y for _, y in values)]
     reach = len(values) // 60
@@ -119,7 +128,7 @@ def _known(y: float | None) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Frame:
-    """Maps data to the units of the drawing."""
+    """Maps data values to SVG coordinates."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -208,7 +217,7 @@ def _references(chart: Chart, frame: _Frame) -> list[str]:
     parts, last = [], -math.inf
     for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
         y = frame.y(value)
-        last = y - 5 if y - 5 - last >= 14 else y + 14  # a label too close to the one above is put under its line
+        last = y - 5 if y - 5 - last >= 14 else y + 14  # put the label under its line if the label above is too close
         parts.append(f'<line class="reference" {_across(y)}/>')
         label = escape(f"{name} {value:.{chart.digits}f}")
         parts.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
@@ -222,7 +231,7 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
         x, width, label = frame.x(value), 6.2 * len(name), ""
         fits = x + 4 + width <= RIGHT_EDGE
         start = x + 4 if fits else x - 4 - width
-        if start >= free_from:  # else it would cover the label before it
+        if start >= free_from:  # otherwise it would cover the label before it
             at = f'x="{x + 4 if fits else x - 4:.1f}" y="{TOP - 8:g}" text-anchor="{"start" if fits else "end"}"'
             label, free_from = f"<text {at}>{escape(name)}</text>", start + width + 6
         title = f"<title>{escape(name)} at step {value:,.0f}</title>"
@@ -231,8 +240,10 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
 
 
 def _hover(chart: Chart, frame: _Frame) -> list[str]:
-    """Return invisible bands across the chart; the one under the pointer shows a line, dots and, as title, the
-    values."""
+    """Return invisible bands across the chart.
+
+    The band under the pointer shows a vertical line, a dot on each curve and, as a tooltip, the values.
+    """
     xs = sorted({x for series in chart.series for x, y in series.points if _known(y)})
     xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
     edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
@@ -254,7 +265,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
 
 
 def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:
-    """Return a function x -> the last known point at or before x; for an x before the first point, that one."""
+    """Return a function x -> the last known point at or before x (the first known point if there is none)."""
     known = [(x, y) for x, y in points if y is not None and _known(y)]
     xs = [x for x, _ in known]
     return lambda x: known[max(0, bisect.bisect_right(xs, x) - 1)] if known else None

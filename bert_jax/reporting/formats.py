@@ -1,4 +1,4 @@
-"""Formats numbers for a person: the same on the progress line, in the status and in the report."""
+"""Formats numbers for people, in the same way on the progress line, in the status and in the report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from bert_jax.program import MISSING
 
 
 def is_number(value: object) -> bool:
-    """Return whether ``value`` is a finite number, and not a bool. A whole number of more than 63 bits is none: no run
-    writes it, and it fits into no float."""
+    """Return whether ``value`` is a finite number. A bool is not a number here.
+
+    An integer of more than 63 bits does not count either: no run writes one, and it may not fit into a float.
+    """
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
@@ -30,7 +32,10 @@ def _decimals(value: float) -> int:
 
 
 def figure(value: object, digits: int = 3) -> str:
-    """Return a measured value with fixed decimals; a small one in scientific form, a missing one as a dash."""
+    """Return a measured value with ``digits`` decimals, in scientific notation if it is small.
+
+    A missing value becomes a dash.
+    """
     if not is_number(value):
         return MISSING
     number = float(value)  # type: ignore[arg-type]
@@ -40,10 +45,10 @@ def figure(value: object, digits: int = 3) -> str:
 
 
 def decimal(value: object) -> str:
-    """Return a measured value with three decimals, however small it is, for a line of several values."""
+    """Return a measured value with three decimals, even if it is tiny; for lines that list several values."""
     return f"{value:,.3f}" if is_number(value) else MISSING
 
 
 def phase_label(name: str) -> str:
-    """Return the name of a phase in a line: ``phase1`` as it is, ``128`` as ``phase 128``."""
+    """Return a phase's name for display: ``128`` becomes ``phase 128``, while ``phase1`` stays as it is."""
     return name if name.startswith("phase") else f"phase {name}"

@@ -1,4 +1,4 @@
-"""The metrics of a run: their titles, their decimals, and the baselines that they are compared with."""
+"""The metrics of a run: their titles, their numbers of decimals, and the baselines to compare them with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, is_number
 
-# Metric -> title, decimals. A metric without an entry is drawn under its own name.
+# Metric -> (title, decimals). A metric without an entry is drawn under its own name.
 TITLES = {
     "mlm_loss": ("Masked-LM loss, nats", 3),
     "mlm_accuracy": ("Masked-LM accuracy", 3),
@@ -45,18 +45,18 @@ TITLES = {
 }
 HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy", "sop_accuracy")
 LOG_SCALE = ("gradient_norm",)
-EXACT = ("learning_rate",)  # not measured: no moving average
+EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
 NOT_DRAWN = (
     "perplexity",
     "phase",
-    "total",  # these are numbers of questions, and thresholds
+    "total",  # this and the next four are counts of questions and thresholds
     "HasAns_total",
     "NoAns_total",
     "best_exact_thresh",
     "best_f1_thresh",
-    "skipped_steps",  # alarms name these
+    "skipped_steps",  # alarms report these
 )
-# Metric -> what a model can reach without learning: key of baselines.json, name of the line.
+# Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart).
 BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
@@ -68,14 +68,17 @@ BASELINES = {
 
 
 def title(metric: str) -> str:
-    """Return the title of a metric; ``f1/dev_matched`` is the F1 of one of several held-out splits."""
+    """Return the title of a metric.
+
+    A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
+    """
     name, _, split = metric.partition("/")
     text = TITLES.get(name, (name.replace("_", " "), 3))[0]
     return f"{text}: {split}" if split else text
 
 
 def digits(metric: str) -> int:
-    """Return the number of decimals of a metric."""
+    """Return the number of decimals with which a metric is shown."""
     return TITLES.get(metric.partition("/")[0], ("", 3))[1]
 
 
@@ -85,11 +88,11 @@ def cell(value: Any, metric: str) -> str:
 
 
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
-    """Return what is reached without learning, as text; "" if that is not known."""
+    """Return, as text, the baseline scores that need no learning; "" if none is known for the metric."""
     known = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
     return ", ".join(f"{name} {figure(value)}" for name, value in known)
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether smaller values of a metric are better, by its name."""
+    """Return whether a smaller value of the metric is better, judged by the metric's name."""
     return metric.split("/")[0].endswith(("loss", "perplexity", "error"))

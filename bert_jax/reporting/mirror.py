@@ -1,4 +1,4 @@
-"""Mirrors a local folder to an object store, where nothing can be appended to a file."""
+"""Mirrors local files to an object store. Needed because object stores cannot append to a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import Any
 from bert_jax.errors import PassingError
 from bert_jax.storage import files, reading
 
-PERIOD_SECONDS = 30.0  # stores bill and throttle writes of one object
+PERIOD_SECONDS = 30.0  # not more often: stores charge for writes and limit their rate
 
 
 class Mirror:
-    """Uploads the entries ``names`` (files or folders) of ``local`` whole. Failures go to ``warn``."""
+    """Uploads the files or folders ``names`` below ``local`` to ``remote``, each file as a whole.
+
+    ``warn`` is called with a line about an upload that failed.
+    """
 
     def __init__(self, remote: str | os.PathLike[str], names: tuple[str, ...], warn: Callable[[str], None]):
         self._remote, self._names, self._warn = files.as_path(remote), names, warn
@@ -25,10 +28,13 @@ class Mirror:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._pending: Future[None] | None = None
         self._last = time.monotonic()
-        self._uploaded: dict[str, tuple[int, int]] = {}  # name -> size and time of change at its upload
+        self._uploaded: dict[str, tuple[int, int]] = {}  # name -> (size, modification time) when uploaded
 
     def pull(self, name: str) -> None:
-        """Replace the local file by the remote one. Local lines that were not uploaded before a kill are kept."""
+        """Replace a local file by its remote copy.
+
+        A local file that only has more lines than the copy is kept: a kill came before these lines were uploaded.
+        """
         here, there = self.local / name, self._remote / name
         if not there.exists():
             here.unlink(missing_ok=True)
@@ -38,18 +44,18 @@ class Mirror:
             here.write_bytes(data)
 
     def push_soon(self) -> None:
-        """Upload in the background what has changed, at most once per ``PERIOD_SECONDS``."""
+        """Start an upload of changed files in the background, at most once per ``PERIOD_SECONDS``."""
         busy = self._pending is not None and not self._pending.done()
         if not busy and time.monotonic() - self._last >= PERIOD_SECONDS:
             self._last = time.monotonic()
             self._pending = self._thread.submit(self._push)
 
     def push(self) -> None:
-        """Upload now, and wait. Raises ``PassingError`` if the store does not answer."""
+        """Upload changed files now, and wait until done. Raises ``PassingError`` if the store does not answer."""
         self._thread.submit(self._push, raises=PassingError).result()
 
     def close(self) -> None:
-        """Upload what is left, after the upload that is under way."""
+        """Wait for a running upload, then upload what has changed since."""
         self._thread.shutdown()
         self._push()
 
@@ -64,11 +70,11 @@ class Mirror:
             self._uploaded = found
         except raises:
             raise
-        except Exception as error:  # training goes on, whatever a store's client raises
+        except Exception as error:  # a store's client may raise anything; training goes on
             self._warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the name relative to ``root``, and the path, of every mirrored file below it."""
+        """Yield (name relative to ``root``, path) of every mirrored file."""
         waiting = [(name, root / name) for name in self._names]
         while waiting:
             name, path = waiting.pop()

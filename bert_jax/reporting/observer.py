@@ -1,4 +1,4 @@
-"""Reports what the training loop does, in one place: to the metrics log, the progress line and the status file."""
+"""Receives the reports of the training loop and passes them to the log, the progress line and the status file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from bert_jax.storage import files, reading
 
 
 class Observer:
-    """Receives what the loop reports. This class reports it to nobody: all processes of a job but the first have it.
+    """Receives the reports of the training loop. This base class discards them; ``RunObserver`` shows them.
 
-    ``training_seconds`` is a clock that runs only during training steps.
+    In a job of several processes, all except the first use this class. ``training_seconds`` is a clock that stands
+    still inside ``during`` blocks.
     """
 
     def __init__(self, workdir: str):
@@ -37,7 +38,7 @@ class Observer:
 
     @contextlib.contextmanager
     def during(self, state: Running) -> Iterator[None]:
-        """Mark the block as something else than steps: ``compiling``, ``evaluating``, ``saving``."""
+        """Context manager: inside the block, the run does something other than steps, such as ``compiling``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
         with self.shown(state):
@@ -47,64 +48,73 @@ class Observer:
 
     @contextlib.contextmanager
     def shown(self, state: Running) -> Iterator[None]:
-        """Mark the block as work after the last step: ``exporting``, ``reporting``."""
+        """Context manager: inside the block, the status shows ``state``.
+
+        Used alone for work after the last step (``exporting``).
+        """
         del state
         yield
 
     def state(self) -> dict[str, Any]:
-        """Return the content of ``status.json``."""
+        """Return what ``status.json`` would contain now; {} if this process writes none."""
         return {}
 
     def note(self, text: str) -> None:
-        """Print a line."""
+        """Print a line for the user."""
         del text
 
     def evaluations(self, until: int) -> list[Record]:
-        """Return the evaluations that were logged up to the step ``until``."""
+        """Return the evaluations that were logged at steps up to ``until``."""
         path = files.as_path(self._workdir) / FILE
         records = read_records(path) if path.exists() else []
         return [record for record in records if record["split"] == "eval" and record["step"] <= until]
 
     def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
-        """Begin training at ``step``; whatever was logged after it is removed.
+        """Begin training at ``step``, and remove what was logged for later steps.
 
         Args:
-          work: returns the cost of all steps before a given one, in any unit, for the estimate of the time left.
+          resumed: whether training resumes from a checkpoint; otherwise all that was logged is removed.
+          work: a function step -> cost of all steps before it, in any unit; used to estimate the time left.
         """
         del resumed, work, warmup_steps
         self._step = step
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
-        """Report the steps up to ``step``; return whether their loss is a spike."""
+        """Report the steps since the last report, up to ``step``. Return whether their mean loss is a spike."""
         del phase, metrics
         self._step = step
         return False
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report an evaluation."""
+        """Report the metrics of an evaluation."""
 
     def alarm(self, step: int, text: str) -> None:
-        """Report something that a person should look at, but that does not stop the run."""
+        """Report something that a person should look at; the run goes on."""
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Wrap a save: the log is written first, so that no checkpoint is ever ahead of it."""
+        """Context manager around a save. The log is written before the save, so no checkpoint is newer than the log."""
         del step
         with self.during("saving"):
             yield
 
     @contextlib.contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """Record how the block ended in the status, also if it failed or was interrupted. A run has finished only when
-        its last step, its export and its report are done."""
+        """Context manager around the whole run, which records in the status how the run ended, whatever the reason.
+
+        The block includes training, export and report; only a run that gets to its end counts as finished.
+        """
         yield
 
 
 class RunObserver(Observer):
-    """Reports to the run log with its loggers, the progress line and the status file of one run."""
+    """Shows the reports of one run: in its log (and loggers), on its progress line, and in its status file."""
 
     def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
-        """Open all of them. Raises ``UserError`` for an unknown logger or one whose package is missing."""
+        """Open log, loggers, progress line and status file.
+
+        Raises ``UserError`` for an unknown logger, or a logger whose package is missing.
+        """
         super().__init__(workdir)
         parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps = num_train_steps
@@ -189,15 +199,17 @@ class RunObserver(Observer):
         self.progress.finish()
         self.log.close()
         kind = type(error).__name__
-        message = str(error) if isinstance(error, UserError) else f"{kind}: {error}"  # of a bug the kind says more
-        # In a private run only the kind: the message may name files of the corpus.
+        message = str(error) if isinstance(error, UserError) else f"{kind}: {error}"  # a bug's message needs its type
+        # A private run records only the type, because the message may name files of the corpus.
         text = (kind if self._private else message.splitlines()[0]) if error else None
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
 
 
 def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
-    """Return the observer of this process: on the first one it writes, ``run.json`` included; on the others it is
-    silent."""
+    """Return the observer of this process.
+
+    On the first process of a job, it shows the reports, and ``run.json`` is written. On all others it discards them.
+    """
     if not distributed.is_first():
         return Observer(workdir)
     write_run(workdir, run)

@@ -1,4 +1,7 @@
-"""The look of the report: one style sheet and a few HTML helpers. The page loads nothing from anywhere."""
+"""The look of the report: a style sheet and a few HTML helpers.
+
+The page loads nothing from other files or the network.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
   .examples { grid-template-columns: minmax(0, 1fr); } }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
 """
-# The page of a fine-tuned model needs these beside the curves.
+# Styles that only the report of a fine-tuned model needs.
 TASK_STYLE = """
 .heat { border-collapse: separate; border-spacing: 2px; width: auto; font-size: .85rem; }
 .heat th, .heat td { border: 0; padding: 5px 8px; } .heat th { font-weight: 500; white-space: nowrap; min-width: 0; }
@@ -125,11 +128,11 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .scatter { max-width: 520px; } .scatter svg circle { fill: var(--train); opacity: .55; }
 .scatter svg circle:hover { opacity: 1; } .scatter svg .even { stroke: var(--reference); stroke-dasharray: 5 4; }
 """
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser then loads nothing, whatever the page says
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains
 
 
 def page(title: str, body: str) -> str:
-    """Return a whole HTML document; ``body`` is HTML."""
+    """Return a complete HTML document. ``body`` is HTML."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -149,13 +152,15 @@ def page(title: str, body: str) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """Return a part of the page with a heading; "" if ``body`` is empty."""
+    """Return a section of the page with a heading; "" if ``body`` is empty."""
     return f"<section>\n<h2>{escape(title)}</h2>\n{body}\n</section>" if body else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> str:
-    """Return a table of text cells, which are escaped here. The first cell heads its row; columns from ``numbers_from``
-    on are aligned right."""
+    """Return an HTML table. ``head`` and ``rows`` hold plain text, which is escaped here.
+
+    The first cell of each row is a heading. Columns from number ``numbers_from`` on are right-aligned.
+    """
 
     def kind(column: int) -> str:
         return ' class="n"' if column >= numbers_from else ' class="wrap"'
@@ -170,5 +175,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int 
 
 
 def folded(title: str, body: str) -> str:
-    """Return a part of the page that opens on a click."""
+    """Return a section of the page that is collapsed until the user clicks its title."""
     return f'<details class="card"><summary>{escape(title)}</summary>\n{body}\n</details>'

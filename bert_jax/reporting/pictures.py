@@ -1,4 +1,4 @@
-"""Draws the pictures of a fine-tuned model's page as HTML and SVG: a heat table, a scatter plot, attention heads."""
+"""Draws figures for the report of a fine-tuned model: confusion table (HTML), scatter plot and attention (SVG)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from html import escape
 
 from bert_jax.reporting.charts import tick_labels, ticks
 
-MANY_LABELS = 8  # with more labels, the names of the columns are turned upright
-FULLEST = 48  # percent of colour in a cell with all of its row; text stays readable on it
-CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # of an attention picture, in units of its view box
-FAINTEST = 0.04  # smaller shares of the largest weight are not drawn, to keep the page of a large model small
-MAX_TOKEN = 10  # characters of a token at the side
-SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 18.0  # of a scatter plot
+MANY_LABELS = 8  # with more labels, column names are written vertically
+FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
+CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # of an attention picture; lengths in view-box units
+FAINTEST = 0.04  # weights below this share of the largest are not drawn, to keep the page small
+MAX_TOKEN = 10  # most characters of a token's label
+SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 18.0  # sizes in a scatter plot
 
 
 def heat_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """Return a table with true labels as rows and predicted ones as columns; each cell has its count and share of the
-    row."""
+    """Return a table with a row per true label and a column per predicted label.
+
+    Each cell shows its count and the count's share of the row.
+    """
     many = " many" if len(labels) > MANY_LABELS else ""
     head = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in labels)
     rows = []
@@ -38,14 +40,17 @@ def _cell(labels: Sequence[str], i: int, j: int, count: int, total: int) -> str:
         return '<td class="none">0</td>' if i == j else '<td class="none">·</td>'
     share = count / total
     colour = "good" if i == j else "bad"
-    # The square root makes a few errors among many visible.
+    # The square root makes cells with small shares visible.
     style = f"--h:var(--{colour});--s:{max(6.0, FULLEST * math.sqrt(share)):.0f}%"
     title = escape(f"{labels[i]}, predicted {labels[j]}: {count:,} of {total:,}")
     return f'<td style="{style}" title="{title}">{count:,}<small>{share:.0%}</small></td>'
 
 
 def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
-    """Return a scatter plot with equal scales and the diagonal on which both values agree; "" without finite points."""
+    """Return a scatter plot, with the same scale on both axes and the diagonal where both values are equal.
+
+    Return "" if no point is finite.
+    """
     known = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if not known:
         return ""
@@ -80,8 +85,10 @@ def scatter(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> 
 
 
 def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest: float) -> str:
-    """Return the picture of one head: a row per query token, a column per key token; ``largest`` is the weight of a
-    full square."""
+    """Return the picture of one attention head, with a row per query token and a column per key token.
+
+    ``largest`` is the weight that is drawn as a full square.
+    """
     edge = CELL if len(tokens) > FEW_TOKENS else WIDE_CELL
     size = MARGIN + edge * len(tokens)
     parts = [f'<rect class="frame" x="{MARGIN}" y="{MARGIN}" width="{size - MARGIN}" height="{size - MARGIN}"/>']
@@ -95,7 +102,7 @@ def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest
             if weight >= FAINTEST * largest and weight > 0:
                 place = f'x="{MARGIN + edge * j}" y="{MARGIN + edge * i}"'
                 title = escape(f"{tokens[i]} → {tokens[j]} {weight:.3f}")
-                # The square root again, because most weights are small.
+                # The square root makes small weights, which are the most, visible.
                 parts.append(f'<rect {place} opacity="{math.sqrt(weight / largest):.2f}"><title>{title}</title></rect>')
     inside = "\n".join(parts)
     style = f"max-width:{1.15 * size:.0f}px;--edge:{edge}px"

@@ -1,4 +1,4 @@
-"""Shows how far a run is, in one live line: rewritten in place on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run as one line, which is rewritten in place on a terminal and repeated elsewhere."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from bert_jax.reporting.formats import count, is_number, phase_label
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 16
 DIGITS = 3
-LANGUAGE_MODEL = ("mlm", "lm")  # the terms that stand first in the line; those of other objectives follow
+LANGUAGE_MODEL = ("mlm", "lm")  # these loss terms come first in the line, all others after them
 
 
 class Rate:
-    """Seconds for a unit of work: the median of the last intervals, so that one with a compile or an evaluation is
-    ignored."""
+    """Measures the seconds per unit of work, as the median over the last intervals.
+
+    The median ignores an interval that is longer because of a compilation or an evaluation.
+    """
 
     def __init__(self) -> None:
         self._intervals: deque[float] = deque(maxlen=25)
         self._last: tuple[float, float] | None = None
 
     def add(self, done: float, now: float) -> None:
-        """Record that so much work was ``done`` at time ``now``."""
+        """Record that the total work ``done`` was reached at time ``now``."""
         if self._last and done > self._last[0]:
             self._intervals.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
         self._last = (done, now)
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds that were not spent on work out of the current interval."""
+        """Do not count ``seconds`` of the current interval, because they were not spent on work."""
         if self._last:
             self._last = (self._last[0], self._last[1] + seconds)
 
     def forget(self) -> None:
-        """Forget all intervals: from here on work has another speed."""
+        """Forget all intervals, because the speed of the work is about to change."""
         self._intervals.clear()
 
     @property
@@ -49,7 +51,10 @@ class Rate:
 
 
 class Progress:
-    """Shows a run of ``total_steps`` on ``stream``. Nothing here raises: a closed pipe only stops the display."""
+    """Shows the progress of a run of ``total_steps`` on ``stream``.
+
+    No method raises. If the stream is closed, the display stops and the run goes on.
+    """
 
     def __init__(
         self,
@@ -67,21 +72,23 @@ class Progress:
         self._rate = Rate()
         self._phase: str | None = None
         self._metrics: Mapping[str, Any] = {}
-        self._drawn_at: float | None = None  # None: nothing was drawn yet
+        self._drawn_at: float | None = None  # None if nothing has been drawn yet
         self._pending = False  # whether the newest figures are not on the screen yet
         self._closed = False
 
     def start(self, step: int, work: Callable[[int], float] = float) -> None:
-        """Start the display; the next step is ``step`` (a resumed run does not start at 0).
+        """Start the display at ``step``, which is not 0 if the run is resumed.
 
         Args:
-          work: returns the cost of all steps before a given one, in any unit; by default each step costs the same.
+          work: a function step -> cost of all steps before it, in any unit. By default all steps cost the same.
         """
         self._step, self._work = step, work
 
     def update(self, step: int, metrics: Mapping[str, Any], phase: str | None = None) -> None:
-        """Show that ``step`` steps are done; ``metrics`` are the newest figures (missing ones and None are not
-        shown)."""
+        """Show that ``step`` steps are done.
+
+        ``metrics`` are the newest figures; a figure that is missing or None is not shown.
+        """
         now = self._clock()
         if phase != self._phase:
             self._rate.forget()
@@ -92,7 +99,7 @@ class Progress:
             self._draw()
 
     def note(self, text: str) -> None:
-        """Print lines that stay on the screen, above the live line."""
+        """Print text that stays on the screen, above the progress line."""
         if self._live:
             self._write(f"\r\x1b[K{text}\n")
             if self._drawn_at is not None:
@@ -102,7 +109,10 @@ class Progress:
 
     @contextlib.contextmanager
     def outside(self, activity: str) -> Iterator[None]:
-        """Mark the block as something else than steps (``compiling``): shown on a terminal, left out of the rate."""
+        """Context manager: inside the block, the run does something other than steps, such as ``compiling``.
+
+        A terminal shows the activity. Its time does not count for the speed.
+        """
         start = self._clock()
         if self._live:
             self._write(f"\r\x1b[K{self._fit([f'{activity} ...'])}")
@@ -114,7 +124,7 @@ class Progress:
                 self._write("\r\x1b[K") if self._drawn_at is None else self._draw()
 
     def finish(self) -> None:
-        """Leave the last figures on the screen."""
+        """Show the last figures and leave them on the screen."""
         if self._pending:
             self._draw()
         if self._live and self._drawn_at is not None:
@@ -123,15 +133,15 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Return the estimated seconds of the remaining steps; None before two updates."""
+        """The estimated seconds until the last step; None before the second update."""
         pace = self._rate.seconds_per_unit
         return None if pace is None else pace * max(0.0, self._work(self._total) - self._work(self._step))
 
     def line(self, width: int | None = None) -> str:
-        """Return the line, in at most ``width`` columns; what matters least is left out first."""
+        """Return the progress line. If it is longer than ``width`` columns, the least important parts are left out."""
         done = min(1.0, self._step / self._total) if self._total else 1.0
         terms = [name.removesuffix("_loss") for name in self._metrics if name.endswith("_loss")]
-        first = [name for name in LANGUAGE_MODEL if name in terms] or [""]  # a task has one loss, without a name
+        first = [name for name in LANGUAGE_MODEL if name in terms] or [""]  # in fine-tuning, the only term is "loss"
         others = [name for name in terms if name not in first]
         parts = {
             "word": "step",
@@ -153,7 +163,7 @@ class Progress:
         return text if width is None else text[:width]
 
     def _figures(self, terms: Sequence[str]) -> str:
-        """Return loss and accuracy of each term, if they are known: ``mlm 4.201 acc 0.310``."""
+        """Return the known loss and accuracy of each loss term as text: ``mlm 4.201 acc 0.310``."""
         shown = []
         for term in terms:
             prefix = f"{term}_" if term else ""

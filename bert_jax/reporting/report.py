@@ -1,4 +1,4 @@
-"""Writes ``report.html``: a run on one page that opens anywhere, also without a network."""
+"""Writes ``report.html``: a run on a single page, which can be viewed anywhere, even offline."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
-DETAILS = "details.json"  # a fine-tuned run's errors and attention
+DETAILS = "details.json"  # errors and attention of a fine-tuned model
 SPLITS = {"train": "train", "eval": "held-out"}
-MAX_ROWS = 120  # of each split in the table of numbers
+MAX_ROWS = 120  # most rows per split in the table of numbers
 
 
 def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
-    """Write ``workdir/report.html`` from metrics.jsonl and, if they are there, run.json, status.json, baselines.json,
-    examples.json and details.json; return its path.
+    """Write ``workdir/report.html`` and return its path.
+
+    The report is made from metrics.jsonl and, as far as they exist, run.json, status.json, baselines.json,
+    examples.json and details.json.
 
     Args:
-      state: content for the status, from a run that is about to end; None: read status.json.
+      state: the status to show, given by a run that is about to end. If None, status.json is read.
 
     Raises:
       UserError: there is no record of a run in ``workdir``, or the disk is full.
@@ -90,7 +92,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
 
 
 def _read(path: Any, absent: Any) -> Any:
-    """Return the content of a JSON file if it has the type of ``absent``; else ``absent``."""
+    """Return the content of a JSON file, or ``absent`` if it cannot be read or has another type than ``absent``."""
     try:
         content = json.loads(reading.read_bytes(path))
     except (OSError, ValueError, RecursionError):
@@ -163,7 +165,7 @@ def _tiles(
 
 
 def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
-    """Return how far the value is from its first baseline, and the colour that says whether that is good."""
+    """Return text that compares a value with its first known baseline, and a colour: good if it beats the baseline."""
     for key, name in BASELINES.get(metric, ()):
         if is_number(baselines.get(key)):
             gap = value - baselines[key]
@@ -180,7 +182,7 @@ def _last(records: Iterable[Record], split: str) -> Record | None:
 
 
 def _metric_names(records: Iterable[Record]) -> list[str]:
-    """Return the metrics with at least one number, those of the table first and in its order."""
+    """Return the metrics that have a number in any record, metrics of ``TITLES`` first and in its order."""
     found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
     return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
 
@@ -208,7 +210,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
 
 
 def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """Yield restarts, and the first step of every phase after the first, with their names."""
+    """Yield (name, step) for each restart, and for the start of each phase except the first."""
     for restart in run.get("restarts") or []:
         step = restart.get("step") if isinstance(restart, Mapping) else restart
         if step is not None and is_number(step):
@@ -225,7 +227,7 @@ def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[
 
 
 def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return (name, first step, row length) of each phase, in order; nothing if ``run.json`` does not say."""
+    """Return (name, first step, row length) of each phase, in order; [] if ``run.json`` does not tell."""
     phases, first = [], 0
     config = _mapping(_mapping(run.get("config")).get("phases"))
     for name, values in sorted(config.items()):
@@ -238,7 +240,8 @@ def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def _row_lengths(run: Mapping[str, Any]) -> str:
-    """Return a note if the rows of the two curves differ in length: only losses on rows of like length compare."""
+    """Return a warning if train and held-out rows differ in length, since their losses are then not comparable; else
+    ""."""
     phases = _phases(run)
     if len({length for _, _, length in phases}) < 2:
         return ""
@@ -305,7 +308,7 @@ def _goodput(goodput: Mapping[str, Any]) -> str:
 
 
 def _is_filled(example: Any) -> bool:
-    """Return whether an example has the form that ``fill_mask.as_record`` writes."""
+    """Return whether ``example`` has the form that ``fill_mask.as_record`` writes."""
     match example:
         case {"text": str(), "predictions": list(masks)}:
             pairs = [pair for mask in masks for pair in (mask if isinstance(mask, list) else [None])]
@@ -320,7 +323,7 @@ def _examples(examples: list[Any]) -> str:
         guesses = (
             f'<div class="guess"><b>{escape(str(word))}</b><i style="width:{100 * min(max(float(p), 0), 1):.1f}%"></i>'
             f"<span>{float(p):.1%}</span></div>"
-            for candidates in example["predictions"]  # one list for each mask
+            for candidates in example["predictions"]  # a list for each [MASK]
             for word, p in candidates
         )
         cards.append(f'<div class="card"><p>{text}</p>{"".join(guesses)}</div>')
@@ -352,7 +355,7 @@ def _text(value: Any) -> str:
 
 
 def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any], details: Mapping[str, Any] | None) -> str:
-    """Return the commands for this run. ``details`` is None for a pretraining run."""
+    """Return HTML with useful commands for this run. ``details`` is None for a pretraining run."""
     where = f"--workdir={shlex.quote(workdir)}"
     listed = [
         ("Fill in a blank", f"bert-jax fill-mask {where} 'The function returns the [MASK] of the array.'"),

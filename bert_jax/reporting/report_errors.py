@@ -1,4 +1,7 @@
-"""The part of a report that shows the errors of a fine-tuned model, read from files, for any task."""
+"""The part of the report that shows the errors of a fine-tuned model.
+
+It reads them from ``details.json``, for any task.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.page import folded, section, table
 from bert_jax.reporting.pictures import heat_table, scatter
 
-FIRST_SHOWN = 6  # wrong examples that are visible at once
+FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
 MAX_LABEL_ROWS = 30  # a longer table is folded
 TAG_COLOURS = "abcdefg"
 
 
 def errors(details: Mapping[str, Any]) -> str:
-    """Return the sections of each split that has answers: confusions, labels, wrong examples."""
+    """Return HTML sections for each split with known answers: confused labels, scores of labels, wrong examples."""
     splits = {name: found for name, found in details["splits"].items() if found.get("kind") in CARDS}
     parts = []
     for name, found in splits.items():
@@ -161,7 +164,10 @@ def _kind(tag: str) -> str:
 
 
 def _tag_spans(words: Sequence[str], tags: Sequence[str], wrong: Sequence[bool]) -> list[tuple[str, str]]:
-    """Return (HTML of words, kind of tag), with the words of one entity together."""
+    """Return (HTML of words, entity type) pairs.
+
+    The words of an entity are joined in one pair; outside entities the type is "".
+    """
     spans: list[tuple[str, str]] = []
     for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
         text = f"<u>{escape(word)}</u>" if wrong and wrong[i] else escape(word)

@@ -1,5 +1,7 @@
-"""The part of a report that is only for a fine-tuned model: scores, epochs, attention; read from files, for any
-task."""
+"""The parts of the report that only a fine-tuned model has: scores, epochs and attention.
+
+They are made from files, for any task.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,20 @@ from bert_jax.reporting.page import folded, table
 from bert_jax.reporting.pictures import attention
 
 Details = Mapping[str, Any]
-IN_TRAIN_TOO = ("loss", "accuracy")  # shown for train and held-out rows, side by side
-MAX_OTHERS = 4  # most held-out figures in a row; the table under the curves has all
+IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both train and held-out rows
+MAX_OTHERS = 4  # most other held-out figures; the table under the curves has all
 
 
 def of_fine_tuning(run: Mapping[str, Any]) -> bool:
-    """Return whether ``run.json`` is of a run on labelled examples."""
+    """Return whether the content of ``run.json`` describes a fine-tuning run."""
     return isinstance(run.get("config"), Mapping) and "task" in run["config"]
 
 
 def sound(details: Mapping[str, Any]) -> Details:
-    """Return the entries of the expected kind; the file may be of another version, or written by hand."""
+    """Return ``details`` without entries of an unexpected type.
+
+    The file may come from another version or be written by hand.
+    """
     splits, pictures = details.get("splits"), details.get("attention")
     named = splits.items() if isinstance(splits, Mapping) else ()
     listed = pictures if isinstance(pictures, list) else []
@@ -40,7 +45,7 @@ def sound(details: Mapping[str, Any]) -> Details:
 
 
 def scores(details: Details, baselines: Mapping[str, Any]) -> str:
-    """Return the table of what the chosen step reaches on each split, beside what is reached without reading."""
+    """Return a table with the scores of the chosen step on each split, next to baselines that do not read the text."""
     splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
         return ""
@@ -64,7 +69,7 @@ def scores(details: Details, baselines: Mapping[str, Any]) -> str:
 
 
 def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_step: Any) -> str:
-    """Return a table with a row for each evaluation: train figures since the one before beside the held-out figures."""
+    """Return a table with a row per evaluation: held-out figures, and train figures since the evaluation before."""
     evaluations = [record for record in records if record["split"] == "eval"]
     if not evaluations:
         return ""
@@ -93,7 +98,10 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
 
 
 def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> float | None:
-    """Return the mean of a train metric over the steps (after, until]; each record is a mean since the one before."""
+    """Return the mean of a train metric over the steps (after, until].
+
+    A record holds the mean over all steps since the previous record.
+    """
     total, weight, before = 0.0, 0, 0
     for record in records:
         if record["split"] != "train":
@@ -105,8 +113,11 @@ def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> 
 
 
 def _epoch(value: float) -> str:
-    """Return an epoch number as text. Evaluations follow whole steps: one step off the end of an epoch counts as its
-    end."""
+    """Return an epoch number as text, such as ``2`` or ``1.50``.
+
+    An evaluation comes after a whole number of steps, so it may miss the end of an epoch by part of a step. A number
+    that is nearly whole is therefore shown as whole.
+    """
     whole = round(value)
     return str(whole) if abs(value - whole) < 0.03 else f"{value:.2f}"
 
@@ -126,7 +137,7 @@ def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
 
 
 def attention_pictures(details: Details) -> str:
-    """Return pictures of all heads of the last layer for a few examples; all but the first are folded."""
+    """Return pictures of all heads of the last layer for a few examples. All examples but the first are folded."""
     pictures = details["attention"]
     parts = []
     for i, one in enumerate(pictures):
@@ -169,7 +180,7 @@ def _short(value: Any) -> str:
 
 
 def commands(workdir: str, details: Details) -> list[tuple[str, str]]:
-    """Return (purpose, command) for what one may do next with a fine-tuned model."""
+    """Return (purpose, command) pairs: what a user can do next with a fine-tuned model."""
     where = f"--workdir={shlex.quote(workdir)}"
     tell = [("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl")]
     if details.get("reads") == ["text"]:

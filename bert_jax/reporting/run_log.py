@@ -1,4 +1,4 @@
-"""Writes ``metrics.jsonl``, the one record of a run's figures. Every logger, chart and report is made from it."""
+"""Writes ``metrics.jsonl``, the record of a run's figures from which all loggers, charts and reports are made."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ MIRRORED = (FILE, "events")
 class RunLog:
     """Appends records to ``workdir/metrics.jsonl`` and passes them to the loggers.
 
-    A line is written in one piece, so a kill leaves at most one torn line, at the end, which the next start drops. An
-    object store cannot append: for one the file is kept in the local cache folder and uploaded whole (by ``flush``, and
-    every 30 s). Only process 0 of a job keeps a log.
+    A line is written in one piece, so a kill can only leave the last line incomplete; the next start drops such a line.
+    An object store cannot append, so there the file is kept in the local cache folder and uploaded whole, by ``flush``
+    and every 30 s. Only process 0 of a job keeps a log.
 
-    Training never stops for a logger or an upload: a failure is passed to ``warn`` once. Only a store that does not
-    answer a ``flush`` is an error. A line that the disk does not take waits for the next line, at most until a
-    ``flush``.
+    A logger or an upload that fails never stops training; ``warn`` is called once with the failure. A line that the
+    disk refuses is written again with the next line. Only ``flush`` raises, if the disk or the store still refuses.
     """
 
     def __init__(
@@ -48,16 +47,19 @@ class RunLog:
             self._mirror.pull(FILE)
         self._path = self._folder / FILE
         self._loggers = list(loggers)
-        self._waiting = b""  # lines that the disk has not taken yet
+        self._waiting = b""  # lines that could not be written yet
         self._open()
 
     def start(self, run: RunFacts) -> None:
-        """Start the loggers; they write into the log's local folder."""
+        """Start the loggers, which may write into the log's local folder."""
         local = replace(run, workdir=str(self._folder))
         self._tell(lambda logger: logger.start(local))
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Append one record. Values are numbers, None, or text (such as the phase); NaN and infinity become null."""
+        """Append one record. Values are numbers, None or text (such as the phase).
+
+        NaN and infinity are written as null.
+        """
         values = {name: _plain(value) for name, value in metrics.items()}
         record = {"step": int(step), "split": split, "time": round(time.time(), 3), **values}
         was_waiting = bool(self._waiting)
@@ -69,7 +71,7 @@ class RunLog:
             self._mirror.push_soon()
 
     def cut_back(self, step: int) -> float:
-        """Keep only records up to ``step``, here and in the loggers; return the seconds of work that this loses."""
+        """Remove the records after ``step``, here and in the loggers; return the seconds of work lost."""
         lines = reading.read_bytes(self._path).splitlines(keepends=True)
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
         before, after = (_last_time(part) for part in (lines, kept))
@@ -82,18 +84,19 @@ class RunLog:
         return max(0.0, before - after) if before and after else 0.0
 
     def records(self) -> list[Record]:
-        """Return all records, in the order written."""
+        """Return all records in the order in which they were written."""
         return read_records(self._path)
 
     def evaluations(self) -> list[Record]:
-        """Return the records of the held-out rows."""
+        """Return the records of evaluations on held-out rows."""
         return [record for record in self.records() if record["split"] == "eval"]
 
     def flush(self) -> None:
-        """Write and upload what is not there yet. Call it before a save, so that no checkpoint is ahead of the log.
+        """Write and upload everything that is still waiting. Call this before a save: no checkpoint may be newer than
+        the log.
 
         Raises:
-          UserError: the disk does not take it. It is a ``PassingError`` if a store does not answer.
+          UserError: the disk refuses a write. The error is a ``PassingError`` if a store does not answer.
         """
         if error := self._append():
             remedy = write_errors.REMEDIES.get(error.errno or 0, "mend that")
@@ -116,15 +119,15 @@ class RunLog:
 
     def _open(self) -> None:
         content = reading.read_bytes(self._path) if self._path.exists() else b""
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - stays open during the run
         self._size = content.rfind(b"\n") + 1
         self._file.truncate(self._size)
 
     def _append(self) -> OSError | None:
-        """Write the lines that wait, all or none; return the error that prevents it."""
+        """Write all waiting lines, or none of them. Return the error if the disk refuses."""
         left = self._waiting
         try:
-            while left:  # a disk that fills up may take only a part
+            while left:  # a write to an almost full disk may be partial
                 left = left[self._file.write(left) :]
             self._size += len(self._waiting)
             self._waiting = b""
@@ -137,14 +140,14 @@ class RunLog:
         for logger in list(self._loggers):
             try:
                 call(logger)
-            except Exception as error:  # a logger is foreign code and network: it may raise anything
+            except Exception as error:  # third-party code that uses a network may raise anything
                 self._loggers.remove(logger)
                 name = type(logger).__module__.rpartition(".")[2]
                 self._warn(f"the logger {name} failed and is switched off: {type(error).__name__}: {error}")
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Return the records of a ``metrics.jsonl``, without a torn line."""
+    """Return the records of a ``metrics.jsonl``, without an incomplete line."""
     records = map(_parse, reading.read_bytes(files.as_path(path)).splitlines())
     return [record for record in records if record]
 
@@ -157,7 +160,7 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _is_value(value: object) -> bool:
-    """Return whether ``RunLog`` can have written ``value``; an older version may have written NaN."""
+    """Return whether ``value`` is one that ``RunLog`` writes; NaN counts too, since an older version wrote it."""
     return value is None or isinstance(value, (str, bool, float)) or is_number(value)
 
 
@@ -166,7 +169,7 @@ def _last_time(lines: Iterable[bytes]) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value: numbers of numpy become Python's, and None stands for what is not finite."""
+    """Return a value as plain JSON: numpy numbers become Python numbers, and NaN and infinity become None."""
     if value is None or isinstance(value, (str, bool)):
         return value
     number = float(value)

@@ -1,4 +1,7 @@
-"""``run.json``: the identity of a run across restarts. A run is one folder with one writer."""
+"""Keeps ``run.json``, which identifies a run across restarts.
+
+A run has one folder, into which only one process writes.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,14 @@ KINDS: dict[str, type] = {
     "extended": list,
     "skipped_steps": list,
     "rolled_back": list,
-}  # types of entries in run.json
+}  # entry of run.json -> its type
 
 
 def read_run(workdir: str) -> dict[str, Any]:
-    """Return the content of a workdir's ``run.json``; {} if there is none. Raises ``UserError`` if it is damaged."""
+    """Return the content of ``workdir/run.json``; {} if there is no such file.
+
+    Raises ``UserError`` if it is damaged.
+    """
     path = files.as_path(workdir) / "run.json"
     if not path.exists():
         return {}
@@ -66,7 +72,7 @@ def read_run(workdir: str) -> dict[str, Any]:
 
 
 def _is_sound(run: Mapping[str, Any]) -> bool:
-    """Return whether the entries of ``run.json`` that are read have the types that they are written with."""
+    """Return whether those entries of ``run.json`` that are used later have the right types."""
     if not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
         return False
     rolled_back, identity = run.get("rolled_back", []), run.get("identity", {})
@@ -81,17 +87,19 @@ Kind = Literal["pretraining", "fine-tuning"]
 
 
 def kind_of(tree: Mapping[str, Any]) -> Kind:
-    """Return the kind of run that a config, or an identity, describes."""
+    """Return which kind of run a config (or an identity) describes."""
     return "pretraining" if "objective" in tree else "fine-tuning"
 
 
 def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
-    """Return ``config`` with the values with which the run in ``workdir`` was begun: a key that neither its recipe nor
-    this one names keeps the recorded value, whatever the default is by now.
+    """Return ``config`` with defaults replaced by the values that the run in ``workdir`` began with.
+
+    A key keeps the recorded value if neither the recipe of the run nor this one sets it, even if its default has
+    changed.
 
     Args:
       settings: the dataclass that is built from the config.
-      bound: whether the run has saved a step; otherwise nothing is kept.
+      bound: whether the run has saved a step. If not, ``config`` is returned unchanged.
 
     Raises:
       UserError: the run was begun with keys that ``settings`` no longer has.
@@ -106,7 +114,7 @@ def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: boo
             f"made it (git commit {run.get('git_commit')}), or give another --workdir and start from its model with "
             f"--init={workdir}"
         )
-    if isinstance(named, Mapping) and named.get("private"):  # their record has hashes in place of values
+    if isinstance(named, Mapping) and named.get("private"):  # a private run records hashes in place of these values
         begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
     old = {name: value for name, value in old_defaults(settings).items() if name in begun}
     return unnamed_kept(settings, config, named, merged(old, begun))  # type: ignore[no-any-return]
@@ -124,10 +132,10 @@ def described(
     """Return the content of ``run.json`` for a command that starts or resumes a run.
 
     Args:
-      bound: whether the run has saved a step. A run that failed before that starts anew, whatever it was.
-      identity: what makes it this run: a restart with another value is an error. The rest of ``config`` is free.
-      extend: whether to allow other numbers of steps (the schedule is then that of the new length).
-      absent: values of keys that the recorded identity lacks, because an earlier version wrote it.
+      identity: the settings that identify the run. A restart may change the rest of ``config``, but none of these.
+      extend: whether a restart may change the numbers of steps (the schedule then follows the new length).
+      bound: whether the run has saved a step. If not, it starts from scratch, whatever is recorded.
+      absent: values for keys that the recorded identity lacks, because an earlier version wrote it.
 
     Raises:
       UserError: the workdir belongs to another run; the message names each difference.
@@ -152,7 +160,7 @@ def described(
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
-        if identity.get("init") is None:  # a resume need not name the start model again, nor must it still exist
+        if identity.get("init") is None:  # to resume, --init need not be given again
             identity = {**identity, "init": begun.get("init")}
         changed = differences(begun, json.loads(json.dumps(identity)), absent=absent)
         blocking = [d for d in changed if not (extend and _is_length(d))]
@@ -176,7 +184,7 @@ def described(
 
 
 def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if a run that has saved nothing yet was begun with ``--init``, and now would be without."""
+    """Raise ``UserError`` if a run without a saved step was begun with ``--init`` and is now started without it."""
     begun = run.get("identity", {})
     if begun.get("init") is None or identity.get("init") is not None or kind_of(begun) != kind_of(identity):
         return
@@ -186,7 +194,7 @@ def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, An
     )
 
 
-FREE_FACTS = ("run.model.remat",)  # recorded, but free to change
+FREE_FACTS = ("run.model.remat",)  # facts that are recorded but may change
 
 
 def settle(
@@ -195,13 +203,14 @@ def settle(
     facts: Mapping[str, Any],
     absent: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Record the facts that are known once vocabulary and corpus are there; on a restart they must be the same.
+    """Record the facts about a run that are known once vocabulary and corpus exist, and return the content of
+    ``run.json``.
 
     Args:
-      absent: values of keys that the recorded facts lack, because an earlier version wrote them.
+      absent: values for keys that the recorded facts lack, because an earlier version wrote them.
 
     Raises:
-      UserError: the vocabulary, the corpus or the model differs from the one before the restart.
+      UserError: a fact differs from the one recorded before a restart (vocabulary, corpus or model).
     """
     facts = json.loads(json.dumps(facts))
     changed = [
@@ -219,14 +228,14 @@ def settle(
 
 
 def record_restart(workdir: str, step: int) -> dict[str, Any]:
-    """Record in ``run.json`` that training resumes from the checkpoint of ``step``; return the content."""
+    """Record in ``run.json`` that training resumes from the checkpoint of ``step``; return the file's new content."""
     run = read_run(workdir)
     restart = {"step": step, "time": time.time(), "command": run.get("command"), "versions": versions()}
     return record(workdir, restarts=[*run.get("restarts", []), restart])
 
 
 def record(workdir: str, **entries: Any) -> dict[str, Any]:
-    """Set ``entries`` of ``run.json``; return the content."""
+    """Set ``entries`` in ``run.json``; return the file's new content."""
     run = {**read_run(workdir), **entries}
     write_run(workdir, run)
     return run
@@ -242,12 +251,12 @@ def _is_length(difference: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages on which a run's bits depend."""
+    """Return the versions of Python and of the packages that can influence the numerical results of a run."""
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}}
 
 
 def git_commit() -> str | None:
-    """Return the commit of the checkout from which this package runs; None outside of one."""
+    """Return the git commit of the checkout that this package runs from; None if it is not in a checkout."""
     with contextlib.suppress(OSError):
         here = Path(__file__).resolve().parents[2]
         if (here / ".git").exists():
@@ -259,7 +268,7 @@ def git_commit() -> str | None:
 
 
 LOCK = ".lock"
-NOT_OURS = {  # a file that shows what kind of folder it is -> that kind
+NOT_OURS = {  # file name -> what a folder with such a file is
     "manifest.json": "a corpus",
     "setup.cfg": "a source tree",
     "pyproject.toml": "a source tree",
@@ -268,7 +277,7 @@ NOT_OURS = {  # a file that shows what kind of folder it is -> that kind
 
 
 def check_workdir(workdir: Path) -> None:
-    """Raise ``UserError`` for a folder that is, or is about to become, something else than a run's."""
+    """Raise ``UserError`` if a path cannot be a workdir, because it holds something else, such as a corpus."""
     path = Path(os.path.realpath(workdir))
     if (path / "run.json").exists():
         return
@@ -285,11 +294,14 @@ def check_workdir(workdir: Path) -> None:
 
 @contextlib.contextmanager
 def only_writer(workdir: str) -> Iterator[None]:
-    """Hold the workdir for this process: by a lock, which the kernel releases however the process ends; on an object
-    store by a lease. A run that is refused before it has made anything leaves nothing behind.
+    """Context manager: inside the block, this process is the only one that may write into the workdir.
+
+    It holds a lock, which the kernel releases however the process ends; on an object store it holds a lease. If the
+    block raises ``UserError`` or ``OSError`` before it has made anything of value in a new workdir, the workdir is
+    removed.
 
     Raises:
-      UserError: another process trains there, or it is not a place for a run.
+      UserError: another process trains in the workdir, or the path cannot be a workdir.
     """
     if not distributed.is_first():
         yield
@@ -302,22 +314,22 @@ def only_writer(workdir: str) -> Iterator[None]:
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         ours = bool(new) or not any(path.iterdir())
         with _locked(path):
-            files.sweep(path)  # removes what a killed run was writing
+            files.sweep(path)  # removes unfinished files of a killed run
             try:
                 yield
-            except (UserError, OSError):  # an OSError with a path is one line too
+            except (UserError, OSError):  # both are shown to the user as one line, not as a bug
                 if ours:
                     _remove_unused(path, new)
                 raise
 
 
 def _locked(workdir: Path) -> IO[str]:
-    """Return the lock file of ``workdir``, made if it is not there; it is locked until it is closed."""
+    """Return the lock file of ``workdir``, which is created if missing. The lock is held until the file is closed."""
     for _ in range(100):
         workdir.mkdir(parents=True, exist_ok=True)
         try:
             lock = reading.lock_file(workdir / LOCK)
-        except FileNotFoundError:  # a refused run has just removed the folder
+        except FileNotFoundError:  # another process has just removed the folder
             continue
         except (reading.NotPlainError, IsADirectoryError) as error:
             raise UserError(
@@ -341,12 +353,15 @@ def _locked(workdir: Path) -> IO[str]:
     raise UserError(f"{workdir} is made and removed by other runs; choose another --workdir")
 
 
-KEPT = ("corpus", "checkpoints")  # a folder with one of these, or with a line of a log, holds work
+KEPT = ("corpus", "checkpoints")  # a folder with one of these, or with a log that is not empty, holds work
 
 
 def _remove_unused(workdir: Path, new: Sequence[Path]) -> None:
-    """Empty ``workdir`` and remove the folders ``new``, itself first, if nothing was trained or built in it, nor in a
-    folder below: a grid has its runs there. What a cut build has finished (``.partial``) serves the next try."""
+    """Empty ``workdir`` and remove the folders ``new``, unless the workdir or a folder below it holds work.
+
+    Folders below count because a grid has its runs there. An unfinished build (``.partial``) also counts as work: the
+    next run continues it.
+    """
     for place, folders, found in os.walk(workdir):
         if any(name in KEPT or name.endswith(".partial") for name in folders):
             return
@@ -354,7 +369,7 @@ def _remove_unused(workdir: Path, new: Sequence[Path]) -> None:
             return
     for entry in workdir.iterdir():
         shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
-    with contextlib.suppress(OSError):  # something else is in it now
+    with contextlib.suppress(OSError):  # someone has put something else there
         for folder in new:
             folder.rmdir()
 
@@ -364,6 +379,6 @@ def _tell(line: str) -> None:
 
 
 def _leave(reason: str) -> None:
-    """End this process, because another one holds the workdir that it writes into."""
+    """End this process at once, because another process has taken over the workdir."""
     distributed.leave_by_error(reason, BAD_INPUT)
     leave_at_once(reason, BAD_INPUT)

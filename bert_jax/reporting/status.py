@@ -1,4 +1,4 @@
-"""``status.json``: what a run is doing, for ``bert-jax status`` and anything that watches it from outside."""
+"""Keeps ``status.json``: what a run is doing now, for ``bert-jax status`` and for other programs that watch the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Running = Literal[
 ]
 Ended = Literal["finished", "failed", "interrupted", "preempted"]
 RUNNING, ENDED = get_args(Running), get_args(Ended)
-# State -> where its seconds count. ``waited`` moves those of waiting for input, ``lost`` those of lost work.
+# State -> entry of ``goodput`` for its seconds. ``waited`` and ``lost`` later move seconds to other entries.
 ACCOUNTS: dict[Running, str] = {
     "starting": "start",
     "restoring": "restore",
@@ -46,21 +46,21 @@ NUMBERS = (
     "pid",
 )
 HEARTBEAT_SECONDS = 15.0
-MAX_SCORES = 4  # scores of a split in a line
-MAX_ALARMS = 50  # newest alarms in the file
-SHOWN_ALARMS = 5  # newest alarms that ``describe`` shows
-MOST_PROCESSES = 1 << 31  # the number of a process is below this
-SILENCE_SECONDS = 60.0  # a run that gives no sign for so long counts as dead
+MAX_SCORES = 4  # most scores in the line of a split
+MAX_ALARMS = 50  # the file keeps so many newest alarms
+SHOWN_ALARMS = 5  # ``describe`` shows so many newest alarms
+MOST_PROCESSES = 1 << 31  # valid process ids are below this
+SILENCE_SECONDS = 60.0  # without a heartbeat for so long, a run counts as dead
 
 
 class StatusFile:
-    """Keeps ``workdir/status.json`` current, from its own thread, so that training never waits for a disk.
+    """Keeps ``workdir/status.json`` up to date, from a thread of its own, so that training never waits for a disk.
 
-    Only process 0 of a job has one. Changes are written within ``every_seconds``, the heartbeat every 15 s.
+    Only process 0 of a job has a status file. A change is written within ``every_seconds``, a heartbeat every 15 s. No
+    method raises if the disk is full or broken.
 
-    ``goodput`` splits the seconds of the whole run, restarts included, so that they add up: start, restore, compile,
-    train, input_wait, evaluation, probe, save, export, report, and lost (done again after a kill). Nothing here raises
-    on a full or broken disk.
+    ``goodput`` splits all seconds of the run, restarts included, into entries that add up: start, restore, compile,
+    train, input_wait, evaluation, probe, save, export, report, and lost (training that a kill undid).
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):
@@ -90,7 +90,7 @@ class StatusFile:
         self._thread.start()
 
     def update(self, **fields: Any) -> None:
-        """Set fields: ``state``, ``step``, ``num_train_steps``, ``eta_seconds``, ..."""
+        """Set fields of the status, such as ``state``, ``step``, ``num_train_steps`` or ``eta_seconds``."""
         with self._lock:
             self._count()
             if "step" in fields:
@@ -100,7 +100,7 @@ class StatusFile:
 
     @contextlib.contextmanager
     def during(self, state: Running) -> Iterator[None]:
-        """Be in ``state`` (``compiling``, ``evaluating``, ``saving``) during the block, then in the state before."""
+        """Context manager: the state is ``state`` inside the block, and the previous state after it."""
         before = self._fields["state"]
         self.update(state=state)
         try:
@@ -109,28 +109,27 @@ class StatusFile:
             self.update(state=before)
 
     def waited(self, seconds: float) -> None:
-        """Count so many seconds of the training time as waiting for input."""
+        """Count ``seconds`` of the training time as waiting for input."""
         self._move("train", "input_wait", seconds)
 
     def lost(self, seconds: float) -> None:
-        """Count so many seconds of training before a restart as lost: their work has to be done again."""
+        """Count ``seconds`` of the training time before a restart as lost, because the work has to be done again."""
         self._move("train", "lost", seconds)
 
     def saved(self, step: int) -> None:
-        """Record that a checkpoint of ``step`` is saved."""
+        """Record that the checkpoint of ``step`` is saved."""
         self.update(last_save_step=step, last_save_time=time.time())
 
     def alarm(self, step: int, text: str) -> None:
-        """Add an alarm: what was found at ``step``, for a person to look at."""
+        """Add an alarm: something at ``step`` that a person should look at."""
         self.update(alarms=[*self._fields["alarms"], {"step": step, "text": text}][-MAX_ALARMS:])
 
     def cut_back(self, step: int) -> None:
-        """Remove what was found after ``step``."""
+        """Remove the alarms of steps after ``step``."""
         self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
 
     def end(self, state: Ended, error: str | None = None, resumable: bool = True) -> None:
-        """Write how the run ended, ``finished``, ``failed`` (with the error) or ``interrupted``, and whether the same
-        command can resume it."""
+        """Write how the run ended: as ``state``, with which error, and whether the same command can resume the run."""
         self._ended.set()
         self._changed.set()
         self._thread.join(timeout=30)
@@ -143,7 +142,7 @@ class StatusFile:
             if self._changed.wait(HEARTBEAT_SECONDS):
                 self._changed.clear()
             if not self._ended.is_set():
-                with retries.at_once():  # a late write would overwrite the final one
+                with retries.at_once():  # no retry, which could overwrite the final status
                     self._write()
             self._ended.wait(self._every)
 
@@ -161,7 +160,7 @@ class StatusFile:
             self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
     def content(self) -> dict[str, Any]:
-        """Return the content to write into the file now."""
+        """Return the content that the file should have now."""
         with self._lock:
             self._count()
             goodput = {name: round(seconds, 3) for name, seconds in self._goodput.items()}
@@ -178,13 +177,12 @@ class StatusFile:
 
 
 def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the status of a run; its ``state`` is "stopped" if it says that the run goes on, but the process shows no
-    sign of life.
+    """Return the status of a run. If the process seems dead without having recorded an end, ``state`` is "stopped".
 
-    ``command``, which starts or resumes the run, is added if the workdir's run.json names it.
+    The result also has ``command``, which starts or resumes the run (None if run.json does not name one).
 
     Raises:
-      UserError: ``workdir`` holds no run, or its status does not name a state.
+      UserError: ``workdir`` holds no run, or its status names no state.
     """
     try:
         content = reading.parsed_object(reading.read_bytes(files.as_path(workdir) / FILE))
@@ -210,14 +208,14 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def describe(workdir: str | os.PathLike[str]) -> str:
-    """Return the status as lines for a person."""
+    """Return the status of a run as text for people."""
     status, now = read(workdir), time.time()
     lines = [*_lines(status, now), *_scores(reading.read_object(files.as_path(workdir) / "results.json") or {})]
     return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
 
 
 def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the chosen step of a fine-tuned model reaches on each split, the metric that chose it first."""
+    """Yield (label, text) lines: the scores of the chosen step on each split, the main metric first."""
     if not is_number(results.get("best_step")):
         return
     yield "chosen", f"step {results['best_step']:,}"
@@ -258,7 +256,7 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
 
 
 def goodput_line(goodput: Mapping[str, float]) -> str:
-    """Return the shares of the seconds, the largest first: ``12 m 05 s: train 80 %, compile 12 %, ...``."""
+    """Return a line with the total time and the shares of its parts: ``12 m 05 s: train 80 %, compile 12 %, ...``."""
     total = sum(goodput.values())
     parts = sorted(goodput.items(), key=lambda item: -item[1])
     shares = [f"{name.replace('_', ' ')} {seconds / total:.0%}" for name, seconds in parts if seconds > 0.005 * total]
@@ -276,14 +274,16 @@ def _alive(status: Mapping[str, Any]) -> bool:
         os.kill(int(status["pid"]), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # the process is there, but belongs to another user
+    except PermissionError:  # the process exists, but belongs to another user
         return True
     return True
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a status with every field that is read here; None for a number that is missing or is not a number, as in a
-    damaged file or one written by hand."""
+    """Return a status that has every field used here, even if the file is damaged or written by hand.
+
+    A number that is missing or invalid becomes None.
+    """
     numbers = {name: value if is_number(value := content.get(name)) else None for name in NUMBERS}
     goodput = content.get("goodput")
     shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}

@@ -1,2 +1,4 @@
-"""Loggers, which also receive a run's figures. Each file has one ``Logger``, found by its name
-(``base.LoggerProtocol``)."""
+"""Loggers, which receive a run's figures in addition to its own log.
+
+Each file defines one ``Logger`` (see ``base.LoggerProtocol``) and is found by the file's name.
+"""

@@ -1,4 +1,4 @@
-"""The contract of a logger, and the facts about a run that it receives."""
+"""The interface of loggers, and the facts about a run that a logger receives."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.reporting.formats import is_number
 
-Record = dict[str, Any]  # one line of metrics.jsonl: step, split, time, then the metrics
+Record = dict[str, Any]  # one line of metrics.jsonl: step, split, time and metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """The facts about a run. ``run_id`` is the same across restarts; ``workdir`` is a local folder."""
+    """The facts about a run that a logger receives. ``run_id`` survives restarts; ``workdir`` is a local folder."""
 
     run_id: str
     name: str
@@ -25,40 +25,41 @@ class RunFacts:
 
 
 class LoggerProtocol(Protocol):
-    """Shows the records of ``metrics.jsonl`` elsewhere. If a method raises, the run log switches the logger off.
+    """The interface of a logger, which shows the records of ``metrics.jsonl`` in another tool.
 
-    The constructor takes no arguments. It raises ``UserError`` if a package is missing, so that this is known early.
+    If a method raises, the run log switches the logger off. The constructor takes no arguments; it raises ``UserError``
+    if a package is missing, so that the user learns of it before training.
     """
 
     def start(self, run: RunFacts) -> None:
-        """Open the run, or open it again after a restart under the same ``run_id``."""
+        """Open the run in the other tool; after a restart, open the run with the same ``run_id`` again."""
         ...
 
     def log(self, step: int, split: str, time: float, metrics: Mapping[str, Any]) -> None:
-        """Log one record. ``time`` is in unix seconds; None stands for a value that is not known."""
+        """Log one record. ``time`` is in Unix seconds. A metric whose value is not known is None."""
         ...
 
     def cut_back(self, records: Sequence[Record]) -> None:
-        """Take back steps: only these records are still valid."""
+        """Withdraw all records except ``records``, which are the ones still valid."""
         ...
 
     def close(self) -> None:
-        """Flush and close."""
+        """Send what is buffered, and close the run."""
         ...
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics that are finite numbers, which a chart can show."""
+    """Return those metrics that are finite numbers; a chart can show only these."""
     return {name: float(value) for name, value in metrics.items() if is_number(value)}
 
 
 def metrics_of(record: Record) -> Record:
-    """Return a record without its three leading keys."""
+    """Return the metrics of a record, without its step, split and time."""
     return {name: value for name, value in record.items() if name not in ("step", "split", "time")}
 
 
 def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return ``{"model": {"num_layers": 2}}`` as ``{"model.num_layers": 2}``."""
+    """Return a nested dict as a flat one: ``{"model": {"num_layers": 2}}`` becomes ``{"model.num_layers": 2}``."""
     leaves: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -69,13 +70,13 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` for a name without a file in this package."""
+    """Raise ``UserError`` if a name is not that of a file in this package."""
     for name in names:
         catalogue.find("reporting.loggers", name, having="Logger")
 
 
 def require(package: str) -> None:
-    """Raise ``UserError`` unless ``package``, which is also the name of our extra, is installed."""
+    """Raise ``UserError`` unless ``package`` is installed; our pip extra has the same name."""
     if importlib.util.find_spec(package) is None:
         raise UserError(
             f"the logger {package!r} needs the package {package}, which is not installed; "

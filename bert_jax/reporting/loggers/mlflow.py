@@ -1,5 +1,7 @@
-"""Logs to MLflow (extra ``mlflow``). Server and experiment come from its environment variables
-(MLFLOW_TRACKING_URI)."""
+"""Logs to MLflow (extra ``mlflow``).
+
+MLflow's own environment variables choose the server and the experiment (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME).
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,21 @@ from typing import Any
 from bert_jax.reporting.loggers.base import Record, RunFacts, flatten, numbers, require
 
 TAG = "bert_jax.run_id"
-LONGEST_VALUE = 500  # of a parameter; every version of the server takes this
+LONGEST_VALUE = 500  # most characters of a parameter that every server version accepts
 
 
 class Logger:
-    """One run of MLflow, found again by a tag, because the server chooses the ids of runs.
+    """A run in MLflow, found again after a restart by a tag, because the server chooses the ids of runs.
 
-    The server keeps every value that it was ever sent. A resumed run repeats the same figures, so steps that the server
-    has already are not sent again.
+    The server never forgets a value. A resumed run computes the same figures again, so steps that the server already
+    has are not sent twice.
     """
 
     def __init__(self) -> None:
         require("mlflow")
         self._client: Any = None
         self._id = ""
-        self._last_step: dict[str, int] = {}  # split -> last step the server had at the start
+        self._last_step: dict[str, int] = {}  # split -> last step that the server had at the start
 
     def start(self, run: RunFacts) -> None:
         from mlflow import MlflowClient

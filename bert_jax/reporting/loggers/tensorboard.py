@@ -1,4 +1,7 @@
-"""Writes TensorBoard events to ``workdir/events``; ``train`` and ``eval`` are side by side, so one chart shows both."""
+"""Writes TensorBoard events to ``workdir/events``.
+
+``train`` and ``eval`` are sibling folders, so one chart shows both.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ FOLDER = "events"
 
 
 class Logger:
-    """Events are made from ``metrics.jsonl``: after a cut they are rewritten from the records, with their wall times.
+    """Writes the records as TensorBoard events. After a cut, it rewrites all events with their original times.
 
-    Uses the plain event writer that ``SummaryWriter`` uses; the latter's queue to another thread cannot be waited for.
+    It uses the plain event writer below ``SummaryWriter``, because ``SummaryWriter`` queues events for another thread
+    and offers no way to wait until they are written.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,7 @@
-"""Logs to Weights & Biases (extra ``wandb``). Project, entity and mode come from environment variables
-(WANDB_PROJECT)."""
+"""Logs to Weights & Biases (extra ``wandb``).
+
+Environment variables of wandb choose project, entity and mode (such as WANDB_PROJECT).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from bert_jax.reporting.loggers.base import Record, RunFacts, numbers, require
 
 
 class Logger:
-    """One run of Weights & Biases, resumed under the same id.
+    """A run in Weights & Biases, resumed under the same id.
 
-    The service cannot forget a step, and refuses a second value for one. A resumed run repeats the same figures, so
-    what it refuses after a cut is there already.
+    The service cannot forget a step and refuses a second value for a step. That does no harm: a resumed run computes
+    the same figures again, so a refused value is there already.
     """
 
     def __init__(self) -> None:
