@@ -1,1 +1,1 @@
-"""The processes of a job: who is there, who is lost, who is started again, and with which exit code each ends."""
+"""Manages the processes of a job: how they meet, how a lost process is noticed, restarts, signals and exit codes."""

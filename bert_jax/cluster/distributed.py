@@ -1,8 +1,8 @@
-"""Makes several processes one job: finds them, joins them, watches them, and ends them together.
+"""Makes several processes one job: finds them, connects them, watches them, and ends them together.
 
-If a process dies, freezes or stalls, all the others end within seconds and name it (``heartbeat_client``). A SIGTERM to
-any of them makes all of them save the same step and leave with ``PREEMPTED``. Whoever started them starts all of them
-again.
+If a process dies, freezes or stalls, all other processes end within seconds and name it (see ``heartbeat_client``). A
+SIGTERM to any process makes all processes save the same step and end with exit code ``PREEMPTED``. Whatever launched
+the processes must then start all of them again.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ VARIABLES = {
     "process_id": "BERT_JAX_PROCESS_ID",
 }
 AUTO = "auto"
-LOST_SECONDS = 2.0  # within these it is known that a process is lost
+LOST_SECONDS = 2.0  # time after which the loss of a process is known to the others
 
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The processes of a job.
+    """The settings by which a process takes part in a job of several processes.
 
     Attributes:
-      coordinator: HOST:PORT of process 0, for JAX; the port before it is that of the heartbeat.
-      local_device_ids: devices of this process, if its host has several processes; None: all.
-      heartbeat_seconds: a process that is silent, or stands still, for longer is lost.
-      arrival_seconds: time in which all processes must arrive.
+      coordinator: HOST:PORT of process 0, used by JAX. The heartbeat uses the port number before it.
+      local_device_ids: the devices of this process, if its host runs several processes. If None, all devices of the
+        host.
+      heartbeat_seconds: a process is lost if it is silent, or makes no progress, for longer than this.
+      arrival_seconds: the time within which all processes must connect.
     """
 
     coordinator: str
@@ -68,14 +69,16 @@ class Processes:
 def find(
     given: Mapping[str, Any], mode: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Processes | None:
-    """Return the processes that the flags, else the environment, describe; None if this process is alone.
+    """Return the job's processes as described by the flags or else by the environment.
+
+    If there is only one process, None.
 
     Args:
       given: fields of ``Processes`` by name; None where a flag was not given.
-      mode: "auto" asks the cluster: SLURM, Cloud TPU, GKE, Open MPI, as JAX finds them.
+      mode: if "auto", the cluster describes them: SLURM, Cloud TPU, GKE or Open MPI, detected by JAX.
 
     Raises:
-      UserError: some of coordinator, number and id are missing, or no cluster is found.
+      UserError: some but not all of coordinator, number and id are given, or no cluster is found.
     """
     found = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
     if given.get("process_id") is not None:
@@ -101,7 +104,7 @@ def find(
 
 
 def _of_cluster(limits: Mapping[str, Any]) -> Processes:
-    from jax._src.clusters import ClusterEnv  # what jax.distributed.initialize itself asks
+    from jax._src.clusters import ClusterEnv  # jax.distributed.initialize itself uses this class
 
     found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)
     coordinator, num_processes, process_id, local = found
@@ -110,21 +113,22 @@ def _of_cluster(limits: Mapping[str, Any]) -> Processes:
             "--distributed=auto: no cluster is found (SLURM, Cloud TPU, GKE, Open MPI); give --coordinator, "
             "--num_processes and --process_id"
         )
-    if listed := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # as JAX itself does
+    if listed := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # JAX itself reads this variable
         local = [int(number) for number in listed.split(",")]
     return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
 
 
 def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
-    """Meet all processes of the job and set JAX up; call it before anything else uses JAX.
+    """Meet all processes of the job and set JAX up; call this before anything else uses JAX.
 
     Args:
-      workdir: a folder that all of them read; process 0 leaves a key there by which they know each other.
-      same: values that must be equal on all processes, by name.
+      workdir: a folder that all processes can read; process 0 puts a key in it by which the processes recognise each
+        other.
+      same: values that must be equal on all processes, by name. If any differ, every process ends with the reason.
 
     Raises:
-      PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it belongs to the job.
-      UserError: JAX does not see all of them. If the values of ``same`` differ, every process ends with the reason.
+      PeerLostError: process 0 cannot be reached, or one side cannot prove that it belongs to the job.
+      UserError: JAX does not see all processes.
     """
     host, port = split_address(processes.coordinator)
     first = processes.process_id == 0
@@ -169,7 +173,10 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
 
 
 def common(config: str) -> dict[str, str]:
-    """Return what must be equal on all processes of a job: versions, a hash of the code, and ``config`` (JSON)."""
+    """Return the values that must be equal on all processes of a job, by name.
+
+    They are versions, a hash of the code, and ``config`` (JSON).
+    """
     return {
         "Python": platform.python_version(),
         "jax": jax.__version__,
@@ -179,7 +186,7 @@ def common(config: str) -> dict[str, str]:
 
 
 def code_hash() -> str:
-    """Return a hash of the source of this package as it is installed here."""
+    """Return a hash of the source files of this package as it is installed here."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*.py")):
@@ -188,17 +195,17 @@ def code_hash() -> str:
 
 
 def several() -> bool:
-    """Return whether the job has more processes than this one."""
+    """Return whether the job has other processes besides this one."""
     return HeartbeatClient.open is not None and HeartbeatClient.open.num_processes > 1
 
 
 def is_first() -> bool:
-    """Return whether this process does the writing that only one process does."""
+    """Return whether this is process 0, which alone writes files that only one process may write."""
     return HeartbeatClient.open is None or HeartbeatClient.open.process_id == 0
 
 
 def at(step: int, state: str) -> None:
-    """Report progress: this process is at ``step`` and does ``state``."""
+    """Report progress: this process is at ``step`` and is now doing ``state``, such as "saving"."""
     if HeartbeatClient.open is not None:
         HeartbeatClient.open.at(step, state)
     elif Watchdog.open is not None:
@@ -206,24 +213,32 @@ def at(step: int, state: str) -> None:
 
 
 def wait(name: str, holds: str = "") -> None:
-    """Wait until all processes have called this, each with the same ``holds``. A job uses a ``name`` once."""
+    """Wait until all processes have called this, each with the same ``holds``; if the values differ, the job ends.
+
+    ``name`` identifies the call: a job may use a name only once.
+    """
     if HeartbeatClient.open is not None:
         HeartbeatClient.open.wait(name, holds)
 
 
 def exchange(name: str, holds: str) -> list[str]:
-    """Return what each process holds, by its number. A job uses a ``name`` once."""
+    """Return the ``holds`` of every process, ordered by process number.
+
+    ``name`` identifies the call: a job may use a name only once.
+    """
     return [holds] if HeartbeatClient.open is None else HeartbeatClient.open.exchange(name, holds)
 
 
 def first_says(name: str, value: Any) -> Any:
-    """Return the JSON ``value`` of process 0; others may see another state of a file system. A job uses a ``name``
-    once."""
+    """Return process 0's ``value`` (a JSON value) on every process; use this where file systems may look different.
+
+    ``name`` identifies the call: a job may use a name only once.
+    """
     return json.loads(exchange(name, json.dumps(value))[0])
 
 
 def agreed(value: int) -> int:
-    """Return the ``value`` of process 0."""
+    """Return, on every process, the ``value`` of process 0."""
     return int(multihost_utils.broadcast_one_to_all(jax.numpy.asarray(value))) if jax.process_count() > 1 else value
 
 
@@ -235,7 +250,7 @@ def all_agree(value: bool) -> bool:
 
 
 def leave() -> None:
-    """End the work of the job: wait for the others, then close the connection."""
+    """End this process's part in the job: wait for all other processes to finish, then close the connection."""
     client = HeartbeatClient.open
     if client is None:
         return
@@ -246,7 +261,7 @@ def leave() -> None:
 
 
 def _end_on_errors() -> None:
-    """Let an error in any thread end the process at once: its exit handlers would wait for the others."""
+    """Make an uncaught error in any thread end the process at once, because exit handlers would wait for the others."""
 
     def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         end_by(error)
@@ -257,10 +272,10 @@ def _end_on_errors() -> None:
 
 
 def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
-    """End this process by an error, after telling the others; do nothing if it is alone.
+    """End this process because of ``error``, after telling the other processes. If it has none, return.
 
     Args:
-      known: what to print in place of the traceback, and the exit code.
+      known: (message, exit code) for an expected error; the message is printed in place of the traceback.
     """
     if HeartbeatClient.open is None:
         return
@@ -274,14 +289,17 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
 
 
 def hear_of_lost() -> None:
-    """Wait, before an error counts as this process's own, for news of a lost one: then a collective fails here too, and
-    the heartbeat server is about to name the lost process and to end this one."""
+    """Wait, before reporting an error as this process's own, whether another process is the cause.
+
+    If another process is lost, collectives fail here too; the heartbeat server then names the lost process and ends
+    this one.
+    """
     if several():
         time.sleep(LOST_SECONDS)
 
 
 def leave_by_error(message: str, code: int) -> None:
-    """End this process after telling the others why; do nothing if it is alone."""
+    """End this process with exit code ``code``, after telling the other processes why. If it has none, return."""
     client = HeartbeatClient.open
     if client is None:
         return

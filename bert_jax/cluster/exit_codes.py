@@ -1,4 +1,4 @@
-"""The exit codes of a command, for whoever started it."""
+"""The exit codes of a command, by which a launcher decides whether to start it again."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from bert_jax.storage import write_errors
 DONE = 0
 CRASHED = 1
 BAD_INPUT = 2  # the same command would fail again
-PREEMPTED = 75  # ended on request, after a save: start it again (EX_TEMPFAIL)
-PEER_LOST = 76  # another process of the job is lost: start all of them again
-INTERRUPTED = 130  # ended by Ctrl-C; in training after a save too. Nothing starts it again
-FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # nothing is started again after these
+PREEMPTED = 75  # ended on request, after a save: start the command again (EX_TEMPFAIL)
+PEER_LOST = 76  # another process of the job is lost: start all processes again
+INTERRUPTED = 130  # ended by Ctrl-C, in training after a save: do not start the command again
+FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # after these codes the command is not started again
 
 
 def of_preempted(ended: Preempted) -> int:
-    """Return the exit code of a command that was told to end."""
+    """Return the exit code of a command that was told to end, by a scheduler or by Ctrl-C."""
     return INTERRUPTED if isinstance(ended, Interrupted) else PREEMPTED
 
 
 def of_user_error(error: UserError) -> int:
-    """Return the exit code of a command that ends with this error."""
+    """Return the exit code of a command that ends with ``error``."""
     if isinstance(error, PeerLostError):
         return PEER_LOST
     return CRASHED if isinstance(error, PassingError) else BAD_INPUT
 
 
 def of_several(error: BaseException, code: int) -> int:
-    """Return the exit code with which ``error`` ends a job of several processes; ``code``: that of one process alone.
+    """Return the exit code of a job of several processes that ``error`` ends; ``code`` is that of a single process.
 
-    Too many open files may be the work of a stranger who holds connections to JAX's port, which knows no password: the
-    same command is likely to work later, so launchers start it again.
+    If too many files are open, it is ``CRASHED`` instead of ``BAD_INPUT``, so that launchers start the command again.
+    The cause may be a stranger who holds many connections to JAX's port, which asks for no password; then the same
+    command is likely to work later.
     """
     found: BaseException | None = error
     while found is not None:

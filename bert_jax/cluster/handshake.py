@@ -1,8 +1,8 @@
-"""Proves a process and process 0 to each other as members of one job, when the process connects.
+"""Mutual authentication: when a process connects to process 0, each proves to the other that it belongs to the job.
 
-Process 0 speaks first, with a challenge. The process answers it and sends a challenge of its own, which process 0
-answers. So neither talks to a stranger. What follows on the connection is not signed: whoever can change the packets of
-others can change it.
+Process 0 sends a challenge first. The connecting process answers it and sends a challenge of its own, which process 0
+answers. So neither side talks to a stranger. Later messages on the connection are not signed: anyone who can change
+network packets can change them.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from bert_jax.cluster.messages import (
 )
 from bert_jax.cluster.rendezvous import Rendezvous, split_address
 
-PROOF_SECONDS = 10.0  # for the whole handshake
-MEMBER, FIRST = "member", "process 0"  # a proof holds for one role only, so that it cannot be sent back to its maker
+PROOF_SECONDS = 10.0  # the longest duration of the whole handshake
+MEMBER, FIRST = "member", "process 0"  # a proof is for one role only, so it cannot be sent back to its maker
 
 
 class StrangerError(Exception):
-    """The listener at the address is not process 0 of this job."""
+    """The program that listens at the address is not process 0 of this job."""
 
 
 class FullError(Exception):
-    """All processes of the job have arrived."""
+    """All processes of the job have already arrived, so no further process can join."""
 
 
 def join(meeting: Rendezvous, seconds: float = PROOF_SECONDS) -> tuple[socket.socket, BinaryIO]:
-    """Return the socket to process 0, and the file to read it by, once both have proved who they are.
+    """Connect to process 0; after both sides have proved who they are, return the socket and a file to read from it.
 
     Args:
-      seconds: longest wait for each answer.
+      seconds: the longest wait for each answer.
 
     Raises:
       OSError: the connection failed or broke.
       NoKeyError: the workdir does not have the key that process 0 asks for.
-      StrangerError: what listens there is not process 0 of this job.
-      FullError: all processes of the job have arrived.
+      StrangerError: the program that listens at the address is not process 0 of this job.
+      FullError: all processes of the job have already arrived.
     """
     line = socket.create_connection(split_address(meeting.address), timeout=seconds)
     try:
@@ -88,12 +88,12 @@ def _next(lines: BinaryIO) -> Message:
 
 
 async def admit(key: Key, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Join:
-    """Return the ``Join`` of a process that connects, once both have proved who they are. Process 0 calls this.
+    """Let a process join that has connected to process 0; return its ``Join`` after both have proved who they are.
 
     Raises:
-      BadMessage: it is a stranger; says what it did.
-      OSError: it hung up.
-      TimeoutError: it took too long.
+      BadMessage: the sender is a stranger; the text says what it sent.
+      OSError: the other side closed the connection.
+      TimeoutError: the handshake took too long.
     """
     async with asyncio.timeout(PROOF_SECONDS):
         challenge = fresh_nonce()

@@ -1,10 +1,10 @@
-"""Tells every process of a job about the others: who has arrived, who has left, who stands still.
+"""Tells every process of a job about the other processes: which have arrived, which have left, which make no progress.
 
-JAX's collectives do not tell which process is missing: the others wait in them, some for ever. So every process keeps a
-connection open to the heartbeat server of process 0, beside JAX, on the port before the coordinator's. If a process
-dies, its connection closes at once; if it is frozen, it falls silent; if it is stuck, it says so with the age of its
-last step. Process 0 then names it to all the others, which end themselves with exit code ``PEER_LOST``, so that the
-launcher starts the job again.
+JAX's collectives do not tell which process is missing: the other processes wait in them, sometimes for ever. So every
+process keeps a connection open to the heartbeat server of process 0, which is separate from JAX and uses the port
+before the coordinator's. If a process dies, its connection closes at once. If it is frozen, it sends no more messages.
+If it is stuck, its messages report how long ago its last progress was. Process 0 then names that process to all others,
+which end themselves with exit code ``PEER_LOST``, so that the launcher starts the job again.
 
 Nothing in this file uses JAX.
 """
@@ -41,33 +41,38 @@ from bert_jax.cluster.messages import (
 from bert_jax.cluster.rendezvous import Rendezvous
 from bert_jax.errors import PeerLostError
 
-WATCHED_TIMES = 2.0  # a process that has not beaten for this many heartbeats ends itself
-END = "end"  # the point at which all wait before the first of them leaves
-TIMES_LONGEST = 5.0  # what was done before may take this many times its longest time, or a heartbeat's time
-# These may always take longer: compilers and stores are not faster the second time, and reading the first row of an
-# epoch or a phase may include planning it.
+WATCHED_TIMES = 2.0  # a process that has sent nothing for this many times ``heartbeat_seconds`` ends itself
+END = "end"  # the point of the program at which all processes wait before the first one leaves
+TIMES_LONGEST = 5.0  # a state seen before may last this many times its longest duration so far, if that is more
+# The states in ``UNEVEN`` may always take ``UNEVEN_SECONDS``: compiling or using a store is not faster the second time,
+# and reading the first row of an epoch or a phase may include planning it.
 UNEVEN_SECONDS = 900.0
 UNEVEN = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
 
 
 class HeartbeatClient:
-    """The connection of a process to process 0; process 0 has one too. ``HeartbeatClient.open`` is this process's
-    own."""
+    """The connection of a process to process 0; process 0 itself has one too.
+
+    ``HeartbeatClient.open`` is the connection of this process, or None.
+    """
 
     open: ClassVar[HeartbeatClient | None] = None
 
     def __init__(self, meeting: Rendezvous, stop: Callable[[str, int], Any] | None = None):
-        """Connect. ``stop`` is called from a thread when the job cannot go on, with the reason and the exit code; it
-        ends the process.
+        """Connect to process 0; process 0 first starts the server.
+
+        Args:
+          stop: is called from a thread, with the reason and the exit code, when the job cannot go on; it must end the
+            process. If None, ``leave_at_once``.
 
         Raises:
-          PeerLostError: process 0 cannot be reached, or one of the two cannot prove that it belongs to the job.
-          UserError: the server cannot listen at its port, or cannot keep a key in the workdir.
+          PeerLostError: process 0 cannot be reached, or one side cannot prove that it belongs to the job.
+          UserError: the server cannot listen at its port, or cannot write the key into the workdir.
         """
         self._meeting, self._stop = meeting, stop or leave_at_once
         self.num_processes, self.process_id = meeting.num_processes, meeting.process_id
         self._server = HeartbeatServer(meeting) if meeting.process_id == 0 else None
-        self._now = 0, "starting", time.monotonic(), 0  # step, state, since when, how many before; replaced as one
+        self._now = 0, "starting", time.monotonic(), 0  # step, state, since when, number of reports
         self._longest: dict[str, float] = {}
         self._all_here = False
         self._passed: dict[str, list[str]] = {}
@@ -81,7 +86,7 @@ class HeartbeatClient:
             raise
 
     def wait_for_all(self) -> None:
-        """Wait until all processes have arrived. After that nobody can join, and the key is removed."""
+        """Wait until all processes have arrived. After that no process can join, and the key is removed."""
         for work in (self._listen, self._beat):
             threading.Thread(target=work, daemon=True, name="heartbeat").start()
         try:
@@ -91,11 +96,11 @@ class HeartbeatClient:
             self._drop_key()
 
     def wait(self, name: str, holds: str = "") -> None:
-        """Wait until all processes have come to this point of the program, each holding the same."""
+        """Wait until all processes have come to the point ``name`` of the program, each with the same ``holds``."""
         self._pass(name, holds, alike=True)
 
     def exchange(self, name: str, holds: str) -> list[str]:
-        """Return what each process holds, by its number, once all have come to this point."""
+        """Wait until all processes have come to the point ``name``; return the ``holds`` of each, by process number."""
         return self._pass(name, holds, alike=False)
 
     def _pass(self, name: str, holds: str, alike: bool) -> list[str]:
@@ -105,21 +110,21 @@ class HeartbeatClient:
         return self._passed[name]
 
     def at(self, step: int, state: str) -> None:
-        """Report progress: the process is at ``step``, doing ``state``."""
+        """Report progress: the process is at ``step`` and is now doing ``state``."""
         (before, left, since, moves), now = self._now, time.monotonic()
         self._longest[left] = max(self._longest.get(left, 0.0), now - since)
         # A caller that reports a save may know only the step that was logged last.
         self._now = max(step, before), state, now, moves + 1
 
     def fail(self, error: str, code: int) -> None:
-        """Tell the others that this process ends by an error with an exit code."""
+        """Tell the other processes that this process ends because of ``error``, with exit code ``code``."""
         self._ending = True
         self._send(Failed(error, code))
         if self._server is not None:
-            time.sleep(heartbeat_server.BEAT_SECONDS)  # for the server to pass it on
+            time.sleep(heartbeat_server.BEAT_SECONDS)  # time for the server to pass the message on
 
     def leave(self) -> None:
-        """Say goodbye: this process has done its work."""
+        """Tell the other processes that this process has finished its work, and close the connection."""
         self._ending = True
         self._send(Bye())
         self.close()
@@ -167,7 +172,7 @@ class HeartbeatClient:
 
     def _beat(self) -> None:
         while not (self._ending or self._stopping):
-            if self._stop is leave_at_once:  # for when no thread can run any more, not even this one
+            if self._stop is leave_at_once:  # in case no thread can run any more, not even this one
                 faulthandler.dump_traceback_later(WATCHED_TIMES * self._meeting.heartbeat_seconds, exit=True)
             step, state, since, moves = self._now
             self._send(Beat(step, moves, state, time.monotonic() - since, self._limit(state)))
@@ -186,7 +191,7 @@ class HeartbeatClient:
         self._stop(reason, code)
 
     def _limit(self, state: str) -> float:
-        """Return the seconds for which the process may stand still in ``state``."""
+        """Return the number of seconds for which the process may stay in ``state`` without progress."""
         longest = self._longest.get(state)
         least = UNEVEN_SECONDS if state in UNEVEN else self._meeting.heartbeat_seconds
         return FIRST_SECONDS if longest is None else max(least, TIMES_LONGEST * longest)
@@ -219,7 +224,7 @@ class HeartbeatClient:
 
 
 def leave_at_once(reason: str, code: int) -> NoReturn:
-    """End the process without its exit handlers, which would wait for the others."""
+    """End the process without its exit handlers, because they would wait for the other processes."""
     print(f"error: {reason}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)

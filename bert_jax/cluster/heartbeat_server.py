@@ -1,7 +1,7 @@
-"""The heartbeat server of process 0: it listens to all processes of a job and tells them which one is lost.
+"""The heartbeat server of process 0: listens to all processes of a job, and tells them if one of them is lost.
 
-Only a process that proves that it belongs to the job is heard, and no new one once all have arrived. Strangers are
-counted, and cannot end anything.
+It accepts only processes that prove that they belong to the job, and none after all have arrived. Other connections are
+counted as strangers; they cannot end the job.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from bert_jax.cluster.messages import (
 from bert_jax.cluster.rendezvous import BACKLOG, Rendezvous, listen
 from bert_jax.errors import UserError
 
-BEAT_SECONDS = 0.5  # from one message of a process, or of the server, to the next
-FIRST_SECONDS = 3600.0  # any activity, such as an evaluation, may take so long the first time
-PORT_SECONDS = 10.0  # wait for the port: process 0 of the job before a restart may still have it
-ANOTHER_SECONDS = 2.0  # wait for each answer of a server that already has the port
-SPARE_FILES = 1024  # open files beside the connections of the job: shards, libraries
-MOST_FILES = 1 << 16  # the limit on open files that process 0 gives itself, where the system allows it
-UNPROVEN = 256  # most connections at a time without a proof yet; the oldest is dropped for a new one
-NOISE_SECONDS = 60.0  # least time from one line about strangers to the next
+BEAT_SECONDS = 0.5  # time from one message of a process, or of the server, to the next
+FIRST_SECONDS = 3600.0  # any state, such as "evaluating", may last this long the first time
+PORT_SECONDS = 10.0  # how long to wait for the port, which process 0 of an earlier start may still hold
+ANOTHER_SECONDS = 2.0  # how long to wait for each answer of a server that already holds the port
+SPARE_FILES = 1024  # number of open files besides the connections of the job: shards, libraries
+MOST_FILES = 1 << 16  # the limit on open files that process 0 sets for itself, if the system allows it
+UNPROVEN = 256  # the most connections that have not proved who they are; a new one replaces the oldest
+NOISE_SECONDS = 60.0  # least time between two printed lines about strangers
 
 
 @dataclasses.dataclass
 class Member:
-    """The record that process 0 keeps of a process."""
+    """What process 0 knows about a process of the job."""
 
     join: Join
     writer: asyncio.StreamWriter
     heard: float
-    since: float  # when it last made progress
+    since: float  # when the process last made progress
     step: int = 0
     state: str = "starting"
-    moves: int = 0  # how often it made progress
+    moves: int = 0  # how often the process made progress
     limit: float = FIRST_SECONDS
 
     @property
@@ -71,17 +71,17 @@ class Member:
 
 
 class Strangers:
-    """Connections that do not belong to the job: limits how many there are, and prints at most a line a minute."""
+    """Connections that do not belong to the job: limits their number, and prints about them at most once a minute."""
 
     def __init__(self, address: str):
         self._address = address
         self._there: dict[asyncio.StreamWriter, None] = {}  # the oldest first
         self._count, self._next_line = 0, 0.0
-        self.last = ""  # the last stranger and what it did
+        self.last = ""  # the address of the last stranger, and what the stranger did
 
     @contextlib.contextmanager
     def until_proven(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Count a connection as a stranger's until it has proved that it belongs to the job."""
+        """Count a connection as a stranger's inside the context: until it has proved that it belongs to the job."""
         while len(self._there) >= UNPROVEN:
             oldest = next(iter(self._there))
             del self._there[oldest]
@@ -99,11 +99,11 @@ class Strangers:
         self.tell()
 
     def tell(self) -> None:
-        """Print how many strangers there were, at most once a minute."""
+        """Print how many strangers have connected since the last such line, at most once a minute."""
         if self._count and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + NOISE_SECONDS
             some = f"{self._count:,} connection{'s' * (self._count != 1)} to {self._address} from outside of this job"
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            with contextlib.suppress(OSError, ValueError):  # standard error may be closed
                 print(f"{some}; the last: {self.last}; nothing was done", file=sys.stderr, flush=True)
             self._count = 0
 
@@ -113,15 +113,15 @@ class Strangers:
 
 
 class HeartbeatServer:
-    """The server, in a thread of its own."""
+    """The heartbeat server, which runs in a thread of its own."""
 
     def __init__(self, meeting: Rendezvous):
-        """Start the server. Raises ``UserError`` if it cannot have the port or make a key."""
+        """Start the server. Raises ``UserError`` if it cannot listen at its port or write the key."""
         self._meeting = meeting
         self._members: dict[int, Member] = {}
-        self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> what it holds there
+        self._waiting: dict[str, dict[int, str]] = {}  # point of the program -> process -> its ``holds``
         self._complete, self._met = False, False  # whether all processes have arrived; whether process 0 itself has
-        self._stopped: Stop | None = None  # the last message that is sent
+        self._stopped: Stop | None = None  # the message that ends the job, once it was sent
         self._strangers = Strangers(meeting.address)
         self._begun = time.monotonic()
         _allow_files(meeting.num_processes)
@@ -166,7 +166,7 @@ class HeartbeatServer:
             writer.close()
 
     async def _attend(self, member: Member, reader: asyncio.StreamReader) -> None:
-        """Listen to a member until it leaves; tell the others if it leaves without a goodbye."""
+        """Listen to a member until its connection ends; stop the job if the member has not said goodbye before."""
         left = False
         try:
             while line := await read_line(reader, LINE_BYTES):
@@ -181,8 +181,8 @@ class HeartbeatServer:
                 await self._stop(f"{member.name} is gone (at step {member.step:,}, {member.state})")
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Member | None:
-        """Return the member that has joined; None for a stranger or one that is refused."""
-        if self._complete:  # a late one ends no running job; perhaps the process that it replaces is about to be lost
+        """Return the member that has joined, or None for a stranger or a process that is refused."""
+        if self._complete:  # a late process must not end the running job; it may replace one about to be lost
             writer.write(as_line(Full()))
             self._strangers.note(writer, "came when all processes had arrived")
             return None
@@ -210,7 +210,7 @@ class HeartbeatServer:
         number = member.join.process_id
         self._members[number] = member
         self._met = self._met or number == self._meeting.process_id
-        if self._stopped:  # the job was stopped before this one arrived
+        if self._stopped:  # the job was stopped before this process arrived
             member.writer.write(as_line(self._stopped))
         if len(self._members) == self._meeting.num_processes:
             self._complete = True
@@ -218,7 +218,7 @@ class HeartbeatServer:
         return member
 
     async def _hear(self, member: Member, message: Message) -> bool:
-        """Handle a message; return whether it was a goodbye."""
+        """Handle a message of a member; return whether the message was a goodbye."""
         member.heard = time.monotonic()
         match message:
             case Beat():
@@ -275,7 +275,7 @@ class HeartbeatServer:
         return None
 
     def _lost(self) -> str | None:
-        """Return who is lost and why; None if nobody is."""
+        """Return a message that says which process is lost and why, or None if no process is lost."""
         now, limit = time.monotonic(), self._meeting.heartbeat_seconds
         if not self._complete:
             if now - self._begun < self._meeting.arrival_seconds:
@@ -288,7 +288,7 @@ class HeartbeatServer:
         silent = [m for m in self._members.values() if now - m.heard > limit]
         if silent:
             return f"{silent[0].name} has been silent for {now - silent[0].heard:.0f} s (at step {silent[0].step:,})"
-        # The others wait for the slowest one, so its limit is theirs.
+        # All processes wait for the slowest one, so only the limit of the slowest is checked.
         last = min(self._members.values(), key=lambda m: (m.step, m.moves, m.since), default=None)
         if last is not None and now - last.since > last.limit:
             first = max(m.step for m in self._members.values())
@@ -303,7 +303,7 @@ class HeartbeatServer:
         return f" (not of this job: {last}; do all have the same --workdir, and the same user?)" if last else ""
 
     def _tell(self, message: Message, *numbers: int) -> None:
-        """Send a message without waiting for the readers: a frozen one must not keep it from the others."""
+        """Send a message without waiting until it is read, so that a frozen process does not delay the others."""
         line = as_line(message)
         for number in numbers or list(self._members):
             if number in self._members and not self._members[number].writer.is_closing():
@@ -317,7 +317,7 @@ class HeartbeatServer:
             also.write(as_line(self._stopped))
         if others := set(self._members) - {own}:
             self._tell(self._stopped, *others)
-        # Process 0 ends when it reads this, and the server with it; the others must have read it by then.
+        # Process 0, and the server with it, ends when it reads the message; all others should have read it before.
         for _ in range(10):
             if set(self._members) <= {own}:
                 break
@@ -327,7 +327,7 @@ class HeartbeatServer:
 
 
 def _answer_of_another(meeting: Rendezvous) -> str | None:
-    """Return the message for this process if the heartbeat server of another process 0 has the port; else None."""
+    """Return an error message for this process if another process 0 already holds the port with its server, or None."""
     with contextlib.suppress(OSError, NoKeyError, handshake.StrangerError):
         try:
             line, lines = handshake.join(meeting, ANOTHER_SECONDS)
@@ -343,8 +343,11 @@ def _answer_of_another(meeting: Rendezvous) -> str | None:
 
 
 def _allow_files(num_processes: int) -> None:
-    """Raise the limit on open files as far as the system allows it: each process needs a connection here and one for
-    JAX, and whoever reaches JAX's port may hold more."""
+    """Raise the limit on open files as far as the system allows it.
+
+    Each process of the job needs a connection to this server and one to JAX, and strangers who reach JAX's port may
+    hold more.
+    """
     wanted = max(MOST_FILES, 4 * num_processes + SPARE_FILES)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -353,7 +356,7 @@ def _allow_files(num_processes: int) -> None:
 
 
 def _leaves(text: str) -> dict[str, str]:
-    """Return the values of a JSON object by their dotted keys; {} for text that is not a JSON object."""
+    """Return the values of a JSON object as text, by their dotted keys; {} if ``text`` is not a JSON object."""
 
     def walk(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
         if not isinstance(tree, dict):

@@ -1,8 +1,8 @@
 """The key by which the processes of a job prove to each other that they belong to it.
 
-Process 0 writes a new one at every start into the workdir, which all processes of the job can read and a stranger
-cannot. The key itself is never sent: each side answers a challenge of the other with an HMAC. The file is removed once
-all processes have arrived.
+At every start, process 0 writes a new key into the workdir, which all processes of the job can read and a stranger
+cannot. The key itself is never sent over the network: each side answers a challenge of the other side with an HMAC. The
+file is removed when all processes have arrived.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class NoKeyError(Exception):
-    """The workdir has no key that can be trusted; the message says why."""
+    """There is no key in the workdir that can be trusted; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """The secret of one start of a job."""
+    """The secret key of one start of a job."""
 
     secret: bytes = dataclasses.field(repr=False)
 
     @property
     def name(self) -> str:
-        """Return a name that differs from that of every other start's key. It reveals nothing of the secret."""
+        """A name that differs from the name of every other start's key. It reveals nothing of the secret."""
         return self.proof("name", "", "")[:16]
 
     def proof(self, role: str, challenge: str, nonce: str) -> str:
-        """Return the HMAC that answers ``challenge`` as ``role``; ``nonce`` is the challenge of the side that
-        answers."""
+        """Return the HMAC that answers ``challenge`` in the role ``role``.
+
+        ``nonce`` is the challenge that the answering side has sent or will send.
+        """
         return hmac.new(self.secret, _bytes("\0".join((role, challenge, nonce))), hashlib.sha256).hexdigest()
 
     def proves(self, proof: str, role: str, challenge: str, nonce: str) -> bool:
@@ -56,13 +58,13 @@ def fresh_nonce() -> str:
 
 
 class KeyFile:
-    """Writes the key of this start; it replaces one that an earlier start left. Only process 0 does this."""
+    """The file with the key of this start, which only process 0 writes. It replaces a key left by an earlier start."""
 
     def __init__(self, workdir: str):
-        """Write the file. Raises ``UserError`` if it cannot be made readable by its owner alone."""
+        """Write the file. Raises ``UserError`` if the file cannot be made readable by its owner alone."""
         self.key = Key(secrets.token_bytes(KEY_BYTES))
         self._folder = files.as_path(workdir)
-        self._made: list[os.PathLike[str]] = []  # the folders made for it, the innermost first
+        self._made: list[os.PathLike[str]] = []  # the folders made for the file, the innermost first
         text = self.key.secret.hex().encode()
         with write_errors.explained(self._folder / KEY_FILE):
             if files.is_remote(workdir):
@@ -84,8 +86,8 @@ class KeyFile:
             writer.write(text)
 
     def remove(self) -> None:
-        """Remove the file, and the folders that were made for it if nothing else is in them."""
-        with contextlib.suppress(Exception):  # also a store's own errors; the next start replaces a key that stays
+        """Remove the file, and the folders that were made for it if they are empty."""
+        with contextlib.suppress(Exception):  # also a store's own errors; the next start replaces the key
             if read_key(self._folder) == self.key:
                 (self._folder / KEY_FILE).unlink()
         self._remove_folders()
@@ -101,8 +103,8 @@ def read_key(workdir: str | os.PathLike[str]) -> Key:
     """Return the key in ``workdir``.
 
     Raises:
-      NoKeyError: there is none; or, in a local folder, it is not that of this user or of the folder's owner (who can
-        replace what is in it), or others may read or write it.
+      NoKeyError: there is no key. In a local folder: the file belongs neither to this user nor to the folder's owner
+        (who could replace it anyway), or others may read or write it.
     """
     path = files.as_path(workdir) / KEY_FILE
     try:

@@ -1,4 +1,4 @@
-"""The messages between the processes of a job: one JSON object per line, each a class below.
+"""The messages between the processes of a job. Each is one line with a JSON object, and has a class below.
 
 A line is accepted only if it has exactly the keys of one class, with values of the types that the class declares.
 """
@@ -13,17 +13,17 @@ from types import MappingProxyType
 from typing import Any
 
 PROOF_BYTES = 4096  # longest line before the sender has proved who it is
-LINE_BYTES = 2**22  # longest line after that: a config, what a process has found
+LINE_BYTES = 2**22  # longest line after the proof, which may hold a whole config
 LARGEST = 2**53  # no step, process id or number of seconds is larger
 
 
 class BadMessage(ValueError):
-    """A line is not a message of this program; the text says what it is instead."""
+    """A line is not a message of this program; the error's text says what the line is instead."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Challenge:
-    """Process 0 asks whoever connects to prove that it has the key of this name."""
+    """Process 0 asks a connecting process to prove that it has the key with the name ``key``."""
 
     nonce: str
     key: str
@@ -31,12 +31,12 @@ class Challenge:
 
 @dataclasses.dataclass(frozen=True)
 class Full:
-    """Process 0 answers whoever connects that all processes have already arrived."""
+    """Process 0 tells a connecting process that all processes have already arrived."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-    """A process answers a challenge, and sends one: process 0 has to prove that it has the key too."""
+    """A process answers process 0's challenge with ``proof``, and challenges process 0 with ``nonce``."""
 
     process_id: int
     num_processes: int
@@ -58,16 +58,16 @@ class AllHere:
 
 @dataclasses.dataclass(frozen=True)
 class Awake:
-    """Process 0 says, again and again, that it lives."""
+    """Process 0 says, at regular intervals, that it is alive."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-    """A process says what it does now.
+    """A process says what it is doing now.
 
     Attributes:
-      age: seconds since its last progress.
-      limit: seconds that it may take until the next.
+      age: seconds since the process last made progress.
+      limit: seconds that may pass from one progress of the process to the next.
     """
 
     step: int
@@ -85,7 +85,10 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """A process has come to a point of the program. ``alike``: all must hold the same there."""
+    """A process says that it has come to a point of the program.
+
+    ``alike``: whether ``holds`` must be equal on all processes.
+    """
 
     name: str
     holds: str
@@ -94,7 +97,10 @@ class Waits:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """Process 0 says that all have come to the point, and what each holds, by its number, if that need not be equal."""
+    """Process 0 says that all processes have come to the point ``name``.
+
+    ``holds`` has the value of each process, ordered by process number; it is empty if they had to be equal.
+    """
 
     name: str
     holds: list[str]
@@ -102,12 +108,12 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class Bye:
-    """A process says that it has done its work."""
+    """A process says that it has finished its work."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Process 0 says that the job cannot go on, and with which exit code to end."""
+    """Process 0 says that the job cannot go on, why, and with which exit code to end."""
 
     reason: str
     code: int
@@ -137,7 +143,7 @@ def as_line(message: Message) -> bytes:
 
 
 def parse(line: bytes) -> Message:
-    """Return the message of a line. Raises ``BadMessage``; its text repeats nothing of the line."""
+    """Return the message in a line. Raises ``BadMessage``, whose text quotes nothing of the line."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -156,7 +162,10 @@ def parse(line: bytes) -> Message:
 
 
 async def read_line(reader: asyncio.StreamReader, most: int) -> bytes:
-    """Return the next line, b"" at the end of the stream. Raises ``BadMessage`` for one of more than ``most`` bytes."""
+    """Return the next line, or b"" at the end of the stream.
+
+    Raises ``BadMessage`` if it is longer than ``most`` bytes.
+    """
     line = bytearray()
     while True:
         try:

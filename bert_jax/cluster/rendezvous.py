@@ -11,8 +11,8 @@ import time
 
 from bert_jax.errors import UserError
 
-BACKLOG = 1024  # connections that wait to be accepted: all processes connect at once
-RETRY_SECONDS = 0.5  # between two tries to listen at a port
+BACKLOG = 1024  # the most connections that wait to be accepted; all processes connect at once
+RETRY_SECONDS = 0.5  # wait between two tries to listen at a port
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Rendezvous:
 
     Attributes:
       address: HOST:PORT of process 0.
-      workdir: a folder that all of them can read and a stranger cannot; it holds the key (``job_key``) until all are
-        there.
-      arrival_seconds: time in which all must arrive.
-      heartbeat_seconds: a process that is silent, or stands still, for longer is lost.
+      workdir: a folder that all processes can read and a stranger cannot. It holds the key (see ``job_key``) until all
+        processes have arrived.
+      arrival_seconds: the time within which all processes must arrive.
+      heartbeat_seconds: a process is lost if it is silent, or makes no progress, for longer than this.
     """
 
     address: str
@@ -36,7 +36,7 @@ class Rendezvous:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return the parts of ``HOST:PORT``. Raises ``UserError`` for another form."""
+    """Return (HOST, PORT) of the address ``HOST:PORT``. Raises ``UserError`` for an address of another form."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(UnicodeError):
         host.encode("idna")  # the resolver does this too
@@ -47,10 +47,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 @functools.cache
 def own_addresses(host: str) -> tuple[tuple[socket.AddressFamily, tuple], ...]:
-    """Return the addresses of this machine that ``host`` names, as (family, address with port 0).
+    """Return the addresses of this machine that the name ``host`` stands for, as (family, address with port 0).
 
-    Loopback addresses count only if ``host`` is literally one: /etc/hosts may have a name of this machine as 127.0.1.1,
-    while the other hosts know it by another address. An empty result means: listen on all addresses.
+    Loopback addresses count only if ``host`` itself is a loopback address or "localhost": /etc/hosts may map this
+    machine's name to 127.0.1.1, while the other hosts know it by another address. If the result is empty, listen on all
+    addresses.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -81,13 +82,13 @@ def _is_own(family: socket.AddressFamily, address: tuple) -> bool:
 
 
 def listen(address: str, seconds: float) -> list[socket.socket]:
-    """Return sockets that listen at ``address``: on the addresses of this machine that it names, else on all.
+    """Return sockets that listen at ``address``: on those addresses of this machine that it names, or on all if none.
 
     Args:
-      seconds: how long to try; process 0 of the job before a restart may still have the port.
+      seconds: how long to try; process 0 of an earlier start of the job may still hold the port.
 
     Raises:
-      OSError: the port cannot be had.
+      OSError: the port is not available.
     """
     host, port = split_address(address)
     deadline = time.monotonic() + seconds

@@ -1,8 +1,9 @@
 """Handles SIGTERM and Ctrl-C in one process.
 
-The first signal raises (``Preempted``, ``KeyboardInterrupt``) if there is nothing to save, so that commands clean up as
-after any error; during training a ``Termination`` notes it and saves first. A second Ctrl-C ends the process at once,
-from a thread if the main one is in a compiler, where it handles no signal.
+If there is nothing to save, the first signal raises ``Preempted`` or ``KeyboardInterrupt``, so that commands clean up
+as after any error. During training, a ``Termination`` notes the signal, and the run saves before it ends. A second
+Ctrl-C ends the process at once. If the main thread is in a compiler, where Python handles no signals, another thread
+does this.
 """
 
 from __future__ import annotations
@@ -22,34 +23,40 @@ from typing import Any, Protocol
 from bert_jax.cluster.exit_codes import INTERRUPTED, PREEMPTED
 from bert_jax.errors import Preempted
 
-ECHO_SECONDS = 0.25  # two within this time are one Ctrl-C: the terminal sends it to all, a wrapper passes it on
-PROMPT_SECONDS = 10.0  # for a process with nothing to save to clean up after a Ctrl-C
-WORDS_SECONDS = 2.0  # for the last words of a process
+ECHO_SECONDS = 0.25  # two signals within this time are one Ctrl-C, sent by the terminal and passed on by a wrapper
+PROMPT_SECONDS = 10.0  # time to clean up after a Ctrl-C, for a process with nothing to save
+WORDS_SECONDS = 2.0  # time for the functions in ``last_words``
 
 
 class Hearer(Protocol):
-    """Notes a signal, so that the process is not ended by it."""
+    """Receives signals while it is in ``hearers``, and may keep them from ending the process."""
 
     @property
     def saves(self) -> bool:
-        """Return whether there is something to save."""
+        """Whether there is something to save."""
         ...
 
     def hear(self, number: int) -> bool:
-        """Note the signal; return whether the process will leave by itself, soon."""
+        """Note the signal; return whether the process will soon end by itself.
+
+        If False, the signal raises an exception.
+        """
         ...
 
 
-hearers: list[Hearer] = []  # the innermost is last, and is the one that is asked
-last_words: list[Callable[[], Any]] = []  # called before the process ends at once, to tell others
+hearers: list[Hearer] = []  # the innermost is last; only the last one receives signals
+last_words: list[Callable[[], Any]] = []  # functions called before the process ends at once, to tell others
 _interrupts: list[float] = []  # time of the first Ctrl-C
 _ends = threading.Lock()  # held by the thread that ends the process
 
 
 @contextlib.contextmanager
 def heard(*numbers: int) -> Iterator[None]:
-    """Handle ``numbers`` inside the context: the innermost hearer notes them, or they raise. Does nothing outside of
-    the main thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script."""
+    """Context manager: handle the signals ``numbers`` inside the context.
+
+    The innermost hearer notes a signal; without a hearer the signal raises. This does nothing outside of the main
+    thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script.
+    """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
@@ -66,7 +73,7 @@ def heard(*numbers: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def before_the_end(word: Callable[[], Any]) -> Iterator[None]:
-    """Call ``word`` if the process ends at once inside the context."""
+    """Context manager: if the process ends at once inside the context, ``word`` is called before."""
     last_words.append(word)
     try:
         yield
@@ -76,8 +83,10 @@ def before_the_end(word: Callable[[], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Keep SIGTERM and Ctrl-C from processes that are started inside the context. This process handles them in another
-    of its threads, or once the context ends."""
+    """Context manager: keep SIGTERM and Ctrl-C from processes that are started inside the context.
+
+    This process handles the signals in another of its threads, or when the context ends.
+    """
     resource_tracker.ensure_running()  # its start unblocks both signals, so start it first
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -87,8 +96,8 @@ def shielded() -> Iterator[None]:
 
 
 def end_at_once(code: int = INTERRUPTED) -> None:
-    """End the process, whatever its threads are doing."""
-    if not _ends.acquire(blocking=False):  # another thread is ending it
+    """End the process, whatever its threads are doing, after calling ``last_words``."""
+    if not _ends.acquire(blocking=False):  # another thread is ending the process
         time.sleep(2 * WORDS_SECONDS)
 
     def say() -> None:
@@ -105,7 +114,10 @@ def end_at_once(code: int = INTERRUPTED) -> None:
 
 
 def leave(code: int) -> None:
-    """End a process that has cleaned up; a compiler that was interrupted would delay the exit, then crash."""
+    """End a process that has cleaned up.
+
+    Python's own exit could be delayed by an interrupted compiler and then crash.
+    """
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -113,7 +125,7 @@ def leave(code: int) -> None:
 
 
 def listen() -> None:
-    """Handle signals for the whole program: Ctrl-C leaves no traceback, and the second one ends it at once."""
+    """Handle signals for the whole program: Ctrl-C prints no traceback, and a second one ends the program at once."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) in (
         signal.SIG_IGN,
         _on_signal,
@@ -128,7 +140,7 @@ def listen() -> None:
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
-    """Handle a signal in the main thread, between two steps of the interpreter."""
+    """Handle a signal in the main thread, where Python calls this between two instructions."""
     if number == signal.SIGINT:
         now = time.monotonic()
         if _interrupts and now - _interrupts[-1] > ECHO_SECONDS:
@@ -144,7 +156,7 @@ def _on_signal(number: int, _: FrameType | None) -> None:
 
 
 def _watch(reader: socket.socket, _writer: socket.socket) -> None:
-    """Handle signals that the main thread cannot: it runs no handler while a compiler or a device holds it."""
+    """Handle Ctrl-C while the main thread runs no handler because it is inside a compiler or waits for a device."""
     first: float | None = None
     while numbers := reader.recv(64):
         if signal.SIGINT not in numbers or signal.getsignal(signal.SIGINT) is not _on_signal:
@@ -161,7 +173,7 @@ def _watch(reader: socket.socket, _writer: socket.socket) -> None:
 
 
 def _unraisable(found: Any) -> None:
-    """End the process if the exception that ends it came inside a finalizer, where Python prints it and goes on."""
+    """End the process if the exception that should end it came inside a finalizer; Python would print it and go on."""
     if issubclass(found.exc_type, KeyboardInterrupt | Preempted):
         end_at_once(PREEMPTED if issubclass(found.exc_type, Preempted) else INTERRUPTED)
     sys.__unraisablehook__(found)

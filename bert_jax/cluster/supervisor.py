@@ -1,4 +1,4 @@
-"""Starts a process again that crashed, or that ended because another was lost: ``--restarts=N``."""
+"""Starts a process again if it crashed, or if it ended because another process was lost: ``--restarts=N``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, FINAL, INTERRUPTED, PEE
 from bert_jax.cluster.signals import ECHO_SECONDS
 from bert_jax.program import duration
 
-WAIT_SECONDS = 5.0  # before a restart, so that the last process of the old job is gone
-KILL_SECONDS = 3.0  # for a process to end at once
+WAIT_SECONDS = 5.0  # wait before a restart, so that the last process of the old job is gone
+KILL_SECONDS = 3.0  # time for a process to end at once before it is killed
 
 
 def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
-    """Run ``bert-jax`` with ``arguments`` until it is done, or has been started ``restarts`` times more after crashes.
+    """Run ``bert-jax`` with ``arguments`` until it is done, or has crashed and been restarted ``restarts`` times.
 
-    SIGTERM and Ctrl-C end the supervision once the process has saved and left: whoever sent them decides about a new
-    start. Both are passed on as SIGTERM, because a terminal sends Ctrl-C to the process too, and a second one would end
-    it at once. If another process of the job was told to end, this one has saved and left too: it is started again, and
-    that does not count as a restart.
+    SIGTERM and Ctrl-C end the supervision after the process has saved and ended: whoever sent the signal decides about
+    a new start. Both are passed on as SIGTERM: a terminal also sends Ctrl-C to the process itself, and a second Ctrl-C
+    would end it at once. If another process of the job was told to end, this process has saved and ended too; it is
+    started again, and that does not count as a restart.
 
     Returns:
-      The exit code of the last process; ``INTERRUPTED`` after Ctrl-C.
+      The exit code of the last process, or ``INTERRUPTED`` after Ctrl-C.
     """
     received: list[tuple[int, float]] = []
     child: subprocess.Popen[bytes] | None = None
@@ -55,7 +55,7 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
     while True:
         start = time.monotonic()
         child = subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments])
-        if received:  # a signal came while it was being started
+        if received:  # a signal came while the process was being started
             tell(child)
         code = child.wait()
         code = code if code >= 0 else 128 - code  # the code that a shell reports

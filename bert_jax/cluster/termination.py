@@ -1,4 +1,4 @@
-"""Ends training on SIGTERM or Ctrl-C: the step is saved, then the process leaves; of several processes all do."""
+"""Ends training on SIGTERM or Ctrl-C: saves the step, then ends the process. In a job, all processes end together."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from bert_jax.cluster.heartbeat_client import HeartbeatClient
 from bert_jax.errors import Interrupted, Preempted
 
 SAME_SECONDS = (
-    2.0  # two signals within this time are one: a scheduler signals a process and its supervisor, which passes it on
+    2.0  # two signals within this time are one, sent by a scheduler both to the process and through its supervisor
 )
 Item = TypeVar("Item")
 
 
 class _LeftError(Preempted):
-    """The wait for a batch is given up."""
+    """The process was told to end while it waited for a batch, so it gives up waiting."""
 
 
 class Termination:
-    """Handles SIGTERM, which machines send before they go, and Ctrl-C, inside the context.
+    """Context manager that handles SIGTERM, which machines send before they go away, and Ctrl-C.
 
-    A single process handles both by itself. Several leave it to JAX, which handles SIGTERM only and finds the step that
-    all of them reach: there a Ctrl-C becomes a SIGTERM, and the other processes learn of it when they leave. Before the
-    first step there is nothing to save, and the signal raises.
+    A single process handles both signals itself. Several processes leave them to JAX, which handles only SIGTERM and
+    finds a step that all processes reach. There, a Ctrl-C becomes a SIGTERM, and the other processes learn that it was
+    a Ctrl-C when they end. Before the first step there is nothing to save, so the signal raises an exception.
     """
 
     def __init__(self) -> None:
         self.saves = False  # set once there is a step to save
-        self.interrupted = False  # by Ctrl-C
+        self.interrupted = False  # whether a signal was Ctrl-C
         self._signalled: float | None = None  # time of the first signal
-        self._waits = False  # whether it waits for a batch
+        self._waits = False  # whether the process is waiting for a batch
         self._asked, self._reached = 0, False
         self._contexts = contextlib.ExitStack()
 
@@ -57,7 +57,7 @@ class Termination:
             raise KeyboardInterrupt if self.interrupted else Preempted("told to end; the same command goes on")
 
     def hear(self, number: int) -> bool:
-        """Note a signal, unless there is nothing to save; return whether it was noted."""
+        """Note the signal and return True, or return False if there is nothing to save yet."""
         if not self.saves:
             return False
         self.interrupted = self.interrupted or number == signal.SIGINT
@@ -76,10 +76,11 @@ class Termination:
         return True
 
     def reached(self) -> bool:
-        """Return whether to save and leave now. All processes ask at every step, and at every batch of an evaluation.
+        """Return whether to save and end now.
 
-        JAX answers by the number of the question: it picks the first number that no process has asked yet. So questions
-        are counted from 1, wherever the run resumes, and all processes ask the same ones.
+        All processes must call this at every step and every batch of an evaluation. JAX identifies the calls by their
+        number, and ends all processes at the first number that no process has used yet. So calls are counted from 1,
+        even in a resumed run, and all processes make the same calls.
         """
         if HeartbeatClient.open is None:
             return self._signalled is not None
@@ -89,13 +90,15 @@ class Termination:
         return self._reached
 
     def check(self) -> None:
-        """Raise ``Preempted`` if it is time to leave. An evaluation or a probe is left between two batches, and the
-        resumed run repeats it."""
+        """Raise ``Preempted`` if it is time to end.
+
+        This is called between two batches of an evaluation or a probe, which the resumed run then repeats.
+        """
         if self.reached():
             raise Preempted("told to end before another step was made; the same command goes on")
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Yield ``batches`` until it is time to end; a single process also ends while it waits for the next one."""
+        """Yield ``batches`` until it is time to end. A single process also stops while it waits for the next batch."""
         iterator = iter(batches)
         while True:
             try:
@@ -111,8 +114,10 @@ class Termination:
             yield item
 
     def ending(self, saved: str) -> Preempted:
-        """Return the exception to raise once all is saved, as ``saved`` says; all processes call this together. A
-        Ctrl-C on one of them counts for all: none is started again."""
+        """Return the exception to raise when everything is saved, as ``saved`` says. All processes call this together.
+
+        If one of them received Ctrl-C, that counts for all: none is started again.
+        """
         interrupted = self.interrupted
         if HeartbeatClient.open is not None:
             interrupted = any(map(json.loads, HeartbeatClient.open.exchange("the ending", json.dumps(interrupted))))

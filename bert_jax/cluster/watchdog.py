@@ -1,7 +1,7 @@
-"""Ends a process that is alone in its job and stands still, and prints the stacks of all its threads.
+"""Ends a process that makes no progress, and prints the stacks of all its threads. It is for jobs of one process.
 
-Several processes watch each other by heartbeats instead. The timer is a thread of C, so it ends even a process that
-hangs inside a library; the exit code is ``CRASHED``, after which ``--restarts`` and launchers start the command again.
+Several processes watch each other by heartbeats instead. The timer is a C thread, so it ends even a process that hangs
+inside a library. The exit code is ``CRASHED``, after which ``--restarts`` and launchers start the command again.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from types import TracebackType
 from typing import ClassVar
 
 STDERR = 2
-MOST_SECONDS = 1e7  # a third of a year; the system's own clocks end somewhere above
-STEPS = ("first step", "training", "reading")  # these are watched from the first time on, other states from the second
-FIRST_SECONDS = 3600.0  # they may take so long the first time
-TIMES_LONGEST = 20.0  # a repeated state may last this many times its longest time so far
-ARMED_SECONDS = 1.0  # least time between two armings, each of which costs a thread
+MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger ones overflow the system's timers
+STEPS = ("first step", "training", "reading")  # states watched from the first time on; others from the second time
+FIRST_SECONDS = 3600.0  # how long the states in ``STEPS`` may last the first time
+TIMES_LONGEST = 20.0  # a repeated state may last this many times its longest duration so far
+ARMED_SECONDS = 1.0  # least time before the timer is set again, since each setting starts a thread
 
 
 class Watchdog:
-    """Watches the process inside the context. ``Watchdog.open`` is the active one, if any.
+    """Context manager that watches the process. ``Watchdog.open`` is the active watchdog, or None.
 
     Args:
-      stall_seconds: a process may always stand still for so long.
+      stall_seconds: a repeated state may always last this long.
     """
 
     open: ClassVar[Watchdog | None] = None
@@ -32,7 +32,7 @@ class Watchdog:
         self._least = stall_seconds
         self._state, self._since = "", time.monotonic()
         self._longest: dict[str, float] = {}
-        self._armed: tuple[float, float] | None = None  # when it was armed, and for how long
+        self._armed: tuple[float, float] | None = None  # when the timer was set, and its limit
 
     def __enter__(self) -> Watchdog:
         Watchdog.open = self
@@ -45,7 +45,7 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def at(self, state: str) -> None:
-        """Report progress: the process does ``state`` now."""
+        """Report progress: the process is now doing ``state``, such as "saving"."""
         now = time.monotonic()
         if self._state:
             self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
@@ -59,7 +59,7 @@ class Watchdog:
             self._armed = now, limit
 
     def _limit(self, state: str) -> float | None:
-        """Return the seconds for which the process may stand still; None: without limit."""
+        """Return the number of seconds for which ``state`` may last, or None if there is no limit."""
         if state in self._longest:
             return max(self._least, TIMES_LONGEST * self._longest[state])
         return FIRST_SECONDS if state in STEPS else None
