@@ -1,11 +1,10 @@
-"""The peaks of each chip, every figure with the page or file that states it.
+"""The peak rates, memory and bandwidths of each chip, every figure with the page or file that states it.
 
 Sources:
   [v4] .. [v6e]: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, tables under "System architecture". [book]:
   jax-ml/scaling-book, tpus.md, the two tables under "Key Takeaways" and the appendix "VPU". [sharding], [gpus]: the
   same book, sharding.md and gpus.md. [libtpu]: the memory that a program may use, as the compiler of libtpu 0.0.42.1
-  says when it refuses a larger one. Data
-    sheets state more, of which the system keeps some.
+  states it when it refuses a larger program. Data sheets state more, because the system keeps some memory for itself.
   [h100], [a100]: NVIDIA's data sheets of H100 SXM and A100 80GB SXM; half of the figures "with sparsity".
 """
 
@@ -20,17 +19,18 @@ HOP_SECONDS = 1e-6  # least time of one hop over a link: [sharding], "A note on 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The peaks of one device as jax counts devices.
+    """The peak rates, memory and bandwidths of one device, as jax counts devices.
 
     Attributes:
-      matrix_flops: FLOP/s of matrix products, by their operands' dtype. JAX multiplies float32 on a TPU in one bfloat16
-        pass by default (``jax.lax.Precision.DEFAULT``), so the two are equal there.
-      vector_ops: elementwise operations a second; None: not known and not counted.
-      memory_bytes, memory_bandwidth: of the main memory (HBM): bytes that a program may use, bytes a second.
-      link_bandwidth: bytes a second one way over a link to one neighbour, or to the switch that joins all.
-      torus: an axis of the slice is a ring if its length is a multiple of this; else a line, with half the bandwidth.
-        In three dimensions no axis is a ring unless all could be.
-      network_bandwidth: bytes a second of one chip's share of its host's data-centre network.
+      matrix_flops: FLOP/s of matrix products, by the dtype of the operands. By default JAX multiplies float32 on a TPU
+        in one bfloat16 pass (``jax.lax.Precision.DEFAULT``), so both rates are equal on a TPU.
+      vector_ops: elementwise operations per second; None if not known, then they are not counted.
+      memory_bytes, memory_bandwidth: of the main memory (HBM), the bytes that a program may use, and bytes per second.
+      link_bandwidth: bytes per second in one direction over a link to one neighbour, or to the switch that joins all
+        devices.
+      torus: an axis of the slice is a ring if its length is a multiple of this number; otherwise it is a line, with
+        half the bandwidth. In three dimensions the axes are rings only if all three lengths are multiples of it.
+      network_bandwidth: bytes per second of the data-centre network, one chip's share of its host's bandwidth.
     """
 
     name: str
@@ -48,8 +48,10 @@ class Chip:
 
     @property
     def axis_bandwidth(self) -> float:
-        """Return the bytes a second that a device receives: in a ring from both neighbours, from a switch over its one
-        link."""
+        """Return the bytes per second that a device receives along a mesh axis.
+
+        In a ring it receives from both neighbours, from a switch over its one link.
+        """
         return self.link_bandwidth * (2 if self.platform == "tpu" else 1)
 
 
@@ -57,16 +59,16 @@ def _tpu(name: str, peak: float, **fields: object) -> Chip:
     return Chip(name, "tpu", {"bf16": peak, "f32": peak}, **fields)  # type: ignore[arg-type]
 
 
-# Elementwise rates: 8 x 128 lanes, of 2 ALUs each on v4 and 4 from v5 on ([book], "VPU"), times cores, times the clock
-# that follows from the peak: FLOP/s over 2 x 128 x 128 x 4 matrix units a core x cores = 1.05 GHz on v4, 1.50 on v5e
-# (as [book] says), 1.75 on v5p. v6e: 1.75 GHz too, with which its peak takes four units of 256 x 256; [v6e] speaks of
-# two, which would need 3.5 GHz.
+# Elementwise rate = 8 x 128 lanes x ALUs of a lane (2 on v4, 4 from v5 on: [book], "VPU") x cores x clock. The clock
+# follows from the peak: FLOP/s / (2 x 128 x 128 x 4 matrix units of a core x cores) = 1.05 GHz on v4, 1.50 on v5e
+# (as [book] says), 1.75 on v5p. For v6e 1.75 GHz is assumed too: its peak then takes four units of 256 x 256. [v6e]
+# speaks of two units, which would need 3.5 GHz.
 _LANES = 8 * 128
 
-# Links: [book]. Google's pages state 11 % more: both ways together, over all links of a chip, 1,200 GB/s on v5p
-# (6 links), 400 on v5e and 800 on v6e (4 links).
+# Link bandwidths are from [book]. Google's pages state 11 % more: 1,200 GB/s on v5p (6 links), 400 on v5e and 800 on
+# v6e (4 links), each the sum of both directions over all links of a chip.
 CHIPS = {
-    # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states the network of a v4 host; v5p's is used.
+    # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states a v4 host's network, so v5p's is used.
     "v4": _tpu(
         "v4",
         275e12,
@@ -119,12 +121,12 @@ CHIPS = {
     ),
 }
 
-# NVLink and NVSwitch reach every GPU of a node at the same rate, one way half of what a data sheet calls NVLink's
-# bandwidth ([gpus], "At the node level": 450 GB/s, 300 on A100). Between nodes one adapter a GPU: 400 Gbit/s in DGX
-# H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100. The data sheets' float32 rate counts a fused
-# multiply-add as two ([gpus], "CUDA Cores"); an elementwise operation is one, so half of it is taken.
+# NVLink and NVSwitch reach every GPU of a node at the same rate. In one direction it is half of what a data sheet calls
+# NVLink's bandwidth ([gpus], "At the node level": 450 GB/s, 300 on A100). Between nodes, each GPU has one adapter: 400
+# Gbit/s in DGX H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100. The data sheets' float32 rate counts a
+# fused multiply-add as two operations ([gpus], "CUDA Cores"), so the elementwise rate is half of it.
 GPUS = {
-    # The die of h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
+    # The same die as h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
     "h200": Chip(
         "h200",
         "gpu",
@@ -170,7 +172,7 @@ GPUS = {
 
 
 def of_device(device_kind: str) -> Chip | None:
-    """Return the chip of jax's ``device_kind``; None if it is not listed."""
+    """Return the chip that jax calls ``device_kind``, or None if it is not listed."""
     kinds = {kind: chip for chip in (CHIPS | GPUS).values() for kind in chip.device_kinds}
     named = [kind for kind in kinds if device_kind.startswith(kind)]
     return kinds[max(named, key=len)] if named else None

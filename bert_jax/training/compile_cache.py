@@ -8,10 +8,10 @@ from bert_jax.storage import files
 
 
 def keep_compiled() -> None:
-    """Keep them in the user's cache folder. Nobody else may write there: what is in it gets executed.
+    """Keep compiled programs in the user's cache folder. Nobody else may write there, because its files are executed.
 
-    A folder that the user has set (``JAX_COMPILATION_CACHE_DIR``, which may be ``gs://``) stays as it is. Without one,
-    programs for a CPU are not kept: they are compiled in seconds, and do not fit other machines that share the folder.
+    A folder that the user has set (``JAX_COMPILATION_CACHE_DIR``, which may be ``gs://``) is used as it is. Otherwise
+    programs for a CPU are not kept: they compile in seconds, and do not fit other machines that share the folder.
     """
     if jax.config.values["jax_compilation_cache_dir"] or jax.default_backend() == "cpu":
         return

@@ -1,4 +1,7 @@
-"""Evaluates the held-out rows: metrics as sums, and outputs gathered for metrics that only the host can compute."""
+"""Evaluates a model on the held-out rows.
+
+Most metrics are sums computed on the devices; for metrics that only the host can compute, outputs are gathered.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,20 @@ Outputs = dict[str, np.ndarray]
 
 
 class Evaluation:
-    """Evaluates the same held-out rows every time, without dropout."""
+    """Evaluates a model, without dropout, on the same held-out rows every time."""
 
     def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int, between: Callable[[], None] = lambda: None):
-        """``between`` is called by all processes before every batch, and may raise."""
+        """``between`` is called by all processes before every batch, and may raise to end the evaluation."""
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
         self._step: Callable[..., Any] = jax.jit(make_eval_step(task))
         self._between = between
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
-        """Return the metrics over all rows: sums in float64 on the host, divided once; then those of
-        ``Task.finish``."""
+        """Return the metrics over all rows. Sums are added up in float64 on the host and divided once.
+
+        The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
+        under ``<metric>/<part>``.
+        """
         found = {part: self.read(part, params, frozen) for part in self._task.heldout_parts}
         metrics = self._means(functools.reduce(add, (sums for sums, _ in found.values())))
         finished = {part: self._task.finish(part, outputs) for part, (_, outputs) in found.items()}
@@ -46,7 +52,10 @@ class Evaluation:
         return metrics | means
 
     def metric_names(self) -> list[str]:
-        """Return the names of the metrics of ``run``: the rows are read, but outputs of zeros stand for the model's."""
+        """Return the names of the metrics of ``run``.
+
+        The rows are read, but the model is replaced by outputs of zeros.
+        """
         variables = jax.eval_shape(lambda key: unbox(self._task.init(key)), jax.random.key(0))
         step, shapes = self._step, (variables.params, variables.frozen)
 
@@ -58,8 +67,10 @@ class Evaluation:
         return list(blank.run(*shapes))
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
-        """Return the sums over the rows of a part, and its ``gathered_outputs`` in the order of the rows, on every
-        host."""
+        """Return the metric sums over the rows of a part, and the part's ``gathered_outputs``, on every host.
+
+        The outputs are in the order of the rows.
+        """
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
         for batch, num_real in self._batches(part):
@@ -73,8 +84,10 @@ class Evaluation:
         return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
-        """Yield the first held-out rows of a part in batches of the phase, each with how many of its rows are real.
-        Rows that fill up the last batch have weight 0."""
+        """Yield the first held-out rows of a part as (batch, number of real rows in it).
+
+        Rows that only fill up the last batch have weight 0.
+        """
         phase = self._phase
         source = self._task.source("eval", phase.kind, 0, part)
         total = min(self._num_rows, source.rows_per_epoch)
@@ -90,13 +103,13 @@ class Evaluation:
 
 
 def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
-    """Return the sums by name over two sets of rows."""
+    """Return the sums over two sets of rows, by name, from the sums over each set."""
     zero = Sum(0.0, 0.0)
     return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
 
 
 def to_host(outputs: dict[str, jax.Array]) -> Outputs:
-    """Return global arrays as numpy, whole on every host."""
+    """Return global arrays as numpy arrays, complete on every host."""
     if all(value.is_fully_addressable for value in outputs.values()):
         return {name: np.asarray(value) for name, value in outputs.items()}
     return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in outputs.items()}  # type: ignore[no-any-return,misc]

@@ -1,7 +1,7 @@
 """Checks whether a run still learns: which steps were skipped, and whether parameters are finite before a save.
 
-Everything follows from the state, which every process has, and from ``run.json``. So a resumed run, and every process
-of a job, comes to the same result.
+All decisions follow from the state, which every process has, and from ``run.json``. So a resumed run, and every process
+of a job, comes to the same decision.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FILE = "not_finite.json"
 
 
 class Health:
-    """Follows a run from the state with which it starts or resumes.
+    """Watches a run for steps and parameters that are not finite, beginning with the state it starts or resumes from.
 
     Attributes:
-      facts: saved with every checkpoint; their ``run`` names the skipped steps.
+      facts: the facts saved with every checkpoint; their entry ``run`` lists the skipped steps.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Health:
         self.facts = self._with_steps(facts) if len(self._steps) < len(recorded) else facts
 
     def look(self, state: TrainState) -> None:
-        """Record the steps that were skipped since the last look; call it at least every ``LAST`` steps.
+        """Record the steps that were skipped since the last call; call this at least every ``LAST`` steps.
 
         Raises:
-          RepeatingError: too many in a row were skipped.
+          RepeatingError: too many steps in a row were skipped.
         """
         if not (new := newest(jax.device_get(state.skipped), self._seen)):
             return
@@ -74,12 +74,15 @@ class Health:
                 raise self._end(row[: self._most])
 
     def has_learned(self, done: int) -> bool:
-        """Return whether the last of ``done`` steps was not skipped. If it was, nothing finite has come from the
-        parameters since, and they must not push better ones out of the kept checkpoints."""
+        """Return whether the last of the ``done`` steps was applied rather than skipped.
+
+        If it was skipped, the current parameters give a loss or gradient that is not finite, so a checkpoint of them
+        must not replace a better one.
+        """
         return done - 1 not in self._steps[-1:]
 
     def check(self, state: TrainState) -> None:
-        """Check ``state`` before anything of it is saved.
+        """Check that ``state`` is finite, before any of it is saved.
 
         Raises:
           RepeatingError: too many steps in a row were skipped, or parameters, moments or carry are not finite.
@@ -94,7 +97,7 @@ class Health:
         return {**facts, "run": run_record.record(self._workdir, skipped_steps=self._steps)}
 
     def _end(self, row: Sequence[int]) -> RepeatingError:
-        """Return the error that ends a run, after writing to ``FILE`` which rows it could not learn from."""
+        """Return the error that ends the run, after writing the rows of the skipped steps ``row`` to ``FILE``."""
         many = f"{len(row)} steps in a row" if len(row) > 1 else "a step"
         what = f"loss or gradient of {many}, from step {row[0]:,} on, not finite; {FILE} names their rows"
         error = self._diverged(what, row[0])
@@ -115,15 +118,17 @@ class Health:
         return error
 
     def _diverged(self, what: str, step: int) -> RepeatingError:
-        """Return the error for what was found at ``step``. Of the checkpoints it names only those whose parameters have
-        given a finite loss."""
+        """Return the error that says ``what`` was found at ``step``.
+
+        It names the newest checkpoint whose parameters are known to have given a finite loss.
+        """
         with self._observer.during("saving"):
             self._checkpoints.wait()
         before = [saved for saved in saved_steps(self._workdir) if saved < step and saved not in self._steps]
         return diverged(what, newest_verified(self._workdir, before))
 
     def _rows(self, number: int) -> dict[str, Any]:
-        """Return a step with the rows that it reads, on all hosts, as [epoch, first row, last row]."""
+        """Return a description of a step with the rows that it reads on all hosts, as [epoch, first row, last row]."""
         index = self._phases.locate(number)[0]
         phase = self._phases.phases[index]
         batches = Batches({index: self._task.source("train", phase.kind, index)}, self._phases, WHOLE)
@@ -132,31 +137,33 @@ class Health:
 
 
 def newest(skipped: SkippedSteps, seen: int) -> list[int]:
-    """Return the skipped steps without the first ``seen``, ascending.
+    """Return the skipped steps except the first ``seen``, ascending.
 
     Args:
-      skipped: on the host.
+      skipped: the skipped steps, as arrays on the host.
     """
     assert int(skipped.count) - seen <= LAST, "a look comes at least every LAST steps"
     return [int(skipped.last[number % LAST]) for number in range(seen, int(skipped.count))]
 
 
 def in_a_row(steps: Sequence[int]) -> list[list[int]]:
-    """Return ``steps``, ascending, cut into lists without a gap."""
+    """Return ``steps`` (ascending) divided into lists of consecutive steps."""
     groups = itertools.groupby(enumerate(steps), key=lambda pair: pair[1] - pair[0])
     return [[step for _, step in group] for _, group in groups]
 
 
 def stretches(epochs: np.ndarray, rows: np.ndarray) -> list[list[int]]:
-    """Return rows [B] of epochs [B] as [epoch, first row, last row] of each stretch without a gap."""
+    """Return rows [B] of epochs [B] as a list of [epoch, first row, last row], one for each run of consecutive rows."""
     ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(epochs) != 0))
     starts, ends = np.r_[0, ends + 1], np.r_[ends, len(rows) - 1]
     return [[int(epochs[a]), int(rows[a]), int(rows[b])] for a, b in zip(starts, ends, strict=True)]
 
 
 def named_steps(steps: Sequence[int]) -> str:
-    """Return ``the loss or gradient of step 7 is``, ``... of steps 7 and 9 is``, ``... of 30 steps from 7 to 99
-    is``."""
+    """Return the beginning of a sentence about ``steps``.
+
+    Examples: ``the loss or gradient of step 7 is``, ``... of steps 7 and 9 is``, ``... of 30 steps from 7 to 99 is``.
+    """
     if len(steps) == 1:
         return f"the loss or gradient of step {steps[0]:,} is"
     some = " and ".join(f"{step:,}" for step in steps)
@@ -176,10 +183,11 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def diverged(what: str, sound: int | None) -> RepeatingError:
-    """Return the error that stops a run before anything of a broken state is saved.
+    """Return the error that stops a run before any of a broken state is saved.
 
     Args:
-      sound: the newest verified step before the trouble.
+      what: what was found.
+      sound: the newest verified step before the trouble, or None.
     """
     saved, goes_on = "there is no verified step before that", ""
     if sound is not None:

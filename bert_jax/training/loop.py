@@ -1,4 +1,4 @@
-"""The training loop, which trains every objective and every downstream task."""
+"""The training loop, which is the same for every objective and every downstream task."""
 
 from __future__ import annotations
 
@@ -40,16 +40,19 @@ from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """The cadence of logs, evaluations and saves, and the layout of a run. Only ``on_spike`` can change the result."""
+    """How often a run logs and evaluates, and other settings of the loop.
+
+    Only ``on_spike`` can change the result of training.
+    """
 
     log_every_steps: int = 100
     eval_every_steps: int = 1000
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
-    eval_phase: str | None = None  # these rows are as long as those of this phase; None: the last one
-    micro_batches: int = 1  # gradient accumulation: parts that a batch is computed in
-    max_skipped_in_a_row: int = 10  # this many steps whose loss or gradient is not finite end the run
-    on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after a window in which the loss leaps
-    stall_seconds: float = 900.0  # a step may always take so long; for several processes --heartbeat_seconds applies
+    eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
+    micro_batches: int = 1  # gradient accumulation: the number of parts in which a batch is computed
+    max_skipped_in_a_row: int = 10  # so many consecutive steps whose loss or gradient is not finite end the run
+    on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
+    stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
@@ -61,7 +64,7 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that the loop needs beside the task: typed, checked, and made before anything slow."""
+    """All settings that the loop needs besides the task. They are typed, and checked before anything slow begins."""
 
     seed: int
     phases: Phases
@@ -72,7 +75,7 @@ class Experiment:
     checkpoints: CheckpointConfig
     loader: LoaderConfig
     selection: SelectionConfig = SelectionConfig()
-    batch_key: str = "config.phases.{}.batch_size"  # the config key of the rows of a phase's batch
+    batch_key: str = "config.phases.{}.batch_size"  # the config key of a phase's batch size, for messages
 
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
@@ -80,7 +83,7 @@ class Experiment:
 
     @property
     def evaluated_phase(self) -> Phase:
-        """Return the phase whose rows every evaluation reads."""
+        """The phase whose kind of rows every evaluation reads."""
         named = [phase for phase in self.phases.phases if phase.kind == self.training.eval_phase]
         return named[0] if named else self.phases.phases[-1]
 
@@ -88,7 +91,10 @@ class Experiment:
         return make_schedule(self.schedule, self.phases.num_steps)
 
     def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
-        """Return the mesh of ``devices`` (None: all), over which the batch of every phase divides."""
+        """Return the mesh of ``devices`` (default: all).
+
+        Raises ``UserError`` if it does not divide each phase's batch.
+        """
         mesh = meshes.make_mesh(self.mesh, devices)
         for phase in self.phases.phases:
             where = self.batch_key.format(phase.kind)
@@ -96,23 +102,23 @@ class Experiment:
         return mesh
 
     def check(self, devices: list[jax.Device] | None = None) -> None:
-        """Check everything that can be wrong before a text is read, on ``devices`` (None: all).
+        """Check everything that can be wrong before any text is read, on ``devices`` (default: all).
 
         Raises:
-          UserError: a schedule longer than the run, a mesh that does not divide the devices or a batch.
+          UserError: the schedule is longer than the run, or the mesh does not divide the devices or a batch.
         """
         self.make_schedule()
         self.make_mesh(devices)
 
 
 class ProbeProtocol(Protocol):
-    """Computes more metrics at an evaluation, from its parameters, which stay as they are."""
+    """Computes additional metrics at an evaluation from the current parameters, without changing them."""
 
     def due(self, step: int) -> bool:
-        """Return whether to probe at the evaluation of ``step``."""
+        """Return whether the evaluation at ``step`` should run the probe."""
 
     def __call__(self, step: int, params: Any, between: Callable[[], None]) -> dict[str, float]:
-        """Return the probe's metrics; none if it is not due. ``between`` is called between batches and may raise."""
+        """Return the probe's metrics, or {} if it is not due. ``between`` is called between batches and may raise."""
         ...
 
 
@@ -129,13 +135,15 @@ def train_and_evaluate(
     """Train ``task`` from the newest checkpoint in ``workdir``, or from ``start(fresh state)``, to the last step.
 
     Args:
-      facts: saved with every checkpoint (resolved config, fingerprints, versions).
-      start: replaces parameters of a fresh state, to start from another model. Not called on a resume.
-      given_frozen: replaces the frozen variables, which no checkpoint holds; also on a resume.
-      probe: run at the evaluations at which it is due.
+      facts: what is saved with every checkpoint besides the state: resolved config, fingerprints, versions.
+      start: a function that replaces parameters of a fresh state, to start from another model. Not called on a resume.
+      given_frozen: a function that replaces the frozen variables. It is also called on a resume, since no checkpoint
+        holds frozen variables.
+      probe: computes additional metrics at the evaluations for which it is due.
 
     Returns:
-      The last evaluation's metrics. With a selection, the parameters of the best one are saved in ``workdir/best``.
+      The metrics of the last evaluation. If a selection is configured, the parameters of the best evaluation are saved
+      in ``workdir/best``.
     """
     made = roll_back.recorded(distributed.first_says("roll backs", facts["run"]))
     while True:
@@ -157,7 +165,7 @@ def _train(
     probe: ProbeProtocol | None,
     made: tuple[RollBack, ...],
 ) -> dict[str, float] | RollBack:
-    """Run ``train_and_evaluate`` to the end, or to a spike of the loss after which it must start anew."""
+    """Train to the last step and return the metrics, or return a roll back after which training must start anew."""
     phases, mesh, tx = experiment.phases, experiment.make_mesh(), make_optimizer(experiment.optimizer)
     how = (task, tx, metric_names(task), phases.phases[0].batch_size)
 
@@ -192,7 +200,7 @@ def _train(
 
 
 class _Trainer:
-    """Runs the steps from ``state`` on, and all that is done between them: evaluations, the log, saves."""
+    """Runs the steps beginning with ``state``, and what happens between them: evaluations, the log, saves."""
 
     def __init__(
         self,
@@ -226,7 +234,7 @@ class _Trainer:
         self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
 
     def train(self) -> dict[str, float] | RollBack:
-        """Return the last evaluation's metrics, or the roll back after which the run must start anew."""
+        """Return the last evaluation's metrics, or the roll back after which training must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
         owed = first_step == 0 or self._evaluates(first_step) and not logged(self._observer, first_step)
         result = self._evaluate() if distributed.agreed(int(owed)) else {}
@@ -251,7 +259,7 @@ class _Trainer:
                 if spike and (back := self._rolled_back()):
                     return back
             if evaluates:
-                with contextlib.suppress(Preempted):  # the resumed run makes up for it
+                with contextlib.suppress(Preempted):  # the resumed run repeats the evaluation
                     result = self._evaluate()
                 last = last or bool(distributed.agreed(int(self._selection.exhausted)))
             leaves = termination.reached() or last
@@ -276,7 +284,7 @@ class _Trainer:
         self._done, self._termination.saves = step + 1, True
 
     def _log(self, window: Window, wait_seconds: float) -> bool:
-        """Log what ``window`` summed up and reset the sums; return whether all processes must roll back."""
+        """Log the means over ``window`` and set the sums to 0; return whether all processes must roll back."""
         means = means_of(self._task, jax.device_get(self._state.metrics))
         metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._peak_flops)
         self._state = dataclasses.replace(self._state, metrics=zeros_like(self._state.metrics))
@@ -285,7 +293,7 @@ class _Trainer:
         return self._training.on_spike == "roll_back" and bool(distributed.agreed(int(spike)))
 
     def _rolled_back(self) -> RollBack | None:
-        """Return the roll back from the window that has just ended, if one is possible."""
+        """Roll back from the window that has just ended, and return the roll back; if none is possible, return None."""
         cadences = (self._training.log_every_steps, self._training.eval_every_steps)
         begun = max((self._done - 1) // every * every for every in cadences)
         self.checkpoints.wait()
@@ -298,12 +306,12 @@ class _Trainer:
         return back
 
     def _evaluate(self) -> dict[str, float]:
-        """Evaluate and log. Raises ``Preempted`` if the run is told to end meanwhile; then nothing is logged."""
+        """Evaluate and log. Raises ``Preempted``, and logs nothing, if the run is told to end during the evaluation."""
         step, params, observer = self._done, self._state.params, self._observer
         jax.block_until_ready(self._state)
         with observer.during("evaluating"):
             metrics = self._evaluation.run(params, self._frozen)
-        if self._probe is not None and self._probe.due(step):  # a probe of no time makes the next one look stalled
+        if self._probe is not None and self._probe.due(step):  # else the state "probing" would last no time
             with observer.during("probing"):
                 metrics |= self._probe(step, params, self._termination.check)
         observer.evaluation(step, metrics)
@@ -315,12 +323,12 @@ class _Trainer:
 
     def _save(self) -> None:
         with self._observer.saving(self._done):
-            self._health.check(self._state)  # waits for the step; the first time it compiles, which is not a stall
+            self._health.check(self._state)  # waits for the step; the first call compiles, so it is inside of "saving"
             self.checkpoints.save(self._state, self._health.facts)
         self._saved = self._done
 
     def _finish(self) -> None:
-        """Save what is not saved yet. Raises ``Preempted`` if the run was told to end."""
+        """Save the last step if it is not saved yet, and close the checkpoints. Raises ``Preempted`` if told to end."""
         if self._saved != self._done:  # told to end while a batch was waited for
             self._save()
         if self._selection.exhausted:
@@ -336,12 +344,15 @@ class _Trainer:
 
 
 def logged(observer: Observer, step: int) -> bool:
-    """Return whether there was an evaluation at ``step``; one that a signal broke off does not count."""
+    """Return whether the log has an evaluation at ``step``; an evaluation that a signal interrupted is not in it."""
     return any(record["step"] == step for record in observer.evaluations(step))
 
 
 def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
-    """Return the function step -> FLOPs of all steps before it, by which the time left is estimated: phases differ."""
+    """Return a function that maps a step to the FLOPs of all steps before it.
+
+    The time left is estimated from these, because steps of different phases take different times.
+    """
 
     def work(step: int) -> float:
         total, start = 0.0, 0
@@ -355,6 +366,9 @@ def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[
 
 
 def describe_phases(phases: Phases, evaluated: Phase) -> str:
-    """Return one line with the shape of each phase and of the held-out rows; only losses on like rows compare."""
+    """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
+
+    The reader needs it because losses can only be compared on rows of the same kind.
+    """
     parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in phases.phases)
     return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"

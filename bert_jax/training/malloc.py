@@ -1,4 +1,4 @@
-"""Keeps memory in a CPU process that frees it and takes it again at every step."""
+"""Keeps freed memory in a process that trains on CPU, because it takes the same memory again at every step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ACCELERATORS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what is freed, in one heap. Call it before jax is imported; with an accelerator it does
-    nothing.
+    """Tell glibc to keep freed memory, in one heap. If there is an accelerator, this does nothing.
 
-    XLA's CPU backend frees its buffers after every step. Given back to the kernel, they are zeroed page by page when
-    they are taken again. On 2 cores that was 37 % of the step time of a 2 x 128 BERT: 45,800 page faults and 130 ms;
-    with this function 7,000 and 79 ms (tests/benchmarks/bench_step.py).
+    Call it before jax is imported. XLA's CPU backend frees its buffers after every step. If this memory goes back to
+    the kernel, the kernel zeroes it page by page when it is taken again. On 2 cores that was 37 % of the step time of a
+    2 x 128 BERT: 45,800 page faults and 130 ms per step; with this function 7,000 and 79 ms
+    (tests/benchmarks/bench_step.py).
     """
     if any(importlib.util.find_spec(name) for name in _ACCELERATORS):
         return

@@ -1,4 +1,4 @@
-"""Refuses, before anything is made, what certainly does not fit into memory."""
+"""Refuses a config that certainly does not fit into memory, before any array is made."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec
 
-STATE_BYTES = 16  # for each parameter in a train step: its value, its gradient and two moments, in float32
+STATE_BYTES = 16  # bytes for each parameter in a train step: value, gradient and two moments, in float32
 
 
 def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) -> None:
     """Raise ``UserError`` if the train state, or the rows of one batch, need more memory than there is.
 
-    This is a lower bound, so that nothing is refused that might run: all of the state counts as split by the mesh, the
-    rows count as they are on the host, and activations do not count (``bert-jax plan`` counts them).
+    The need is underestimated, so that only what cannot run is refused: the whole state counts as divided over the
+    mesh, rows count with their size on the host, and activations do not count (``bert-jax plan`` counts them).
 
     Args:
-      parameters: number of the model's parameters, trained or not.
-      batches: the config's key of a number of rows -> (that number, over all processes; the features of a row).
+      parameters: the number of the model's parameters, trained or not.
+      batches: for each config key of a batch size, (the batch size over all processes, the features of a row).
     """
     devices = jax.devices()
     state = STATE_BYTES * parameters / len(devices)
@@ -43,12 +43,12 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
 
 
 def host_bytes() -> int:
-    """Return the bytes of memory of this machine."""
+    """Return the size of this machine's memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def device_bytes(device: jax.Device) -> float | None:
-    """Return the bytes that a program may use on a device; None if that is not known."""
+    """Return how many bytes a program may use on a device, or None if that is not known."""
     if device.platform == "cpu":
         return host_bytes() / jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")

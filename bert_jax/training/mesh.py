@@ -1,7 +1,7 @@
-"""The mesh, and the one table that says how every array of the program is placed on it.
+"""The device mesh, and the table that says how every array of the program is placed on it.
 
 Parameters and activations carry logical axis names, which the table maps to mesh axes. This is the only file of
-``training`` that uses flax: all others see plain trees.
+``training`` that uses flax; the others see plain trees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.rows.share import Share
 
 AXES = ("data", "fsdp", "tensor")
 
-# logical axis -> mesh axes. "embed" over fsdp shards every matrix once; "mlp", "heads" and "vocab" are the tensor axes.
+# logical axis -> mesh axes. "embed" shards every matrix once over fsdp; "mlp", "heads" and "vocab" shard over tensor.
 RULES: tuple[tuple[str, Any], ...] = (
     ("batch", ("data", "fsdp")),
     ("length", None),
@@ -42,11 +42,11 @@ ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axe
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each mesh axis; -1 (at most once) takes what is left.
+    """The number of devices along each mesh axis; -1 (allowed once) takes all devices that are left.
 
-    ``slices`` is for a job that spans several TPU slices, joined by the slower data-centre network (or several hosts,
-    where devices know no slice). The data axis is cut into this many parts across them; fsdp and tensor stay inside of
-    one.
+    ``slices`` is for a job on several TPU slices, joined by the slower data-centre network, or on several hosts of
+    devices without slices. The data axis is divided into so many parts across the slices; fsdp and tensor stay inside a
+    slice.
     """
 
     data: int = -1
@@ -56,7 +56,7 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """Return a mesh over all devices.
+    """Return a mesh over ``devices`` (default: all).
 
     Raises:
       UserError: the product of the axes is not the number of devices.
@@ -80,7 +80,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.ndarray:
-    """Return the devices as [data, fsdp, tensor], so that neighbours on the network are neighbours on the mesh."""
+    """Return the devices as an array [data, fsdp, tensor] in which neighbours are also neighbours on the network."""
     if slices > 1:
         data, *inside = shape
         if data % slices:
@@ -112,9 +112,10 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int, where: str) -> 
 
 
 def shardings(mesh: Mesh, boxed: Any) -> Any:
-    """Return the shardings of an (abstract) tree whose leaves may be boxed with logical axes; others are replicated.
+    """Return the sharding of each leaf of a tree. Leaves may be boxed with logical axes; other leaves are replicated.
 
-    An axis that its mesh axis does not divide, such as a vocabulary of 30,522 over 4, is replicated instead.
+    The leaves may be abstract. An axis whose size the mesh axis does not divide, such as a vocabulary of 30,522 over 4
+    devices, is replicated instead.
     """
     specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
 
@@ -132,10 +133,10 @@ def unbox(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def activations(mesh: Mesh) -> Iterator[None]:
-    """Make the logical constraints inside models refer to this mesh, within the context.
+    """Context manager: the logical constraints inside models refer to this mesh.
 
-    Each constraint gets the mesh by argument: flax does not find one that only ``with mesh`` has set, and would do
-    nothing.
+    Each constraint gets the mesh as an argument. Otherwise flax would not find a mesh that only ``with mesh`` has set,
+    and the constraint would have no effect.
     """
 
     def place(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -143,7 +144,7 @@ def activations(mesh: Mesh) -> Iterator[None]:
 
     token = placement.set(place)
     try:
-        with mesh:  # makes jit trace again what was traced for another mesh
+        with mesh:  # makes jit trace functions again that were traced for another mesh
             yield
     finally:
         placement.reset(token)
@@ -159,8 +160,10 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def share_of(mesh: Mesh) -> Share:
-    """Return which rows of a batch this process's devices hold. If the tensor axis spans processes, several hold the
-    same."""
+    """Return the share of a batch that this process's devices hold.
+
+    If the tensor axis spans several processes, these hold the same rows.
+    """
     count = mesh.shape["data"] * mesh.shape["fsdp"]
     held = batch_sharding(mesh).addressable_devices_indices_map((count,))
     return Share(tuple(sorted({int(place[0].start or 0) for place in held.values() if place})), count)
@@ -178,7 +181,7 @@ def to_devices(batch: Batch, mesh: Mesh) -> Batch:
 
 
 def abstract_batch(spec: BatchSpec, num_rows: int, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return what ``to_devices`` makes of a global batch of ``num_rows`` rows, as shapes, dtypes and shardings."""
+    """Return the shapes, dtypes and shardings of the arrays that ``to_devices`` makes of a global batch."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.ShapeDtypeStruct((num_rows, *feature.shape), feature.dtype, sharding=sharding)

@@ -1,4 +1,4 @@
-"""AdamW and LAMB as BERT uses them, built from parts of optax."""
+"""AdamW and LAMB in the variants used for BERT, built from parts of optax."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import optax
 
 from bert_jax.configuration import changed, check_fields
 
-BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # as each was published
+BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # the defaults: as each optimizer was published
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """The defaults are those of google-research/bert, optimization.py.
+    """The settings of the optimizer. The defaults are those of google-research/bert, optimization.py.
 
-    bias_correction "none" is the published BERT optimizer: its first updates are up to 3.16 times those of Adam with
-    "standard" correction (Kingma and Ba 2015, section 3). None means the default of the kind and is replaced by it:
-    "none" for AdamW, "standard" for LAMB (You et al. 2020, algorithm 2).
+    bias_correction: "none" is the published BERT optimizer, whose first updates are up to 3.16 times those of Adam with
+    "standard" correction (Kingma and Ba 2015, section 3). None is replaced by the default of ``kind``: "none" for
+    AdamW, "standard" for LAMB (You et al. 2020, algorithm 2).
     """
 
     kind: Literal["adamw", "lamb"] = "adamw"
@@ -65,7 +65,7 @@ def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def decay_mask(params: Any) -> Any:
-    """Return a tree with True where weight decay applies: not on biases and layer-norm gains, but on embeddings."""
+    """Return a tree that is True where weight decay applies: everywhere except biases and layer-norm gains."""
     return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
 
 
@@ -79,10 +79,10 @@ def _is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """Scale by |w| / |update| per parameter (You et al. 2020, algorithm 2); per layer if they are stacked on axis 0.
+    """Scale the update of each parameter by |w| / |update| (You et al. 2020, algorithm 2), per layer if stacked.
 
-    The ratio is 1 for weights that are not decayed, as in the published optimizer: one that starts at zero would stay
-    near it.
+    The ratio is 1 for weights that are not decayed, as in the published optimizer: a weight that starts at zero would
+    otherwise stay near zero.
     """
 
     def scale(path: tuple[Any, ...], update: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
@@ -101,10 +101,10 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Return the direction of an update: clip by global norm, Adam ratio, decoupled weight decay, LAMB's trust ratio.
+    """Return the direction of an update: clipping by global norm, Adam ratio, decoupled weight decay, LAMB trust ratio.
 
-    The step multiplies it by minus the learning rate. So the schedule's clock is the step of the run, also if the
-    moments come from another run.
+    The train step multiplies the direction by minus the learning rate. So the schedule counts the steps of this run,
+    even if the moments come from another run.
     """
     if config.bias_correction == "none":
         adam = scale_by_adam_uncorrected(config.b1, config.b2, config.eps)

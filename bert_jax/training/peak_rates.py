@@ -1,4 +1,4 @@
-"""Peak rates of a device, from the table of ``chips`` or measured; MFU is a share of them."""
+"""Peak rates of a device, from the table in ``chips`` or measured. MFU is computed relative to them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bert_jax.training import chips
 def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
     """Return the highest FLOP/s of matrix products of ``dtype`` on one device.
 
-    For a listed chip that is the data sheet's figure (``chips``). For another one it is measured now, with a float32
-    product; the devices into which XLA cuts one CPU share the result.
+    For a listed chip it is the figure of the data sheet (see ``chips``). For any other device it is measured now, with
+    a float32 product; if XLA divides one CPU into several devices, each gets an equal part of the result.
     """
     if chip := chips.of_device(device.device_kind):
         return chip.matrix_flops["bf16" if dtype == "bfloat16" else "f32"]
@@ -35,7 +35,7 @@ def _measured(device: jax.Device) -> float:
 
 
 def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:
-    """Return the bytes a second that are reached now by reading and writing ``size`` float32 numbers in place."""
+    """Return the bytes per second measured now when ``size`` float32 numbers are read and written in place."""
     x = jax.device_put(jnp.ones(size, jnp.float32), device)
     add = jax.jit(lambda v: v + 1, donate_argnums=0)  # in place: fresh memory would measure the operating system
     times = []

@@ -1,7 +1,7 @@
-"""Goes back from a spike of the loss to an earlier verified step, and leaves out the batches in which it came.
+"""Rolls a run back from a spike of the loss to an earlier verified step, and leaves out the batches before the spike.
 
-``run.json`` and the facts of checkpoints record what was left out. The rows of every step follow from it, so a resumed
-run, and every process of a job, reads the same.
+``run.json`` and the facts of checkpoints record which batches were left out. The rows of every step follow from this
+record, so a resumed run, and every process of a job, reads the same rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phases
 
-MOST = 10  # most roll backs of a run: if the loss still leaps, its rows are not the reason
+MOST = 10  # the most roll backs of a run: if the loss still leaps after so many, the rows are not the reason
 KEY = "rolled_back"  # in run.json
 
 
@@ -25,10 +25,10 @@ KEY = "rolled_back"  # in run.json
 class RollBack:
     """A roll back that was made, or is to be made."""
 
-    at: int  # steps done when the spike was seen
+    at: int  # the number of steps done when the spike was seen
     to: int  # the step to go back to
     first: int  # the step of the first batch that is left out
-    number: int  # of batches that are left out
+    number: int  # the number of batches that are left out
 
 
 def recorded(run: Mapping[str, Any]) -> tuple[RollBack, ...]:
@@ -40,13 +40,15 @@ def recorded(run: Mapping[str, Any]) -> tuple[RollBack, ...]:
 
 
 def without_windows(phases: Phases, made: tuple[RollBack, ...]) -> Phases:
-    """Return ``phases`` without the batches that were left out."""
+    """Return ``phases`` without the batches that the roll backs ``made`` leave out."""
     return dataclasses.replace(phases, left_out=tuple((back.first, back.number) for back in made))
 
 
 def planned(workdir: str, phases: Phases, at: int, begun: int, made: tuple[RollBack, ...]) -> RollBack | str:
-    """Return the roll back from a spike in the window of steps from ``begun`` to ``at``, as far as the window lies in
-    one phase; or the reason why none is possible. Process 0 decides for all."""
+    """Return the roll back from a spike in the steps from ``begun`` to ``at``, or the reason why none is possible.
+
+    Only steps of the last phase among them are left out. Process 0 decides for all processes.
+    """
     if len(made) >= MOST:
         return f"it has rolled back {MOST} times"
     first, to = max(begun, at - 1 - phases.locate(at - 1)[1]), None
@@ -57,8 +59,10 @@ def planned(workdir: str, phases: Phases, at: int, begun: int, made: tuple[RollB
 
 
 def perform(workdir: str, back: RollBack, made: tuple[RollBack, ...]) -> None:
-    """Drop the steps saved after ``back.to``, then record the roll back: a run that is killed between the two resumes
-    from ``back.to`` and finds the spike again."""
+    """Drop the steps saved after ``back.to``, then record the roll back.
+
+    A run that is killed between the two resumes from ``back.to`` and finds the spike again.
+    """
     drop_after(workdir, back.to)
     if distributed.is_first():
         run_record.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*made, back)]})
@@ -66,6 +70,6 @@ def perform(workdir: str, back: RollBack, made: tuple[RollBack, ...]) -> None:
 
 
 def message(back: RollBack) -> str:
-    """Return a line that says what was done."""
+    """Return a line that says what the roll back did."""
     batches = f"the {back.number:,} batches from step {back.first:,} on are left out"
     return f"rolled back from step {back.at:,} to {back.to:,}; {batches}"

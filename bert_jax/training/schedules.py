@@ -1,4 +1,4 @@
-"""Learning-rate schedules; each runs over all phases of a run."""
+"""Learning-rate schedules. A schedule runs over all phases of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class ScheduleConfig:
 
 
 def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
-    """Return the function step -> rate. Step 0 is the first update; its rate is 0 if there is a warm-up.
+    """Return the function that maps a step to its learning rate.
+
+    Step 0 is the first update; with a warm-up its rate is 0.
 
     Raises:
       UserError: warm-up and decay do not fit into ``num_train_steps``.

@@ -1,4 +1,4 @@
-"""Selects the best evaluation, and decides when to stop waiting for a better one."""
+"""Selects the best evaluation of a run, and decides when to stop the run because no better evaluation comes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bert_jax.reporting.measures import lower_is_better
 
 @dataclasses.dataclass(frozen=True)
 class SelectionConfig:
-    """``metric`` is one of the held-out rows. With "" nothing is selected, and the last step is the result."""
+    """By which metric of the held-out rows the best step is selected. If "", the last step is the result."""
 
     metric: str = ""
-    patience: int | None = None  # the run ends after this many evaluations without a better score; None: never
+    patience: int | None = None  # evaluations without a better score after which the run ends; None: it never does
 
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:
@@ -24,10 +24,10 @@ class SelectionConfig:
 
 
 class Selection:
-    """Follows the evaluations of a run. Its state follows from the run's log, so a resume needs nothing else."""
+    """Follows the evaluations of a run. A resumed run restores its state from the run's log."""
 
     def __init__(self, config: SelectionConfig, seen: Iterable[Mapping[str, Any]] = ()):
-        """``seen``: records of the evaluations before a resume."""
+        """``seen``: the log's records of the evaluations before a resume."""
         self._config = config
         self.best: tuple[int, float] | None = None  # step, score
         self._since_best = 0
@@ -35,10 +35,12 @@ class Selection:
             self.see(record["step"], record)
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> bool:
-        """Return whether the evaluation at ``step`` is better than all before. Of equal ones the first is the best.
+        """Return whether the evaluation at ``step`` is better than all before.
+
+        If scores are equal, the first is the best.
 
         Raises:
-          UserError: there is no such metric.
+          UserError: ``metrics`` lacks the metric of the config.
         """
         name = self._config.metric
         if not name:
@@ -48,7 +50,7 @@ class Selection:
             raise UserError(f"config.selection.metric is {name!r}; the metrics are {', '.join(numbers)}")
         if step == 0:  # before the first update there is nothing to select
             return False
-        score = math.nan if metrics[name] is None else float(metrics[name])  # the log has None for what is not finite
+        score = math.nan if metrics[name] is None else float(metrics[name])  # None: the number was not finite
         above = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
         better = above and math.isfinite(score)
         if better:

@@ -1,4 +1,4 @@
-"""The state that a run carries from step to step; a checkpoint keeps all of it."""
+"""The state that a run carries from step to step. A checkpoint holds all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.records import Sum
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 
-LAST = 256  # skipped steps that a state names: it must be read at least once in so many steps
+LAST = 256  # the number of skipped steps that a state remembers, so read it at least once in so many steps
 
 
 @jax.tree_util.register_dataclass
@@ -27,10 +27,10 @@ class SkippedSteps:
     """The steps without an update, because their loss or gradient was not finite."""
 
     count: jax.Array  # [] int32
-    last: jax.Array  # [LAST] int32: the newest of them; the i-th is at i % LAST
+    last: jax.Array  # [LAST] int32: the newest skipped steps; the i-th of all is at i % LAST
 
     def add(self, step: jax.Array, skipped: jax.Array) -> SkippedSteps:
-        """Return the skipped steps with ``step`` added if it is ``skipped`` ([] bool)."""
+        """Return the skipped steps with ``step`` added if ``skipped`` ([] bool) is true."""
         place = self.count % LAST
         last = self.last.at[place].set(jnp.where(skipped, step, self.last[place]))
         return SkippedSteps(self.count + skipped.astype(jnp.int32), last)
@@ -42,13 +42,13 @@ class TrainState:
     step: jax.Array  # [] int32: updates done so far
     params: Any  # float32 master parameters
     opt_state: Any
-    carry: Any  # what a recurrent model keeps; () for BERT
+    carry: Any  # what a recurrent model keeps from batch to batch; () for BERT
     metrics: dict[str, Sum]  # sums since the last log line, so that a resumed run logs the same as an unbroken one
     skipped: SkippedSteps  # steps that left params, opt_state and carry as they were
 
 
 def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
-    """Return empty sums for the names in ``metrics``."""
+    """Return sums of 0 for the names in ``metrics``."""
     return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
 
 
@@ -57,7 +57,7 @@ def none_skipped() -> SkippedSteps:
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
-    """Return a state at step 0 with the given parameters (boxed or not)."""
+    """Return a state at step 0 with the given parameters, which may be boxed with logical axes."""
     return TrainState(
         step=jnp.zeros([], jnp.int32),
         params=params,
@@ -71,8 +71,10 @@ def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric
 def initialise(
     task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, seed: int, mesh: Mesh
 ) -> tuple[TrainState, Any]:
-    """Return a fresh state and the frozen variables, made in place on the mesh: abstract shapes first, then shardings
-    from the one table, then one jit. Nothing ever has to fit on one device.
+    """Return a fresh state and the frozen variables, made directly in their places on the mesh.
+
+    First the abstract shapes are computed, then their shardings, then one jitted function makes all arrays. So the
+    whole state never has to fit on one device.
 
     Returns:
       (state, frozen variables).
@@ -85,7 +87,7 @@ def initialise(
 
 
 def initialise_frozen(task: Task, seed: int, mesh: Mesh) -> Any:
-    """Return only the frozen variables that ``initialise`` makes: no checkpoint holds them."""
+    """Return only the frozen variables that ``initialise`` makes, because no checkpoint holds them."""
 
     def frozen(key: jax.Array) -> Any:
         return task.init(key).frozen
@@ -107,11 +109,12 @@ def fresh_leaves(
     mesh: Mesh,
     names: list[str],
 ) -> dict[str, jax.Array]:
-    """Return only the leaves of these ``names`` of the state that ``initialise`` makes: those that a checkpoint of an
-    earlier version lacks.
+    """Return only those leaves, called ``names``, of the state that ``initialise`` makes.
+
+    They replace leaves that a checkpoint of an earlier version lacks.
 
     Raises:
-      ValueError: parameters or the step are among them; a run cannot resume from a state without those.
+      ValueError: parameters or the step are among ``names``; a run cannot resume without them.
     """
     if lost := [name for name in names if name.startswith("params/") or name == "step"]:
         raise ValueError(f"it lacks {listed(lost)}")
@@ -128,7 +131,7 @@ def fresh_leaves(
 def abstract_fresh(
     task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, mesh: Mesh
 ) -> tuple[TrainState, Any]:
-    """Return what ``initialise`` returns as shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
+    """Return the result of ``initialise`` as shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
     boxed = jax.eval_shape(_fresh(task, tx, metric_names, num_rows), jax.random.key(0))
     return jax.tree.map(  # type: ignore[no-any-return]
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -156,7 +159,7 @@ def abstract(tree: Any) -> Any:
 
 
 def overlay(given: Any, fresh: Any, where: str = "params") -> Any:
-    """Return ``fresh`` with every leaf that ``given`` has, each placed as the fresh one.
+    """Return ``fresh`` with every leaf replaced that ``given`` has too; each is placed on the mesh like the fresh leaf.
 
     Raises:
       UserError: a shape differs.

@@ -1,4 +1,4 @@
-"""The train step and the eval step: pure functions, the same for every task, mesh and accumulation."""
+"""The train step and the eval step: pure functions that are the same for every task, mesh and accumulation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array
 
 
 def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
-    """Return weight / count of each loss term over the whole global batch, so that unequal masks weigh the same
-    everywhere."""
+    """Return weight / count of each loss term, where the count is over the whole global batch.
+
+    So each masked position has the same weight, even if devices or micro-batches have different numbers of them.
+    """
     counts = task.counts(batch)
     return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
 
@@ -30,7 +32,7 @@ def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
 def total_loss(
     task: Task, params: Any, frozen: Any, batch: Batch, scale: dict[str, jax.Array], rng: RowRng | None, carry: Any
 ) -> tuple[jax.Array, Losses]:
-    """Return this (micro-)batch's share of the loss of the global batch."""
+    """Return the part that this batch or micro-batch adds to the loss of the global batch, and its ``Losses``."""
     losses = task.loss(Variables(params, frozen), batch, rng, carry)
     return sum(term.value * scale[name] for name, term in losses.terms.items()), losses  # type: ignore[return-value]
 
@@ -40,20 +42,19 @@ def add(left: Any, right: Any) -> Any:
 
 
 def select(condition: jax.Array, left: Any, right: Any) -> Any:
-    """Return ``left`` where ``condition`` [] holds, else ``right``."""
+    """Return ``left`` if ``condition`` [] holds, otherwise ``right``."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), left, right)
 
 
 def make_train_step(
     task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, micro_batches: int = 1
 ) -> TrainStep:
-    """Return the train step: (state, frozen, batch) -> state after one update. Metrics are summed into
-    ``state.metrics``.
+    """Return the train step, a function (state, frozen, batch) -> state after one update.
 
-    The loss and its gradient are those of the whole global batch, whatever ``micro_batches`` and the mesh. Dropout bits
-    depend only on (seed, step, row, site). A step whose loss or gradient norm is not finite changes no parameter and
-    adds to no metric but the learning rate; the step number and the schedule go on, and ``state.skipped`` names the
-    step.
+    Metrics are added to ``state.metrics``. The loss and its gradient are those of the whole global batch, whatever
+    ``micro_batches`` and the mesh are. Dropout bits depend only on (seed, step, row, site). A step whose loss or
+    gradient norm is not finite changes no parameter and adds to no metric except the learning rate; the step number and
+    the schedule advance, and ``state.skipped`` records the step.
     """
     value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
 
@@ -70,7 +71,7 @@ def make_train_step(
             grads, loss, metrics, carry = one((batch, rng))
         else:
             parts = split_rows((batch, rng), micro_batches)
-            # From zeros, and not from the first part: the model is compiled once.
+            # The sum starts from zeros, not from the first part, so that the model is compiled only once.
             shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], parts))
             zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
             summed, _ = jax.lax.scan(lambda sums, part: (add(sums, one(part)), None), zeros, parts)
@@ -100,11 +101,12 @@ def make_train_step(
 
 
 def jit_train_step(train_step: TrainStep, state: Any) -> Any:
-    """Return ``train_step`` jitted as the loop and every plan compile it. The new state takes the memory and the
-    placement of the old one, which is donated.
+    """Return ``train_step`` jitted in the way in which both the loop and every plan compile it.
+
+    The new state takes the memory and the placement of the old state, which is donated.
 
     Args:
-      state: arrays or shapes, with shardings.
+      state: a state of arrays or shapes, with shardings.
 
     Returns:
       A function whose ``.lower(state, frozen, batch).compile()`` is the executable.
@@ -113,10 +115,10 @@ def jit_train_step(train_step: TrainStep, state: Any) -> Any:
 
 
 def split_rows(tree: Any, parts: int) -> Any:
-    """Return [B, ...] as [parts, B/parts, ...], each part with every ``parts``-th row, so that it is spread evenly over
-    devices.
+    """Return [B, ...] as [parts, B/parts, ...].
 
-    A leaf without rows (a key) is repeated.
+    Each part has every ``parts``-th row, so that it is spread evenly over devices. A leaf without rows (a key) is
+    repeated.
     """
 
     def split(x: jax.Array) -> jax.Array:
@@ -128,7 +130,10 @@ def split_rows(tree: Any, parts: int) -> Any:
 
 
 def make_eval_step(task: Task) -> EvalStep:
-    """Return the eval step: (params, frozen, batch) -> metric sums and ``Task.gathered_outputs``, without dropout."""
+    """Return the eval step, a function (params, frozen, batch) -> (metric sums, ``Task.gathered_outputs``).
+
+    There is no dropout.
+    """
 
     def eval_step(params: Any, frozen: Any, batch: Batch) -> tuple[dict[str, Sum], dict[str, jax.Array]]:
         num_rows = next(iter(batch.values())).shape[0]
@@ -143,7 +148,7 @@ def make_eval_step(task: Task) -> EvalStep:
 
 
 def metric_names(task: Task) -> list[str]:
-    """Return the names of all metrics of a train step: the task's own and the step's."""
+    """Return the names of all metrics of a train step: those of the task, and those that the step adds."""
     kind = next(iter(task.batch_specs))
     spec = task.batch_specs[kind]
     batch = {name: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for name, f in spec.items()}

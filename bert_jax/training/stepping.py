@@ -1,4 +1,4 @@
-"""Runs train steps, each compiled when it is first needed, and sums up windows of steps for the metrics."""
+"""Runs train steps, each compiled when it is first needed, and collects the metrics of windows of steps."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from bert_jax.training.state import TrainState
 
 
 class Steps:
-    """Runs the step of each kind of batch, compiled when the first batch of it comes.
+    """Runs train steps. The step for a kind of batch is compiled when the first batch of that kind comes.
 
-    The host runs ahead of the devices, but by no more than a second or two of steps. So its step is about theirs: a
-    stall is noticed, and a long queue is not taken for one.
+    The host may run ahead of the devices, but only by a second or two of steps. So its step number is close to the
+    devices': a stall is noticed, and a long queue of steps is not mistaken for a stall.
     """
 
-    AHEAD_SECONDS, MOST = 1.0, 64  # seconds, and most steps, between two waits for the devices
+    AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices
 
     def __init__(self, train_step: Any, observer: Observer):
         self._train_step, self._observer = train_step, observer
         self._compiled: dict[str, Any] = {}
-        self._every, self._since = 1, 0  # steps between two waits, and since the last one
-        self._mark: jax.Array | None = None  # ready once the devices are where the host was at the last wait
+        self._every, self._since = 1, 0  # steps between two waits, and steps since the last wait
+        self._mark: jax.Array | None = None  # ready when the devices have done the step of the host at the last wait
         self._marked = 0.0
 
     def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
-        """Return the state after ``step``, perhaps before it is computed. ``state`` is donated."""
+        """Return the state after ``step``; the devices may not have computed it yet. ``state`` is donated."""
         first = kind not in self._compiled
         if first:
             with self._observer.during("compiling"):
                 self._compiled[kind] = self._train_step.lower(state, frozen, batch).compile()
-        distributed.at(step, "first step" if first else "training")  # the first also sets up communication
+        distributed.at(step, "first step" if first else "training")  # it also sets up communication
         state = self._compiled[kind](state, frozen, batch)
         self._since += 1
         if first:
@@ -50,7 +50,7 @@ class Steps:
         return state
 
     def _wait(self, state: TrainState) -> None:
-        """Wait until the devices are where the host was at the last wait."""
+        """Wait until the devices have done the step that the host had reached at the last wait."""
         if self._mark is not None:
             self._mark.block_until_ready()
         now = time.monotonic()
@@ -64,7 +64,7 @@ class Steps:
 
 @dataclasses.dataclass
 class Window:
-    """The steps since metrics were last read."""
+    """The steps since metrics were last read, with the clocks at that time."""
 
     training_seconds: float
     wait_seconds: float
@@ -72,14 +72,14 @@ class Window:
     flops: float = 0.0
 
     def add(self, flops: float) -> None:
-        """Count a step of so many FLOPs."""
+        """Count a step that has cost ``flops`` FLOPs."""
         self.steps += 1
         self.flops += flops
 
     def metrics(
         self, means: dict[str, float], training_seconds: float, wait_seconds: float, peak_flops: float
     ) -> dict[str, float]:
-        """Return the means over the window, with the rates of its steps: ``tokens`` becomes ``tokens_per_second``."""
+        """Return the means over the window with its rates; ``tokens`` is replaced by ``tokens_per_second``."""
         seconds = max(training_seconds - self.training_seconds, 1e-9)
         return means | {
             "tokens_per_second": means.pop("tokens") * self.steps / seconds,
@@ -89,8 +89,10 @@ class Window:
 
 
 def means_of(task: Task, sums: dict[str, Sum]) -> dict[str, float]:
-    """Return means over the steps of a window, among them ``tokens`` of a step. Skipped steps are counted; if all were
-    skipped, only the learning rate is known."""
+    """Return means over the steps of a window, with ``tokens`` per step, and the number of skipped steps if not 0.
+
+    If all steps were skipped, only the learning rate is known.
+    """
     steps, sound = (int(sums[name].count) for name in ("learning_rate", "loss"))
     means = task.summary(sums) | {"tokens": float(sums["tokens"].value) / max(sound, 1)}
     if not sound:
