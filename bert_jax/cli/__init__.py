@@ -1,10 +1,10 @@
-"""The commands. Every file here but ``main`` is one verb; its first docstring line is what ``bert-jax`` lists.
+"""The subcommands of ``bert-jax``, here called verbs. Every file except ``main`` is one verb.
 
-A verb has two functions:
+``bert-jax`` without a verb lists the first docstring line of each file. A verb has two functions:
 
     add_arguments(parser: argparse.ArgumentParser) -> None
-    run(arguments: argparse.Namespace) -> None, or the exit code of a verb that judges: 1 if something is bad
+    run(arguments: argparse.Namespace) -> None or an exit code (verbs that check something return 1 if it is bad)
 
-``main.add_config(parser)`` adds ``--config``; ``arguments.config`` is then the loaded, locked ``ConfigDict`` with every
-``--config.key=value`` applied. Bad input is a ``UserError``. Logic belongs into the other packages.
+``main.add_config(parser)`` adds ``--config``. ``arguments.config`` is then the loaded, locked ``ConfigDict``, with
+every ``--config.key=value`` applied. Bad input raises ``UserError``. Logic belongs in the other packages.
 """

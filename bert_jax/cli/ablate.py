@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
     except ValueError:
         raise UserError(f"--seeds is {arguments.seeds!r}; give whole numbers, such as 0,1,2") from None
-    keep_freed_memory()  # before jax is imported
+    keep_freed_memory()  # must come before jax is imported
     from bert_jax.experiments.ablation import Ablation, ablate
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])

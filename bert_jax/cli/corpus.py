@@ -1,4 +1,4 @@
-"""Build the tokenized store of the corpus of a recipe; config.vocab.path names the vocabulary. --verify checks one."""
+"""Build the tokenized store of a recipe's corpus (config.vocab.path: the vocabulary), or check a store (--verify)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def verified(store: str) -> int:
-    """Print what is damaged in ``store``, one line for each file; return the exit code."""
+    """Check the files of ``store`` and print a line for each damaged file; return the exit code."""
     found = damaged = 0
     for _, finding in verify(store):
         found += 1
@@ -58,7 +58,7 @@ def build(arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
     seconds = time.monotonic() - start
-    manifests = {"": manifest} if "splits" in manifest else manifest  # a mixture has one for each part
+    manifests = {"": manifest} if "splits" in manifest else manifest  # a mixture has a manifest for each part
     for part, facts in manifests.items():
         for name, split in facts["splits"].items():
             counts = (split["num_documents"], split["num_sentences"], split["num_tokens"])

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose the encoder."""
+    """Add the flags that choose the model."""
     parser.add_argument("--workdir", help="folder of a run, pretrained or fine-tuned")
     parser.add_argument("--step", type=whole(0), help="a saved step of --workdir (default: the best, else the newest)")
     parser.add_argument("--init", help="in place of --workdir: a Hugging Face directory, or WORKDIR[@step]")
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def source(arguments: argparse.Namespace) -> Any:
-    """Return the ``Input`` that the flags of ``add_input`` describe."""
+    """Return the ``Input`` that the flags of ``add_input`` describe: the texts to read."""
     from bert_jax.features.inputs import Input
 
     try:

@@ -1,4 +1,4 @@
-"""``bert-jax <verb>``: finds the verb's file, reads its flags and turns errors into one line and an exit code."""
+"""Runs ``bert-jax <verb>`` (a verb is a subcommand): reads the verb's flags, and reports an error in one line."""
 
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ from bert_jax.runs import recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
-HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a shell expands it only at the start of a word, and not in quotes
+HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell left: it does not expand one after = or in quotes
 PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
-LINE = 2000  # most characters of an error
+LINE = 2000  # longer error messages are shortened to so many characters
 
 
 class CommandParser(argparse_flags.ArgumentParser):
-    """Raises ``UserError`` for bad arguments; also takes absl's own flags (``--verbosity``, ...)."""
+    """An argument parser that raises ``UserError`` for bad arguments and also accepts absl's own flags
+    (``--verbosity``)."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; return 0 or what the verb returns, 2 for bad input, 130 if interrupted. Any other error is a bug and
-    keeps its traceback.
+    """Run a verb (subcommand) and return its exit code: 0 or what the verb returns, 2 for bad input, 130 if
+    interrupted.
+
+    Any other exception is a bug and is raised with its traceback.
 
     Args:
-      argv: arguments; None: those of this process, whose signals are then handled too.
+      argv: the arguments. If None, use the command line of this process, and also install its signal handlers.
     """
     if argv is not None:
         return _run(argv)
     signals.listen()
     code = _run(sys.argv[1:])
-    if code != exit_codes.DONE:  # threads of a library may still wait for what has failed
+    if code != exit_codes.DONE:  # leave at once: threads of a library may wait for ever
         signals.leave(code)
     return code
 
 
 def _run(argv: Sequence[str]) -> int:
-    logging.set_verbosity(logging.FATAL)  # logs of libraries are not for users; their errors reach us as exceptions
+    logging.set_verbosity(logging.FATAL)  # users need no logs of libraries: their errors arrive as exceptions
     try:
         return _dispatch(list(argv))
-    except BrokenPipeError:  # the reader of our output has gone, as in `bert-jax ... | head`
+    except BrokenPipeError:  # the reader of our output has closed the pipe, as in `bert-jax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.CRASHED
     except (UserError, OSError, KeyboardInterrupt, Preempted) as error:
@@ -71,8 +74,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def ending(error: BaseException) -> tuple[str, int] | None:
-    """Return the message for an error that ends a command, and the exit code; None for a bug, which keeps its
-    traceback."""
+    """Return (message, exit code) for an exception that ends a command; None if it is a bug and needs a traceback."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
@@ -81,7 +83,7 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         traceback.print_exception(error)
     if isinstance(error, UserError):
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
-    # The path is missing, not readable, or a folder instead of a file; or the disk is full: the machine's fault.
+    # The path is missing, unreadable or of the wrong kind, or the disk is full. None of these is a bug.
     if isinstance(error, OSError) and (error.filename is not None or error.errno in write_errors.REMEDIES):
         reason = (error.strerror or str(error)).lower()
         code = exit_codes.CRASHED if is_passing(error) else exit_codes.BAD_INPUT
@@ -98,14 +100,16 @@ def ending(error: BaseException) -> tuple[str, int] | None:
 
 
 def _short(line: str) -> str:
-    """Return ``line`` as a terminal can show it, without its middle if it is too long for a person to read: a value in
-    it may have any length, and half a character."""
+    """Return ``line`` in a form that a terminal can show; a very long line loses its middle.
+
+    An error message may quote a value of any length, even with lone surrogates.
+    """
     line = line.encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} ... {line[-LINE // 3 :]}"
 
 
 def seconds(text: str) -> float:
-    """Return a flag's number of seconds, above 0 and at most ``MOST_SECONDS``."""
+    """Read a flag's value as seconds: a number above 0 and at most ``MOST_SECONDS``."""
     try:
         value = float(text)
     except ValueError:
@@ -117,7 +121,7 @@ def seconds(text: str) -> float:
 
 
 def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return a function that reads a flag's whole number from ``least`` to ``most``."""
+    """Return a function that reads a flag's value as a whole number from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
@@ -128,7 +132,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add ``--config``, which ``recipes.load`` reads."""
+    """Add the flag ``--config``, whose value ``recipes.load`` reads."""
     parser.add_argument(
         "--config",
         metavar="RECIPE",
@@ -139,7 +143,7 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``predict`` and ``evaluate``: a fine-tuned model and how it reads a file."""
+    """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
     parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument(
@@ -155,7 +159,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a verb that may run as several processes, and be restarted."""
+    """Add the flags of a verb that can run as several processes and be restarted."""
     group = parser.add_argument_group("several processes (launch/README.md)")
     group.add_argument(
         "--coordinator", metavar="HOST:PORT", help="address of process 0, which also uses the port before this one"
@@ -177,9 +181,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alike: bool = True) -> int:
-    """Run ``work`` as one process of the job that the flags describe; return its exit code.
+    """Run ``work`` as one process of the job that the flags describe; return the exit code.
 
-    ``alike``: whether to end if code, versions or config of the processes differ.
+    ``alike``: whether to end the job if the processes differ in code, package versions or config.
     """
     if arguments.restarts:
         from bert_jax.cluster.supervisor import supervise
@@ -204,23 +208,25 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
             distributed.leave()
             return code
         except BaseException as error:
-            distributed.end_by(error, ending(error))  # before ``run`` handles it: the others wait for this process
+            distributed.end_by(error, ending(error))  # at once, because other processes wait for this one
             raise
 
 
 def print_note(line: str) -> None:
-    """Print a line for the user on stderr, beside a command's output."""
+    """Print a line for the user on stderr, so that stdout holds only the command's output."""
     print(line, file=sys.stderr)
 
 
 def verbs() -> dict[str, str]:
-    """Return command -> module name: ``fill-mask`` -> ``fill_mask``; a trailing ``_`` avoids a keyword
-    (``import_``)."""
+    """Return a dict: verb -> module name, such as ``fill-mask`` -> ``fill_mask``.
+
+    A module name ends with ``_`` if the verb is a Python keyword (``import_``).
+    """
     return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name != "main"}
 
 
 def usage() -> str:
-    """Return what ``bert-jax`` prints without a verb: every verb with its first docstring line."""
+    """Return what ``bert-jax`` prints without a verb: all verbs with their first docstring lines, and all recipes."""
     files = catalogue.parts("cli")
     texts = {
         verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()
@@ -261,7 +267,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _is_text(argument: str) -> bool:
-    """Return whether ``argument`` can be a path or a text: it has no NUL and no half of a character."""
+    """Return whether ``argument`` is valid as a path or text: it has no NUL and no lone surrogate."""
     try:
         return b"\0" not in argument.encode("utf-8")
     except UnicodeEncodeError:
@@ -269,7 +275,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _at_home(argv: Sequence[str]) -> list[str]:
-    """Return ``argv`` with the home folder in place of the ``~`` at the start of a path."""
+    """Return ``argv`` with ``~`` at the start of a path replaced by the home folder."""
     home, expanded = os.path.expanduser("~"), []
     for before, text in zip(["", *argv], argv, strict=False):
         found = HOME.match(text)
@@ -287,13 +293,13 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
-    ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # absl's own actions are hidden
+    ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # not absl's, which are hidden
     options = [option for action in ours for option in action.option_strings if option.startswith("--")]
     for text in unknown:
         hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")
     if getattr(arguments, "config", None) is not None:
-        arguments.recipe, arguments.overrides = arguments.config, overrides  # for verbs that read it several times
+        arguments.recipe, arguments.overrides = arguments.config, overrides  # for verbs that load it several times
         arguments.config = recipes.load(arguments.config, overrides)
     elif overrides:
         raise UserError(f"{overrides[0].partition('=')[0]} needs a --config=RECIPE that it changes")

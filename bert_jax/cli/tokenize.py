@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.encoded import Encoded
 
-MOST_POSITIONS = 1_000_000  # most positions of a printed table
+MOST_POSITIONS = 1_000_000  # the printed table has at most so many positions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def table(encoded: Encoded) -> str:
-    """Return one line for each piece, then the ids on one line, ready to copy."""
+    """Return text with a line for each piece and a last line with all ids, ready to copy."""
     rows = [("piece", "id", "type", "mask", "offset")]
     columns = (encoded.pieces, encoded.input_ids, encoded.token_type_ids, encoded.attention_mask, encoded.offsets)
     for piece, token_id, token_type, mask, (start, stop) in zip(*columns, strict=True):

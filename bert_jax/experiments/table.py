@@ -22,8 +22,8 @@ NOTE = (
 class VariantSummary:
     """A row of the table: the scores of one variant.
 
-    A field is None if it needs two seeds and there is only one, or if it compares with the first variant and this is
-    the first.
+    Two fields need several seeds: ``spread`` and ``standard_error`` are None without them. ``difference`` and
+    ``standard_error`` compare with the first variant and are None for the first variant itself.
     """
 
     variant: str

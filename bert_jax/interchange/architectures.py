@@ -1,4 +1,4 @@
-"""The heads of models as transformers describes them: the class, its labels, and its fields in ``config.json``."""
+"""Describes the heads of models as transformers does: a class name, labels, and fields of ``config.json``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bert_jax.models.model import BERT
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
 
-# Read from every file that has them whole: some published files name BertForMaskedLM and hold these too.
+# An import reads each of these parts if a file has all of it, even if the class that the file names (such as
+# BertForMaskedLM) does not have the part.
 PRETRAINED_PARTS = ("pooler", "mlm_head", "nsp_head", "sop_head")
 LABELLED = ("ForSequenceClassification", "ForTokenClassification")
-# The name of a task of ours -> the ending of the class that its models are exported as, and its problem_type.
+# Name of our task -> (ending of the transformers class of its exported models, problem_type).
 TASKS: dict[str, tuple[str, ProblemType | None]] = {
     "classification": ("ForSequenceClassification", "single_label_classification"),
     "regression": ("ForSequenceClassification", "regression"),
@@ -26,9 +27,9 @@ TASKS: dict[str, tuple[str, ProblemType | None]] = {
     "span_qa": ("ForQuestionAnswering", None),
     "multiple_choice": ("ForMultipleChoice", None),
     "sentence_embeddings": ("Model", None),
-    "feature_tagging": ("Model", None),  # the encoder that its tagger reads
+    "feature_tagging": ("Model", None),  # exports only the encoder
 }
-UNNAMED = ("sentence_embeddings", "feature_tagging")  # transformers has no class of their own for these
+UNNAMED = ("sentence_embeddings", "feature_tagging")  # tasks for which transformers has no special class
 PIPELINES = {
     "Model": "feature-extraction",
     "ForPreTraining": "fill-mask",
@@ -41,13 +42,14 @@ PIPELINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The head on an encoder.
+    """The head of a model, as transformers describes it.
 
     Attributes:
-      architecture: a class of transformers that one of the families has.
-      labels: the names of a classifier's outputs, in order; empty for a regression and for all other heads.
-      problem_type: how the outputs of a text classifier are read; None for all other heads.
-      classifier_dropout: the dropout rate before the classifier; None: the encoder's rate.
+      architecture: the name of a transformers class that one of the families has.
+      labels: the names of a classifier's outputs, in order; empty for a regression and for heads other than
+        classifiers.
+      problem_type: the kind of problem that a text classifier solves; None for all other heads.
+      classifier_dropout: the dropout rate before the classifier. If None, the encoder's rate.
     """
 
     architecture: str = "BertForPreTraining"
@@ -61,12 +63,12 @@ class Head:
 
     @property
     def family(self) -> Family:
-        """The family that has the class."""
+        """The family that the class belongs to."""
         return family_with(self.architecture)
 
     @property
     def ending(self) -> str:
-        """The name of the class without the name of its family, such as "ForMaskedLM"."""
+        """The class name without the family's name, such as "ForMaskedLM"."""
         return self.architecture.removeprefix(self.family.name)
 
     @property
@@ -76,15 +78,15 @@ class Head:
 
     @property
     def task(self) -> str | None:
-        """The name of our task that trains and evaluates such a model; None if there is none."""
+        """The name of our task that trains and evaluates models with this head; None if there is none."""
         kinds = {kind: task for task, kind in TASKS.items() if task not in UNNAMED}
         return kinds.get((self.ending, self.problem_type))
 
 
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
-    """Return the name of the class for a model of ``config`` that was pretrained with these ``parts``.
+    """Return the transformers class name of a model that was pretrained with these ``parts``.
 
-    For causal models it is the name that transformers would give; no family exports it.
+    The class name of a causal model follows the naming of transformers, but no family can export it.
     """
     family = family_of(config.encoder)
     if config.causal:
@@ -93,20 +95,20 @@ def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
 
 
 def pretraining_class(family: Family, parts: Collection[str]) -> str:
-    """Return "...ForPreTraining" if ``parts`` include all the heads that this class needs, else "...ForMaskedLM"."""
+    """Return the class "...ForPreTraining" if ``parts`` include all heads that it needs, else "...ForMaskedLM"."""
     needed = set(family.classes.get("ForPreTraining", ("none",)))
     return f"{family.name}{'ForPreTraining' if needed <= {'encoder', 'pooler', *parts} else 'ForMaskedLM'}"
 
 
 def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> Head:
-    """Return the head of one of our checkpoints.
+    """Return the head of a model from one of our checkpoints.
 
     Args:
       facts: the facts saved with the checkpoint.
-      parts: the parts of its parameters, used if the facts name no task; None: all parts of a pretrained model.
+      parts: the parts of the model's parameters, which decide if the facts name no task. If None, all pretrained parts.
 
     Raises:
-      UserError: transformers has no class for models of its task or its encoder.
+      UserError: transformers has no class for models of this task or encoder.
     """
     if facts.get("head"):  # saved by an import or by a pretraining objective
         known = dict(facts["head"])
@@ -124,15 +126,15 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
 
 
 def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> Head:
-    """Return the head that ``config.json`` describes; if it names no class, the head that the tensors belong to.
+    """Return the head that ``config.json`` describes or, if it names no class, the head that the tensors belong to.
 
     Args:
       theirs: the content of ``config.json``.
       tensors: the tensors of the file under their current names.
-      where: the folder, as errors name it.
+      where: the folder's name for error messages.
 
     Raises:
-      UserError: the class is of another family or a decoder, or the labels do not fit the classifier.
+      UserError: the class is a decoder or of another family, or the labels do not fit the classifier.
     """
     named = [str(name) for name in theirs.get("architectures") or ()]
     foreign = [name for name in named if not name.startswith(family.name)]
@@ -171,7 +173,7 @@ def _of_tensors(family: Family, tensors: Collection[str]) -> str:
 
 
 def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> tuple[str, ...]:
-    """Return the labels in the order of their numbers; ``LABEL_0``, ... if the config names none."""
+    """Return the labels in the order of their ids. If the config names none, return ``LABEL_0``, ``LABEL_1``, ..."""
     if ending not in LABELLED:
         return ()
     by_number = theirs.get("id2label") or {}

@@ -1,4 +1,4 @@
-"""The model card of an export."""
+"""Writes the model card of an exported model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.interchange.pooling import Pooling
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import BASELINES
 
-# The versions that loaded an export of every class (make test-parity).
+# Package versions with which the export of every class was loaded successfully (make test-parity).
 TRIED = {
     "transformers": "5.23.0",
     "torch": "2.13.0",
@@ -36,10 +36,10 @@ _TRAINED = "texts of the kind it was trained and evaluated on, after a look at i
 
 
 class ParentModel(NamedTuple):
-    """The model that another model was started or imported from."""
+    """The model from which another model was imported or started."""
 
     source: str
-    licence: str | None = None  # the licence in its model card
+    licence: str | None = None  # the licence that its model card names
 
 
 def model_card(
@@ -52,18 +52,18 @@ def model_card(
     pooling: Pooling | None = None,
     parent: ParentModel | None = None,
 ) -> str:
-    """Return the card as Markdown with YAML front matter.
+    """Return the model card as Markdown with YAML front matter.
 
     Args:
       facts: the facts saved with the checkpoint: ``model``, ``lowercase``, ``corpus_fingerprint``,
         ``vocabulary_sha256``, ``run``, and for a fine-tuned model ``task`` and ``data``.
       metrics: the figures of the newest evaluation; may be empty.
       step: the step of the checkpoint.
-      baselines: the baselines on the same rows, as in ``baselines.json``.
+      baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
       splits: ``num_documents`` and ``num_tokens`` of the corpus's ``train`` and ``heldout``, as in its manifest.
-      head: None: the head of a pretrained BERT.
-      pooling: None: the export has no files for sentence-transformers.
-      parent: the model that this one was started from, if any.
+      head: the head of the model. If None, that of a pretrained BERT.
+      pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
+      parent: the model from which this one was started, if any.
     """
     head, run = head or Head(), facts.get("run") or {}
     return f"""---
@@ -104,13 +104,13 @@ outputs.
 
 
 def weights_section(digests: Mapping[str, str]) -> str:
-    """Return the card's last section: the sha256 of each file of weights in ``digests`` (file name -> sha256)."""
+    """Return the last section of the card, with the sha256 of each weight file. ``digests``: file name -> sha256."""
     lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
     return "\n".join(["", "## Weights", "", *lines, ""])
 
 
 def digests_in(card: str) -> dict[str, str]:
-    """Return what ``weights_section`` has written into a card: file name -> sha256."""
+    """Return the digests that ``weights_section`` wrote into a card: file name -> sha256."""
     return dict(re.findall(r"^- (\S+\.safetensors): sha256 `([0-9a-f]{64})`$", card, re.MULTILINE))
 
 
@@ -181,7 +181,7 @@ def _text(run: Mapping[str, Any], facts: Mapping[str, Any], splits: Mapping[str,
             f"{named}{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on; "
             f"{heldout['num_documents']:,} documents, {heldout['num_tokens']:,} tokens ({share:.1%}) were held out."
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # the manifest is gone or of another kind
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # the manifest is missing or has another form
         return f"{named}How much of it there was is not recorded here."
 
 

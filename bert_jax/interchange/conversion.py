@@ -1,4 +1,4 @@
-"""Moves tensors between our tree and the names of transformers, and reports where each one went."""
+"""Moves tensors between our parameter tree and the names of transformers, and reports what happened to each tensor."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from bert_jax.models.model import fresh_params
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The report of an import or an export. ``str`` gives a table, ``line`` a summary."""
+    """The report of an import or export. ``str(report)`` is a table; ``report.line`` is a summary."""
 
     title: str
-    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]  # one per layer, with the shape in their file
-    missing: tuple[str, ...] = ()  # their names for the tensors that the class needs and the model lacks
-    unused: tuple[str, ...] = ()  # names of the tensors or parts that were left out
+    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]  # (entry, shape in the file) of each tensor
+    missing: tuple[str, ...] = ()  # names of tensors that the class needs but the model lacks
+    unused: tuple[str, ...] = ()  # names of tensors or parts that were left out
     notes: tuple[str, ...] = ()
-    arrow: str = "<-"  # "->" in an export
+    arrow: str = "<-"  # "<-" for an import, "->" for an export
 
     @property
     def line(self) -> str:
-        """The report in one line, with counts in place of names."""
+        """The report in one line, with counts instead of names."""
         counts = [f"{len(self.moved)} tensors", *(f"{note}" for note in self.notes)]
         counts += [f"{len(found)} {kind}" for kind, found in self._rest() if found]
         return f"{self.title}: {'; '.join(counts)}"
@@ -49,7 +49,7 @@ class Report:
         return ("missing", self.missing), ("left out", self.unused)
 
     def _folded(self) -> Iterable[tuple[str, str, str]]:
-        """Yield the rows of the table (ours, theirs, shape), with one row for the same tensor of all layers."""
+        """Yield the rows of the table (ours, theirs, shape). Tensors that differ only in the layer share a row."""
         groups: dict[tuple[str, str, tuple[int, ...]], int] = {}
         for entry, shape in self.moved:
             key = (_template(entry.ours), _template(entry.theirs), shape)
@@ -64,7 +64,8 @@ def _template(name: str) -> str:
 
 
 def folded(found: Iterable[str]) -> list[str]:
-    """Return the names, with one line for all layers: ``encoder.layer.*.output.dense.bias (12)``."""
+    """Return the names; names that differ only in the layer share a line: ``encoder.layer.*.output.dense.bias
+    (12)``."""
     counts: dict[str, int] = {}
     for name in found:
         counts[_template(name)] = counts.get(_template(name), 0) + 1
@@ -72,7 +73,7 @@ def folded(found: Iterable[str]) -> list[str]:
 
 
 def leaf(tree: Any, path: str) -> Any:
-    """Return the value at a path such as ``encoder/layer_0/...``; None if the tree does not have the path."""
+    """Return the value at a path such as ``encoder/layer_0/...``; None if the tree has no such path."""
     for name in path.split("/"):
         if not isinstance(tree, Mapping) or name not in tree:
             return None
@@ -81,7 +82,7 @@ def leaf(tree: Any, path: str) -> Any:
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path such as ``encoder/layer_0/...`` and make the levels above it where they are missing."""
+    """Set the value at a path such as ``encoder/layer_0/...``; levels above it are created if missing."""
     *folders, last = path.split("/")
     for name in folders:
         tree = tree.setdefault(name, {})
@@ -94,7 +95,7 @@ def _pretraining_shapes(config: ModelConfig) -> Any:
 
 
 def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
-    """Return a tree with the shape of every array that a file with this ``head`` may hold."""
+    """Return a tree with the shape of every array that a file with this ``head`` can hold."""
 
     def last(outputs: int) -> dict[str, Any]:
         return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}
@@ -105,7 +106,7 @@ def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """The parameters that were read from a file, and what happened to each of its tensors (see ``Report``)."""
+    """The parameters that were read from a file, and what happened to each tensor (the fields of ``Report``)."""
 
     params: dict[str, Any]
     moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]
@@ -116,14 +117,14 @@ class Read:
 def read_params(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str, pad_id: int = 0
 ) -> Read:
-    """Return our parameter tree made from the tensors of a file.
+    """Return the tensors of a file as our parameter tree.
 
-    It has the parts of ``head``, and every other pretrained part of which the file has all tensors.
+    The tree has the parts of ``head``, and other pretrained parts if the file has all of their tensors.
 
     Args:
       tensors: the tensors under their current names.
-      where: the folder, as errors name it.
-      pad_id: the id of the padding token, which RoBERTa's positions depend on.
+      where: the folder's name for error messages.
+      pad_id: the id of the padding token, on which RoBERTa's positions depend.
 
     Raises:
       UserError: a shape does not fit the config, or a tensor of the encoder is missing.
@@ -150,7 +151,7 @@ def read_params(
         problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    broken = {names.part(e) for e in entries if e.theirs in missing}  # an incomplete head is left out
+    broken = {names.part(e) for e in entries if e.theirs in missing}  # incomplete heads are left out
     unused = [*left, *(e.theirs for e, _ in moved if names.part(e) in broken)]
     params = {part: tree for part, tree in params.items() if part not in broken}
     kept = tuple((e, shape) for e, shape in moved if names.part(e) not in broken)
@@ -168,13 +169,13 @@ def _readable(tensors: Collection[str], entries: Collection[names.Entry], head: 
 def written_tensors(
     params: Any, config: ModelConfig, head: Head, pad_id: int = 0
 ) -> tuple[dict[str, np.ndarray], Report]:
-    """Return the tensors of a model under the names that the class of ``head`` has for them, and a report.
+    """Return the tensors of a model under their names in the class of ``head``, and a report.
 
     Args:
-      pad_id: the id of the padding token, which RoBERTa's positions depend on.
+      pad_id: the id of the padding token, on which RoBERTa's positions depend.
 
     Raises:
-      UserError: the model lacks a part that the class needs (the message names it and another class to choose), or
+      UserError: the model lacks a part that the class needs (the message names the part and another class), or
         transformers has no class for the model.
     """
     if config.causal or "bilstm" in params:

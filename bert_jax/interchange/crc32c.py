@@ -1,8 +1,8 @@
-"""CRC-32C (Castagnoli), the checksum of TensorFlow's files, over whole arrays at once.
+"""Computes CRC-32C (Castagnoli), the checksum in TensorFlow's files, with numpy operations on whole arrays.
 
-The remainder of a message is linear in its bits, and zeros in front do not change it. So a message is cut into lanes of
-equal width, which advance together, one byte per step. Neighbours are then joined in pairs: the remainder of AB is the
-remainder of A followed by as many zeros as B is long, exclusive-or the remainder of B.
+The remainder of a message is linear in the message's bits, and leading zeros do not change it. So a message is cut into
+lanes of equal width, whose remainders are computed side by side, one byte per step. Neighbouring lanes A and B are then
+joined: the remainder of AB is the remainder of (A followed by len(B) zeros) XOR the remainder of B.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
     padded = np.zeros(lanes * width, np.uint8)
     start = len(padded) - len(message)
     padded[start:] = message
-    if len(message) >= 4:  # the register starts with ones: this inverts the first 32 bits of the message
+    if len(message) >= 4:  # same effect as a CRC register that starts with 32 ones
         padded[start : start + 4] ^= 0xFF
     else:
         return _short(message)
@@ -47,7 +47,10 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked(crc: int) -> int:
-    """Return a checksum in the form that files store (LevelDB, util/crc32c.h), safe for checksums over checksums."""
+    """Return a checksum in the masked form in which files store it (LevelDB, util/crc32c.h).
+
+    Masking is needed because checksums over data that itself contains plain checksums are problematic.
+    """
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -59,7 +62,10 @@ def _short(message: np.ndarray) -> int:
 
 
 def _zeros(count: int) -> np.ndarray:
-    """Return the remainder that follows each single bit of a remainder after ``count`` zero bytes: uint32 [32]."""
+    """Return a GF(2) matrix, uint32 [32]: it maps a remainder to the remainder after ``count`` more zero bytes.
+
+    Column i is what a remainder with only bit i set becomes.
+    """
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(count):
         bits = _TABLE[bits & 0xFF] ^ bits >> 8
@@ -67,7 +73,7 @@ def _zeros(count: int) -> np.ndarray:
 
 
 def _apply(shift: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return each of ``values`` multiplied over GF(2) by the matrix with the columns ``shift``."""
+    """Return the products over GF(2) of each of ``values`` with the matrix whose columns are ``shift``."""
     found = np.zeros_like(values)
     for i, column in enumerate(shift):
         found ^= np.where(values >> np.uint32(i) & 1, column, np.uint32(0))

@@ -1,6 +1,6 @@
-"""The base class of families: the classes, tensor names and ``config.json`` of one kind of encoder in transformers.
+"""The base class of encoder families: the classes, tensor names and ``config.json`` of one encoder in transformers.
 
-Each family is a file of ``interchange/families``.
+Each family is a file in ``interchange/families``.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
 class Family(abc.ABC):
-    """One kind of encoder in transformers. ``interchange/families/<encoder>.py`` defines a subclass named ``Family``.
+    """A kind of encoder in transformers. ``interchange/families/<encoder>.py`` defines a subclass named ``Family``.
 
     Class attributes of a family:
-      name: the beginning of its class names, such as "Bert".
+      name: the beginning of the family's class names, such as "Bert".
       title: the family's name in a sentence.
       model_type: the ``model_type`` in ``config.json``.
       prefix: the prefix of the encoder's tensors in a model that has a head.
       classes: the end of a class name -> the parts of our tree that a model of the class has.
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
-      decoder: the name of the MLM decoder. It is tied to the word embeddings; a file may hold a copy of it.
+      decoder: the name of the MLM decoder, whose weights are the word embeddings. A file may hold a copy of them.
       classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier.
     """
 
@@ -50,30 +50,30 @@ class Family(abc.ABC):
 
     @property
     def encoder(self) -> str:
-        """The name of the encoder, which is also the name of the family's file."""
+        """The name of the encoder, which is also the name of the file of this family."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
     def architectures(self) -> dict[str, tuple[str, ...]]:
-        """The whole name of each class in transformers -> the parts of our tree that a model of the class has."""
+        """Full name of each transformers class -> the parts of our tree that a model of the class has."""
         return {f"{self.name}{ending}": parts for ending, parts in self.classes.items()}
 
     @abc.abstractmethod
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
-        """Return the entries of every tensor that a file of the class ``architecture`` may hold."""
+        """Return an entry for every tensor that a file of the class ``architecture`` may hold."""
 
     def entries(self, num_layers: int, architecture: str = "", pad_id: int = 0) -> Iterator[Entry]:
-        """Yield the entries of ``map`` with one entry per layer in place of ``{i}``."""
+        """Yield the entries of ``map``. An entry with ``{i}`` is replaced by one entry per layer."""
         return names.written_out(self.map(architecture, pad_id), num_layers)
 
     def modern(self, name: str) -> str:
-        """Return the current name of a tensor that may have an older name or lack the family's prefix."""
+        """Return the current name of a tensor, given a name that may be outdated or lack the family's prefix."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         return f"{self.prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
     @property
     def redundant(self) -> tuple[str, ...]:
-        """Names of tensors that a file may hold and an import ignores: copies of other tensors, and buffers."""
+        """The names of tensors that an import ignores if a file has them: copies of other tensors, and buffers."""
         return f"{self.prefix}embeddings.position_ids", f"{self.decoder}.weight", f"{self.decoder}.bias"
 
     @property
@@ -90,10 +90,10 @@ class Family(abc.ABC):
         parts: frozenset[str],
         architecture: str,
     ) -> dict[str, np.ndarray]:
-        """Return the model's outputs, computed in numpy from the tensors of a file under the file's own names.
+        """Return the model's outputs, computed in numpy from the tensors of a file, independently of our modules.
 
         Args:
-          tensors: the tensors of the file.
+          tensors: the tensors under the names that they have in the file.
           parts: the parts of our tree whose outputs are wanted.
           architecture: the model's class in transformers.
         """
@@ -110,11 +110,11 @@ class Family(abc.ABC):
         }
 
     def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
-        """Return our config for the ``config.json`` ``theirs``.
+        """Return our config for a model whose ``config.json`` has the content ``theirs``.
 
         Args:
-          where: the folder, as errors name it.
-          file: the file's name, as errors name it.
+          where: the folder's name for error messages.
+          file: the file's name for error messages.
 
         Raises:
           UserError: the model is not of this family, or has a feature that our modules do not have.
@@ -138,14 +138,14 @@ class Family(abc.ABC):
             raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
 
     def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the field values of our config, corrected where ``theirs`` means another number by the same name."""
+        """Return ``values`` for our config, corrected where ``theirs`` uses a name with another meaning."""
         del theirs
         return values
 
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """Return the name of each encoder -> its family."""
+    """Return a dict: name of an encoder -> its family."""
     found = catalogue.parts(PACKAGE, having="Family")
     return {name: catalogue.find(PACKAGE, name).Family() for name in found}
 
@@ -161,7 +161,10 @@ def family_of(encoder: str) -> Family:
 
 
 def family_with(architecture: str) -> Family:
-    """Return the family with the class ``architecture``. If none has it, raise ``UserError`` with the nearest name."""
+    """Return the family that has the class ``architecture``.
+
+    Raises ``UserError`` with the nearest name if none has it.
+    """
     known = {name: family for family in families().values() for name in family.architectures}
     return configuration.choose("architecture", architecture, known)
 
@@ -169,8 +172,12 @@ def family_with(architecture: str) -> Family:
 def family_described(theirs: Mapping[str, Any], where: str) -> Family:
     """Return the family that ``config.json`` names, or BERT's if it names none.
 
+    Args:
+      theirs: the content of ``config.json``.
+      where: the folder's name for error messages.
+
     Raises:
-      UserError: the ``model_type`` is not one of the families; ``where`` names the folder.
+      UserError: no family has this ``model_type``.
     """
     by_type = {family.model_type: family for family in families().values()}
     kind = theirs.get("model_type", "bert")

@@ -1,4 +1,4 @@
-"""Writes and reads Hugging Face directories without torch or transformers."""
+"""Writes and reads Hugging Face model directories without torch or transformers."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = ["WEIGHTS", "Imported", "export_model", "import_model"]
 class Imported:
     """A model that was read from a Hugging Face directory or from an original TensorFlow checkpoint."""
 
-    params: dict[str, Any]  # unrolled, float32; without the missing parts
+    params: dict[str, Any]  # one subtree per layer, float32; without missing parts
     config: ModelConfig
     tokenizer: Tokenizer
     head: Head
     report: Report
-    licence: str | None = None  # the licence in the model card
+    licence: str | None = None  # the licence that the model card names
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The file's names for the tensors that its class needs and the file lacks."""
+        """The names of tensors that the model's class needs but the file lacks."""
         return self.report.missing
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The names of the file's tensors that a model of the class does not use."""
+        """The names of tensors in the file that the model's class does not use."""
         return self.report.unused
 
 
@@ -64,17 +64,18 @@ def export_model(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     into: Directory = files.whole_directory,
 ) -> Report:
-    """Write a Hugging Face directory, whole or not at all, and return the report.
+    """Write a Hugging Face directory and return the report. The directory appears whole or not at all.
 
     It holds config.json, the tensors, the tokenizer's files, a list of their sha256, and the model card. Before it
-    appears it is read again: its tensors must equal those in memory bit by bit, and a numpy model of the tensors in
-    the file must give the same outputs as our modules.
+    appears, the directory is read again: the tensors must equal those in memory bit by bit, and a numpy model of these
+    tensors must give the same outputs as our modules.
 
     Args:
       params: the unrolled tree of the model; parts that the class of ``head`` does not have are left out.
       card: the text of the model card, without its last section.
-      head: None: the class of a pretrained model that has the parts of ``params``.
-      pooling: the pooling that sentence-transformers applies to an encoder ("BertModel"); None: no files for it.
+      head: if None, the head of a pretrained model that has the parts of ``params``.
+      pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, no
+        files for sentence-transformers are written.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
@@ -95,7 +96,8 @@ def export_model(
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             write_pooling(folder, config, pooling)
-        # Only the files that an import reads: pooling files are in a subfolder, and people may edit the card.
+        # Only the files that an import reads get checksums. Those for pooling lie in a subfolder and do not, nor does
+        # the card, which people may edit.
         digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
         checked = _check_written(folder, params, config, head)
@@ -122,11 +124,11 @@ def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -
 
 
 def import_model(directory: str | os.PathLike[str]) -> Imported:
-    """Return the model in a Hugging Face directory: of any family, with any of its heads.
+    """Return the model in a Hugging Face directory. The model may be of any family and have any head of that family.
 
     Raises:
-      UserError: there is no such model, the weights are only there as a pickle, a file is damaged or does not match
-        ``SHA256SUMS`` beside it (without that, the sha256 of its card), or the tensors do not fit the config.
+      UserError: there is no such model, its weights exist only as a pickle, the tensors do not fit the config, or a
+        file is damaged or does not match ``SHA256SUMS`` (if that does not exist, the sha256 in the model card).
     """
     with files.downloaded(directory) as folder:
         return _import_local(folder, str(directory), "nothing was imported")
@@ -155,9 +157,9 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
 
 
 def listed_damage(folder: Path | epath.Path) -> str | None:
-    """Return the first damage that a folder's list of sha256 shows; None if there is none.
+    """Return a description of the first damage found by a folder's list of sha256; None if nothing is damaged.
 
-    The list must name the config and the weights.
+    A list that does not name the config and the weights counts as damaged.
 
     Raises:
       OSError: the folder or its list is missing.
@@ -167,7 +169,8 @@ def listed_damage(folder: Path | epath.Path) -> str | None:
 
 
 def _damage_by_card(folder: Path) -> str | None:
-    """Return what is wrong with the first file of weights whose sha256 the model card gives; None if nothing is."""
+    """Return a description of the first weight file that differs from its sha256 in the model card; None if none
+    does."""
     try:
         digests = digests_in(reading.read_text(folder / CARD))
     except (OSError, ValueError):
@@ -181,7 +184,7 @@ def _count(tensors: dict[str, np.ndarray]) -> str:
 
 
 def licence_of(folder: str | os.PathLike[str]) -> str | None:
-    """Return the licence in the front matter of a folder's model card, if it has one."""
+    """Return the licence in the front matter of a folder's model card; None if there is none."""
     try:
         lines = reading.read_text(files.as_path(folder) / CARD).splitlines()
     except (OSError, ValueError):

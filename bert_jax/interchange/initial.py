@@ -1,4 +1,4 @@
-"""Starts a run from another model (``--init``), with the same vocabulary or another one."""
+"""Starts a run from another model (``--init``), with the same or another vocabulary."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import TrainState, abstract, overlay
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
-# Leaves that have one row per piece of the vocabulary.
+# Parameters with one row per piece of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
-# Heads whose outputs have the meaning of their task's labels.
+# Heads whose outputs stand for the labels of a task.
 TASK_HEADS = ("classifier", "qa_outputs")
-FROZEN = "frozen"  # a workdir inside the workdir, which holds the parts that are not trained
+FROZEN = "frozen"  # a folder in the workdir for the parameters of parts that are not trained
 
 
 @dataclasses.dataclass(frozen=True)
 class ParentRun:
-    """The run that another run starts from."""
+    """The run from which another run starts."""
 
     kind: Kind
-    key: str  # the sha256 of its identity and step
+    key: str  # the sha256 of the run's identity and the step
 
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """The model that a run starts from."""
+    """The model from which a run starts."""
 
     source: str
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
     tokenizer: Tokenizer
-    missing: tuple[str, ...] = ()  # its file's names for the tensors that its class needs and it lacks
-    checkpoints: tuple[str, int] | None = None  # workdir and step, if it is a run of ours
+    missing: tuple[str, ...] = ()  # names of tensors that its class needs but its file lacks
+    checkpoints: tuple[str, int] | None = None  # (workdir, step) if it comes from a run of ours
     head: Head = Head()
     parent: ParentRun | None = None
 
     def check_moments(self) -> None:
-        """Raise ``UserError`` if the model has no optimizer moments to keep."""
+        """Raise ``UserError`` if the model comes without optimizer moments."""
         if self.checkpoints is None:
             raise UserError(
                 f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {self.source} has no optimizer "
@@ -67,14 +67,14 @@ class Initial:
 
 
 def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | None:
-    """Return the model that a run starts from; None if it starts from nothing.
+    """Return the model from which a run starts; None if it starts from random weights.
 
     Args:
       source: the value of --init.
-      resumes: whether the run goes on from a checkpoint of its own; the model is then the one that it began from.
+      resumes: whether the run resumes from a checkpoint of its own. The model is then the one that the run began from.
 
     Raises:
-      UserError: see ``load_initial``, or the processes of the job found different models.
+      UserError: for the reasons of ``load_initial``, or the processes of the job found different models.
     """
     initial = load_initial(source) if source and not resumes else begun_from(workdir) if resumes else None
     distributed.wait("the model of --init", "" if initial is None else f"{initial.model} {initial.parent}")
@@ -82,9 +82,9 @@ def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | N
 
 
 def begun_from(workdir: str) -> Initial | None:
-    """Return the model that the run in ``workdir`` began from; None if it began from nothing.
+    """Return the model that the run in ``workdir`` began from; None if it began from random weights.
 
-    The result has no parameters: a run that resumes does not need them, so the model itself may be gone.
+    The result has no parameters: a resumed run does not need them, and the model itself may have been deleted.
     """
     run = read_run(workdir)
     identity, facts = run.get("identity", {}), run.get("facts", {})
@@ -99,9 +99,9 @@ def begun_from(workdir: str) -> Initial | None:
 def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int, dict[str, str]]:
     """Return the seed of a run's rows, masks and dropout, and the entries to save with the run's facts.
 
-    If a run starts from another run of its kind, a hash of that parent's identity and step is folded into the seed.
-    Otherwise, on the same text with the same seed, it would repeat the parent's rows, masks and dropout. Any other run
-    keeps its seed.
+    If a run starts from another run of the same kind, the new seed depends on that parent's identity and step.
+    Otherwise, a run on the same text with the same seed would repeat the rows, masks and dropout of its parent. All
+    other runs keep their seed.
     """
     if initial is None or initial.parent is None or initial.parent.kind != kind:
         return seed, {}
@@ -114,7 +114,7 @@ def load_initial(source: str) -> Initial:
 
     Args:
       source: a Hugging Face directory, a directory with a TensorFlow checkpoint of google-research/bert, or a workdir
-        of a run with an optional ``@step``.
+        of a run, optionally with ``@step``.
 
     Raises:
       UserError: ``source`` is none of these, or the model cannot be read.
@@ -136,7 +136,7 @@ def load_initial(source: str) -> Initial:
         )
     trained = load_trained(workdir, int(step) if step else None)
     at, parent = (workdir, trained.step), None
-    if identity := (trained.facts.get("run") or {}).get("identity"):  # an imported model has none
+    if identity := (trained.facts.get("run") or {}).get("identity"):  # an imported model has no identity
         key = hashlib.sha256(json.dumps([identity, trained.step], sort_keys=True).encode()).hexdigest()
         parent = ParentRun(kind_of(identity), key)
     return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, trained.head, parent)
@@ -154,19 +154,19 @@ def start_from(
     note: Callable[[str], None],
     head: Head | None = None,
 ) -> Callable[[TrainState], TrainState]:
-    """Return a function that turns a fresh state into one that starts from the parameters of ``initial``.
+    """Return a function that takes a fresh train state and returns one with the parameters of ``initial``.
 
-    Pieces that ``initial`` lacks start at the mean of the pieces into which its vocabulary cuts them. Heads that the
-    fresh state does not have, or has in another shape, are left out. A note names them and the parts that start fresh.
+    If the vocabulary differs, see ``with_vocabulary``. Heads that the fresh state lacks or has in another shape are
+    left out. A note lists the parts that are left out and the parts that stay fresh.
 
     Args:
-      optimizer: "kept" takes over the optimizer's moments from the run; the schedule begins anew either way.
+      optimizer: "kept" also takes over the optimizer's moments. The schedule begins anew in any case.
       note: called with each line for the user.
-      head: the head of the model to train. A classifier of another task, or of other labels, is left out even if its
+      head: the head of the model to train. A classifier of another task or with other labels is left out, even if its
         shapes fit.
 
     Raises:
-      UserError: the moments are to be kept, but there are none or the vocabulary is another.
+      UserError: the moments are to be kept, but there are none, or the vocabulary is another one.
     """
     params = initial.params
     same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.model.vocab_size
@@ -202,23 +202,23 @@ def frozen_parts(
 ) -> Callable[[Any], Any] | None:
     """Return a function that fills in the parameters of the frozen parts; None if no part is frozen.
 
-    A new run takes them from ``initial`` and saves them once, in ``workdir/frozen``. A run that resumes reads them
-    there.
+    In a new run, the function takes the parameters from ``initial`` and saves them once, in ``workdir/frozen``. In a
+    resumed run, it reads them there.
 
     Args:
       names: the names of the frozen parts.
-      facts: the facts to save with them.
+      facts: the facts to save with the parameters.
     """
     if not names:
         return None
     folder = str(files.as_path(workdir) / FROZEN)
 
     def place(frozen: Any) -> Any:
-        if resumes:  # the model at --init may have changed since
+        if resumes:  # not from --init, which may have changed since
             return overlay(read_params(folder)[0], frozen)
         if initial is not None:
             frozen = overlay({name: initial.params[name] for name in names if name in initial.params}, frozen)
-        if distributed.is_first() and files.as_path(folder).exists():  # left by a start that failed
+        if distributed.is_first() and files.as_path(folder).exists():  # left by a failed start
             files.as_path(folder).rmtree()
         distributed.wait("no frozen parts are there")
         save_params(folder, frozen, facts)
@@ -228,10 +228,10 @@ def frozen_parts(
 
 
 def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_task: bool) -> dict[str, Any]:
-    """Return the encoder of ``params``, whatever its shapes, and the heads that ``fresh`` has in the same shapes.
+    """Return the parts of ``params`` to take over: the encoder, and the heads whose shapes are the same in ``fresh``.
 
     Args:
-      same_task: False leaves out heads that have a meaning only for the labels of their task.
+      same_task: if False, leave out heads whose outputs stand for the labels of a task.
     """
 
     def shapes(tree: Any) -> Any:
@@ -246,10 +246,11 @@ def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_tas
 
 
 def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
-    """Return ``params`` with the vocabulary's rows reordered and extended for another tokenizer.
+    """Return ``params`` with the rows of the vocabulary reordered and extended to fit another tokenizer.
 
-    A piece that ``old`` lacks starts at the mean of the pieces into which ``old`` cuts it. If the piece continues a
-    word, so does the first of these, where ``old`` has such a piece.
+    A piece that ``old`` lacks gets the mean of the rows of its sub-pieces: the pieces into which ``old`` cuts its text.
+    If the new piece continues a word, its first sub-piece is taken in the form that continues a word (such as
+    ``##ing``) if ``old`` has this form.
 
     Args:
       old: the tokenizer that ``params`` was trained with.
@@ -275,7 +276,7 @@ def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, i
 
 
 def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
-    """Return for each surface of ``added`` the ids of the pieces, at least one, into which ``old`` cuts it."""
+    """Return a dict: surface of ``added`` -> the ids of the pieces (at least one) into which ``old`` cuts its text."""
     cut = {}
     for surface, ids in zip(added, old.encode_batch([text for text, _ in added]), strict=True):
         first, *others = ids.tolist() or [old.unk_id]
@@ -286,11 +287,11 @@ def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface
 
 
 def _kept_state(initial: Initial, state: TrainState) -> TrainState:
-    """Return ``state`` with the parameters, moments and carry of ``initial``; everything else stays fresh."""
+    """Return ``state`` with the parameters, moments and carry of ``initial``. Everything else stays fresh."""
     assert initial.checkpoints is not None
     workdir, step = initial.checkpoints
 
-    def fresh(names: list[str]) -> dict[str, Any]:  # what an earlier version did not save
+    def fresh(names: list[str]) -> dict[str, Any]:  # values for what an earlier version did not save
         if lost := [name for name in names if name.startswith(("params/", "opt_state/"))]:
             none_fresh(lost)
         return {name: leaf for name, leaf in named_leaves(state).items() if name in names}

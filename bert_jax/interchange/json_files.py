@@ -1,4 +1,4 @@
-"""Reads and writes the JSON files of a model's folder."""
+"""Reads and writes the JSON files in a model's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from bert_jax.storage import reading
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises ``UserError`` if the file is missing, damaged, or holds no object."""
+    """Return the object in a JSON file.
+
+    Raises ``UserError`` if the file is missing, damaged, or holds no JSON object.
+    """
     try:
         content = json.loads(reading.read_bytes(path))
     except FileNotFoundError as error:

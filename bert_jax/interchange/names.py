@@ -1,6 +1,6 @@
-"""Entries that pair a path in our parameter tree with the names of the same array in other checkpoint formats.
+"""Entries that give the name of each array in our parameter tree and in other checkpoint formats.
 
-A family's ``map`` is made of these entries. ``{i}`` in a name stands for the number of any layer.
+A family's ``map`` is a tuple of entries. ``{i}`` in a name stands for the number of a layer.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import numpy as np
 
 
 class Entry(NamedTuple):
-    """One array of our tree and its counterpart in transformers.
+    """An array of our parameter tree and the same array in other checkpoints.
 
     Attributes:
-      ours: its path in the unrolled tree.
-      theirs: its name in a transformers model that has a head; the encoder alone leaves out the family's prefix.
-      inputs: the number of leading input axes of a kernel; 0 for an array that is stored alike on both sides.
-      original: its name in a TensorFlow checkpoint of google-research/bert.
-      as_original: whether that checkpoint stores this kernel as [out, in], as transformers does; it stores all other
-        kernels as [in, out].
-      skipped: the number of leading rows in transformers' table that ours does not have.
+      ours: the array's path in our unrolled tree.
+      theirs: the array's name in a transformers model that has a head. An encoder alone leaves out the family's prefix.
+      inputs: for a kernel, the number of leading axes that are inputs; 0 for an array with the same layout on both
+        sides.
+      original: the array's name in a TensorFlow checkpoint of google-research/bert.
+      as_original: whether that checkpoint stores this kernel as [out, in], as transformers does. It stores most kernels
+        as [in, out].
+      skipped: the number of leading rows of transformers' table that our table does not have.
     """
 
     ours: str
@@ -32,7 +33,7 @@ class Entry(NamedTuple):
     skipped: int = 0
 
 
-# Variables of a TensorFlow checkpoint whose names end so belong to the optimizer, not to the model.
+# Endings of variable names in a TensorFlow checkpoint that belong to the optimizer, not to the model.
 OPTIMIZER = ("/adam_m", "/adam_v", "global_step")
 
 
@@ -41,7 +42,7 @@ def _original(theirs: str) -> str:
 
 
 def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Entry, Entry]:
-    """Return the entries of a dense layer."""
+    """Return the two entries (kernel, bias) of a dense layer."""
     original = _original(theirs)
     return (
         Entry(f"{ours}/kernel", f"{theirs}.weight", inputs, f"{original}/kernel"),
@@ -50,7 +51,7 @@ def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Entry, Entry]:
 
 
 def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
-    """Return the entries of a layer norm."""
+    """Return the two entries (scale, bias) of a layer norm."""
     original = _original(theirs)
     return (
         Entry(f"{ours}/scale", f"{theirs}.weight", 0, f"{original}/gamma"),
@@ -59,12 +60,12 @@ def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
 
 
 def table(ours: str, theirs: str, skipped: int = 0) -> Entry:
-    """Return the entry of a table of embeddings; see ``Entry.skipped``."""
+    """Return the entry of an embedding table; see ``Entry.skipped``."""
     return Entry(ours, f"{theirs}.weight", 0, _original(theirs), skipped=skipped)
 
 
 def outputs(ours: str, theirs: str, original: str = "") -> tuple[Entry, Entry]:
-    """Return the entries of an output layer.
+    """Return the two entries (kernel, bias) of an output layer.
 
     Args:
       original: the prefix in a TensorFlow checkpoint, where the variables are ``output_weights`` and ``output_bias``.
@@ -76,12 +77,15 @@ def outputs(ours: str, theirs: str, original: str = "") -> tuple[Entry, Entry]:
 
 
 def part(entry: Entry) -> str:
-    """Return the name of the part of our tree that the entry belongs to, such as ``encoder`` or ``classifier``."""
+    """Return the part of our tree to which an entry belongs, such as ``encoder`` or ``classifier``."""
     return entry.ours.partition("/")[0]
 
 
 def written_out(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
-    """Yield the entries; those with ``{i}`` once per layer, with the layer's number in place of ``{i}``."""
+    """Yield the entries.
+
+    An entry with ``{i}`` is yielded once per layer, with the layer's number in place of ``{i}``.
+    """
     for entry in entries:
         for i in range(num_layers) if "{i}" in entry.ours else [0]:
             ours, theirs, original = (
@@ -91,10 +95,10 @@ def written_out(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
 
 
 def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
-    """Return our array as transformers stores it.
+    """Return an array of ours as transformers stores it.
 
-    A kernel [*inputs, *outputs] becomes the weight [out, in] of a Linear, a table gets rows of zeros for those that
-    ours skips, and a bias becomes one axis. Everything else stays as it is.
+    A kernel [*inputs, *outputs] becomes the weight [out, in] of a Linear. A table gets rows of zeros where our table
+    skips rows. A bias is flattened to one axis. All other arrays stay as they are.
     """
     if entry.skipped:
         return np.concatenate([np.zeros((entry.skipped, *array.shape[1:]), array.dtype), array])
@@ -105,12 +109,12 @@ def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
 
 
 def to_ours(array: np.ndarray, entry: Entry, shape: tuple[int, ...]) -> np.ndarray:
-    """Return transformers' array as a leaf of ``shape`` in our tree: the inverse of ``to_theirs``."""
+    """Return an array of transformers as an array of ``shape`` in our tree: the inverse of ``to_theirs``."""
     return np.ascontiguousarray(array.T if entry.inputs else array[entry.skipped :]).reshape(shape)
 
 
 def from_original(tensors: dict[str, np.ndarray], entries: Iterable[Entry]) -> dict[str, np.ndarray]:
-    """Return the tensors of a TensorFlow checkpoint under Hugging Face's names and in its layout.
+    """Return the tensors of a TensorFlow checkpoint under the names, and in the layout, of transformers.
 
     Tensors without an entry keep their names and layout.
     """

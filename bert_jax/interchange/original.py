@@ -26,7 +26,7 @@ CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
 
 def is_original(directory: str | os.PathLike[str]) -> bool:
-    """Return whether the folder holds an original TensorFlow checkpoint and no Hugging Face model."""
+    """Return whether a folder holds an original TensorFlow checkpoint but no Hugging Face model."""
     folder = files.as_path(directory)
     return (folder / CONFIG).exists() and not (folder / "config.json").exists()
 
@@ -34,14 +34,15 @@ def is_original(directory: str | os.PathLike[str]) -> bool:
 def import_original(directory: str | os.PathLike[str], lowercase: bool | None = None) -> Imported:
     """Return the model in a checkpoint of google-research/bert.
 
-    The checkpoint may be a pretrained one, or one that run_classifier.py or run_squad.py fine-tuned.
+    The model may be pretrained, or fine-tuned by run_classifier.py or run_squad.py.
 
     Args:
-      lowercase: whether the tokenizer lower-cases text (``do_lower_case``), which no file of the checkpoint records.
-        None: as "uncased" or "cased" in the folder's name says.
+      lowercase: whether the tokenizer lower-cases text (``do_lower_case``), which no file of the checkpoint records. If
+        None, the folder's name has to say it ("uncased" or "cased").
 
     Raises:
-      UserError: ``lowercase`` is None and the name does not say; files are missing, damaged or do not fit together.
+      UserError: ``lowercase`` is None and the folder's name says neither; files are missing, damaged or do not fit
+        together.
     """
     where = str(directory)
     if lowercase is None:
@@ -77,7 +78,10 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
 
 
 def lowercase_of(name: str, where: str) -> bool:
-    """Return whether a folder's name says "uncased". Raises ``UserError`` if it says neither that nor "cased"."""
+    """Return whether a folder's name contains "uncased".
+
+    Raises ``UserError`` if it contains neither that nor "cased".
+    """
     if "uncased" in name.lower():
         return True
     if "cased" in name.lower():
@@ -94,7 +98,7 @@ def _head(tensors: Mapping[str, Any], where: str) -> Head:
 
 
 def _prefix(folder: Path, where: str) -> Path:
-    """Return the path of the only checkpoint in a folder, without ".index" or ".data"."""
+    """Return the path of the only checkpoint in a folder, without the endings ".index" and ".data-..."."""
     found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     if CHECKPOINT in found:
         return folder / CHECKPOINT

@@ -1,4 +1,4 @@
-"""The files that let sentence-transformers read an encoder and pool its outputs to one vector per text."""
+"""Writes the files that let sentence-transformers load an encoder and pool its outputs to one vector per text."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
             "pooling_mode_mean_sqrt_len_tokens": False,
         },
     )
-    # The tokenizer itself lower-cases where the model needs it.
+    # do_lower_case is False because the tokenizer itself lower-cases if the model needs it.
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False})

@@ -1,8 +1,8 @@
-"""A second BERT, in numpy: it computes a model's outputs from the tensors of a file, by the names in that file.
+"""A second implementation of BERT, in numpy: it computes outputs from the tensors of a file, under the file's names.
 
-It shares no code with the modules of ``models`` nor with the map of names. So a mistake of an import or an export (a
-transposed kernel, two tensors exchanged, the name of another layer) makes the outputs differ. Written after Devlin et
-al. 2019 and google-research/bert, modeling.py.
+It shares no code with the modules in ``models`` or with the entries in ``names``. Therefore a mistake in an import or
+export (a transposed kernel, two tensors exchanged, the name of another layer) makes the outputs differ. Written after
+Devlin et al. 2019 and modeling.py of google-research/bert.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def normalised(x: np.ndarray, scale: np.ndarray, bias: np.ndarray, eps: float) -
 
 
 def activated(x: np.ndarray, activation: str) -> np.ndarray:
-    """Return the activation function of that name ("relu", "gelu", "gelu_tanh"), applied to x."""
+    """Return x after the activation function ``activation``: "relu", "gelu" or "gelu_tanh"."""
     if activation == "relu":
         return np.maximum(x, 0)
     if activation == "gelu":
@@ -38,11 +38,11 @@ def activated(x: np.ndarray, activation: str) -> np.ndarray:
 def mixed_values(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, num_heads: int, attention_mask: np.ndarray
 ) -> np.ndarray:
-    """Return the output of attention before its output projection, [B, L, D].
+    """Return the output [B, L, D] of self-attention before its output projection.
 
     Args:
       query, key, value: the projected vectors, each [B, L, D].
-      attention_mask: 1 at real tokens and 0 at padding, [B, L].
+      attention_mask: [B, L], 1 at real tokens and 0 at padding.
     """
     q, k, v = (x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2) for x in (query, key, value))  # [B, H, L, d]
     scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[-1]) + (attention_mask - 1.0)[:, None, None] * 10_000
@@ -51,14 +51,15 @@ def mixed_values(
 
 
 class HuggingFaceNames:
-    """The tensors of a safetensors file, found by the names of BERT's modules; a Linear's weight is [out, in].
+    """Finds the tensors of a safetensors file by the names of BERT's modules. A Linear's weight is [out, in].
 
-    Names are found with or without the prefix, and layer norms also by their older names gamma and beta.
+    A name is found with or without the prefix; the tensors of a layer norm also under their older names gamma and beta.
 
     Args:
       prefix: the prefix of the encoder's tensors.
       renamed: a module's name in BERT -> its name in another family.
-      first_position: the row of the position table that the first position uses; negative numbers count from the end.
+      first_position: the row of the position table for the first position. A negative number counts from the table's
+        end.
     """
 
     def __init__(
@@ -71,16 +72,16 @@ class HuggingFaceNames:
         self._tensors, self._prefix, self._renamed, self._first = tensors, prefix, renamed, first_position
 
     def get(self, *candidates: str) -> np.ndarray:
-        """Return the tensor of the first candidate name that the file has, with or without the prefix."""
+        """Return the tensor with the first of these names that the file has, with or without the prefix."""
         found = (self._tensors.get(f"{prefix}{name}") for name in candidates for prefix in (self._prefix, ""))
         return next(array for array in found if array is not None)
 
     def table(self, name: str) -> np.ndarray:
-        """Return a table of embeddings."""
+        """Return an embedding table."""
         return self.get(f"embeddings.{name}.weight")
 
     def positions(self, length: int) -> np.ndarray:
-        """Return the vectors of the first ``length`` positions."""
+        """Return the position embeddings of the first ``length`` positions."""
         table = self.table("position_embeddings")
         return table[self._first % len(table) :][:length]
 
@@ -105,7 +106,10 @@ class HuggingFaceNames:
 
 
 class OriginalNames(HuggingFaceNames):
-    """The variables of a TensorFlow checkpoint: kernels are [in, out], the weights of output layers [out, in]."""
+    """Finds the variables of a TensorFlow checkpoint.
+
+    Kernels are [in, out], but those of output layers are [out, in].
+    """
 
     _LAST = {"cls.seq_relationship": "cls/seq_relationship/", "classifier": "", "qa_outputs": "cls/squad/"}
 
@@ -142,8 +146,8 @@ def reference_outputs(
 
     Args:
       batch: ``input_ids``, ``token_type_ids`` and ``attention_mask``, each [B, L].
-      parts: the parts of the model that are there; the result has the outputs of these.
-      architecture: the model's class in transformers, which says what its classifier reads.
+      parts: the parts of the model whose outputs are computed.
+      architecture: the model's class in transformers, which determines the input of its classifier.
     """
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
@@ -183,5 +187,5 @@ def reference_outputs(
 
 
 def read_by_classifier(architecture: str) -> str:
-    """Return the name of the output that a classifier reads: "sequence" (every token) or "pooled" (the text)."""
+    """Return which output a classifier reads: "sequence" (a vector per token) or "pooled" (a vector per text)."""
     return "sequence" if architecture.endswith("ForTokenClassification") else "pooled"

@@ -1,8 +1,8 @@
 """Reads a TensorFlow checkpoint (``NAME.index``, ``NAME.data-*``) without TensorFlow.
 
-The index is a LevelDB table, never compressed, of tensor names and ``BundleEntryProto`` messages; the data files hold
-the values, little-endian. Layout after tensorflow/core/util/tensor_bundle, tensorflow/core/lib/io/table and LevelDB's
-doc/table_format.md. The format has not changed since TensorFlow 0.12 (2016).
+The index is an uncompressed LevelDB table, which maps tensor names to ``BundleEntryProto`` messages. The data files
+hold the values, little-endian. Sources of the layout: tensorflow/core/util/tensor_bundle, tensorflow/core/lib/io/table,
+and LevelDB's doc/table_format.md. The format has not changed since TensorFlow 0.12 (2016).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_jax.interchange.crc32c import crc32c, masked
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
-# DataType of tensorflow/core/framework/types.proto.
+# Values of the enum DataType in tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 
 
@@ -36,17 +36,17 @@ class _Entry:
 
 
 class _Damaged(Exception):
-    """The index is damaged or is not a LevelDB table."""
+    """Raised if the index is damaged or is not a LevelDB table."""
 
 
 def read_bundle(prefix: Path) -> dict[str, np.ndarray]:
-    """Return every numeric tensor by its name; all floats as float32, integers as they are.
+    """Return all numeric tensors by name. Floats of any width become float32; integers stay as they are.
 
     Args:
       prefix: the path of the checkpoint without ".index".
 
     Raises:
-      UserError: a file is missing, cut short or damaged (checksums cover all of it), or a tensor is stored in slices.
+      UserError: a file is missing, cut short or damaged (checksums cover all data), or a tensor is stored in slices.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
@@ -87,7 +87,7 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
         raise _Damaged("it does not end as a table does")
     footer = data[-_FOOTER:]
-    _, at = _varint(footer, 0)  # offset and size of the meta index, which is not needed
+    _, at = _varint(footer, 0)  # skip offset and size of the meta index
     _, at = _varint(footer, at)
     for _, handle in _block(data, *_handle(footer[at:])):
         yield from _block(data, *_handle(handle))
@@ -99,7 +99,10 @@ def _handle(data: bytes) -> tuple[int, int]:
 
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a block. Each stored key leaves out the prefix it shares with the key before."""
+    """Yield the keys and values of a block.
+
+    A stored key leaves out the prefix that it shares with the key before it.
+    """
     block, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if len(block) < 4 or len(trailer) < 5:
         raise _Damaged("a block lies beyond the end of the file")
@@ -107,7 +110,7 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
         raise _Damaged("its blocks are compressed")
     if masked(crc32c(block + trailer[:1])) != int.from_bytes(trailer[1:], "little"):
         raise _Damaged("a checksum does not match")
-    end = size - 4 - 4 * int.from_bytes(block[-4:], "little")  # before the restart points
+    end = size - 4 - 4 * int.from_bytes(block[-4:], "little")  # the entries end before the restart points
     key, at = b"", 0
     while at < end:
         shared, at = _varint(block, at)
@@ -119,7 +122,7 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
 
 
 def _entry(message: bytes) -> _Entry:
-    """Return the entry of a ``BundleEntryProto`` (tensorflow/core/protobuf/tensor_bundle.proto)."""
+    """Return the content of a ``BundleEntryProto`` (tensorflow/core/protobuf/tensor_bundle.proto) as an ``_Entry``."""
     values = list(_fields(message))
     known = dict(values)
     shape = tuple(dict(_fields(dim)).get(1, 0) for kind, dim in _fields(known.get(2, b"")) if kind == 2)
@@ -129,7 +132,7 @@ def _entry(message: bytes) -> _Entry:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each field of a protocol buffer; a value is an integer or raw bytes."""
+    """Yield (number, value) of each field of a protocol buffer message. A value is an integer or raw bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

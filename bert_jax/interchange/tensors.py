@@ -1,4 +1,4 @@
-"""Reads and writes named tensors in one or several safetensors files."""
+"""Reads and writes named tensors in one or more safetensors files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.storage import write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAX_SHARD_BYTES = 5_000_000_000  # as transformers cuts them
+MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
 PICKLE_HINT = (
     "; pytorch_model.bin is a pickle, which can run code: if you trust it, load it with transformers and run "
     "model.save_pretrained(folder)"
@@ -25,13 +25,13 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
-    """Return every tensor of floats as float32, by its name in the file.
+    """Return all float tensors as float32, by their names in the files.
 
     Args:
-      where: the folder, as errors name it.
+      where: the folder's name for error messages.
 
     Raises:
-      UserError: there is no safetensors file, one is damaged, or a value is not a finite number.
+      UserError: there is no safetensors file, a file is damaged, or a value is not finite.
     """
     if (folder / INDEX).exists():
         places = read_json(folder / INDEX).get("weight_map")
@@ -49,7 +49,7 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Mapping[str, np.ndarray], where: str) -> None:
-    """Raise ``UserError`` if a value is not a finite number."""
+    """Raise ``UserError`` if any value is not a finite number."""
     damaged = [name for name, array in tensors.items() if not np.isfinite(array).all()]
     if damaged:
         raise UserError(
@@ -60,8 +60,8 @@ def check_finite(tensors: Mapping[str, np.ndarray], where: str) -> None:
 
 def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
-        with safetensors.safe_open(path, framework="flax") as file:  # its bfloat16 needs jax's dtypes
-            for name in file.keys():  # noqa: SIM118 - not a dictionary
+        with safetensors.safe_open(path, framework="flax") as file:  # "flax", because numpy has no bfloat16
+            for name in file.keys():  # noqa: SIM118 - ``file`` is not a dict
                 if file.get_slice(name).get_dtype() in _FLOATS:  # integers are buffers, not weights
                     yield name, np.asarray(file.get_tensor(name)).astype(np.float32)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
@@ -69,14 +69,14 @@ def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def present_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Return the tensors under their current names, without copies of the tied decoder.
+    """Return the tensors under their current names, without copies of the tied MLM decoder.
 
     Args:
-      tensors: the tensors of a file, some of them perhaps under older names.
-      where: the folder, as errors name it.
+      tensors: the tensors of a file, some of which may have outdated names.
+      where: the folder's name for error messages.
 
     Raises:
-      UserError: the decoder is not tied, or two names in the file mean the same tensor.
+      UserError: the decoder differs from the word embeddings, or two names in the file mean the same tensor.
     """
     modern: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
@@ -101,10 +101,10 @@ def write_tensors(
     output: str | os.PathLike[str],
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write the tensors to one file, or to several files of at most ``max_shard_bytes`` each and their index.
+    """Write the tensors to one file or, if they need more than ``max_shard_bytes``, to several such files and an index.
 
     Args:
-      output: the folder, as errors name it.
+      output: the folder's name for error messages.
 
     Raises:
       UserError: a file cannot be written.
@@ -132,6 +132,6 @@ def _save(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[
     mode = path.stat().st_mode
     try:
         save_file(tensors, path, {"format": "pt"})
-    except safetensors.SafetensorError as error:  # a full disk raises this and not OSError
+    except safetensors.SafetensorError as error:  # raised instead of OSError if the disk is full
         raise UserError(f"cannot write {output}: {error}; {write_errors.write_advice(error)}") from error
-    path.chmod(mode)  # safetensors lets only the owner read it
+    path.chmod(mode)  # safetensors makes files that only the owner can read

@@ -1,4 +1,4 @@
-"""Writes and reads the tokenizer's files of a Hugging Face directory."""
+"""Writes and reads the tokenizer's files in a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
-MAX_SPARE = 1024  # below this many rows may pad a table of embeddings, so that it divides over devices
+MAX_SPARE = 1024  # an embedding table may have fewer spare rows than this, which let it be split over devices
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    """Write the tokenizer's own file, ``tokenizer.json`` and the two small files that transformers needs."""
+    """Write our own tokenizer file, ``tokenizer.json``, and the two small JSON files that transformers needs."""
     tokenizer.save(folder / tokenizer.file_name)
     (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
     write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
@@ -32,12 +32,12 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     is_wordpiece = tokenizer.file_name == WordPiece.file_name
-    # PreTrainedTokenizerFast gives no token types unless model_input_names lists them.
+    # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
     types = ["token_type_ids"] if "token_type_ids" in encoder_file(config.encoder).Encoder.reads else []
     names = {"model_input_names": ["input_ids", *types, "attention_mask"]}
     own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
     return {
-        # Any other class would follow its own rules and not tokenizer.json.
+        # Other tokenizer classes would ignore tokenizer.json and apply their own rules.
         "tokenizer_class": "BertTokenizer" if is_wordpiece else "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": config.max_length,
@@ -47,11 +47,11 @@ def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, An
 
 
 def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: bool | None = None) -> Tokenizer:
-    """Return the tokenizer of a model's folder.
+    """Return the tokenizer in a model's folder.
 
     Args:
-      where: the folder, as errors name it.
-      lowercase: whether the tokenizer lower-cases text; None: as its files say.
+      where: the folder's name for error messages.
+      lowercase: whether the tokenizer lower-cases text. If None, its files decide.
 
     Raises:
       UserError: the folder has no tokenizer, or its number of pieces does not fit the model's embeddings.
@@ -72,9 +72,10 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
 
 
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
-    """Return whether a vocabulary fits a table of embeddings.
+    """Return whether an embedding table fits a vocabulary of ``num_pieces``.
 
-    The table has one row per piece, or is padded to a multiple of 8 with fewer than ``MAX_SPARE`` rows.
+    It fits if it has one row per piece, or fewer than ``MAX_SPARE`` extra rows that make the number of rows divisible
+    by 8.
     """
     spare = num_embeddings - num_pieces
     return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
@@ -89,7 +90,7 @@ def _pieces_of_json(folder: Path) -> int:
 
 
 def _lowercase(folder: Path) -> bool | None:
-    """Return whether the tokenizer's files say that text is lower-cased; None if they do not say."""
+    """Return whether the tokenizer's files say that it lower-cases text; None if they do not say."""
     for name in ("tokenizer_config.json", "config.json"):
         if (folder / name).exists() and "do_lower_case" in (content := read_json(folder / name)):
             return bool(content["do_lower_case"])

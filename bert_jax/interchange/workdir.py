@@ -1,4 +1,4 @@
-"""Reads trained models from run folders, exports them, and imports models into new run folders."""
+"""Loads trained models from run folders, exports them, and imports models into new run folders."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ from bert_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-    """A model of a run, with its tokenizer and the facts saved with its checkpoint."""
+    """A model from a run, with its tokenizer and the facts saved with its checkpoint."""
 
     params: Any  # numpy tree, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
-    facts: dict[str, Any]  # saved with the checkpoint: config, fingerprints, run id, task and labels
+    facts: dict[str, Any]  # config, fingerprints, run id, task and labels
     step: int
 
     @property
     def head(self) -> Head:
-        """The head on the encoder, as a class of transformers."""
+        """The model's head, as transformers describes it."""
         return of_facts(self.facts, self.params)
 
     def filling_params(self) -> Any:
-        """Return the parameters for ``fill_mask``. Parts that the model lacks, and fill-mask does not read, are fresh.
+        """Return the parameters for ``fill_mask``.
+
+        Parts that the model lacks and that ``fill_mask`` does not read are filled with fresh values.
 
         Raises:
           UserError: there is no masked-LM head.
@@ -62,10 +64,10 @@ class TrainedModel:
 
 
 def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
-    """Return the model of ``step``.
+    """Return the model of a run at ``step``.
 
     Args:
-      step: None: the step of the best evaluation if the run chose one, else the newest step.
+      step: if None, the step of the best evaluation if the run chose one, else the newest step.
 
     Raises:
       UserError: there is no checkpoint, or the vocabulary is not the one that the model was trained with.
@@ -82,10 +84,10 @@ def load_trained(workdir: str, step: int | None = None) -> TrainedModel:
 
 
 def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], int]:
-    """Return the parameters, the facts and the step of a checkpoint, including the parts that were not trained.
+    """Return (parameters, facts, step) of a checkpoint. The parameters include the parts that were not trained.
 
     Args:
-      step: None: the step of the best evaluation if the run chose one, else the newest step.
+      step: if None, the step of the best evaluation if the run chose one, else the newest step.
     """
     best, frozen = (str(files.as_path(workdir) / name) for name in (BEST, "frozen"))
     params, facts, step = read_params(best if step is None and saved_steps(best) else workdir, step)
@@ -103,18 +105,18 @@ def export_workdir(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     into: Directory = files.whole_directory,
 ) -> Report:
-    """Write a checkpoint as a Hugging Face directory, as the class that fits its task, and return the report.
+    """Write a checkpoint as a Hugging Face directory, with the class that fits its task, and return the report.
 
     Args:
-      step: None: the step of the best evaluation if the run chose one, else the newest step.
-      architecture: another class to export as, such as "BertModel", which leaves out the heads.
-      pooling: None: the pooling that the task "sentence_embeddings" was trained with; any other task then gets no files
-        for sentence-transformers.
+      step: if None, the step of the best evaluation if the run chose one, else the newest step.
+      architecture: another class to export, such as "BertModel", which leaves out the heads.
+      pooling: the pooling for sentence-transformers. If None, a model of the task "sentence_embeddings" gets the
+        pooling that it was trained with; other models get no files for sentence-transformers.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
-      UserError: for the reasons of ``load_trained`` and ``export_model``, or transformers does not have the class, or
-        the model does not have a part that the class needs.
+      UserError: for the reasons of ``load_trained`` and ``export_model``; or transformers does not have the class; or
+        the model lacks a part that the class needs.
     """
     trained = load_trained(workdir, step)
     if trained.config.causal or "bilstm" in trained.params:
@@ -145,7 +147,10 @@ def export_workdir(
 
 
 def newest_metrics(workdir: str, step: int) -> dict[str, float]:
-    """Return the figures of the evaluations at ``step``; the name of a split other than "eval" comes before them."""
+    """Return the figures of the evaluations at ``step``, by name.
+
+    A figure of a split other than "eval" has the split's name in front.
+    """
     path = files.as_path(workdir) / "metrics.jsonl"
     figures: dict[str, float] = {}
     for record in read_records(path) if path.exists() else []:
@@ -156,7 +161,7 @@ def newest_metrics(workdir: str, step: int) -> dict[str, float]:
 
 
 def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
-    """Return the model that this one was started or imported from, with its licence; None if there is none."""
+    """Return the model, with its licence, from which this one was started or imported; None if there is none."""
     if facts.get("parent"):
         return ParentModel(facts["parent"]["source"], facts["parent"].get("licence"))
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
@@ -164,7 +169,7 @@ def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
 
 
 def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the manifest's counts for each split of the run's corpus; empty if the corpus is gone or has changed."""
+    """Return the counts for each split of the run's corpus, from the manifest; {} if the corpus is gone or changed."""
     config = facts.get("run", {}).get("config") or {}
     path = (config.get("corpus") or {}).get("path") or files.as_path(workdir) / "corpus"
     manifest = reading.read_object(files.as_path(path) / MANIFEST) or {}
@@ -172,10 +177,10 @@ def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_model(directory: str, lowercase: bool | None = None) -> Imported:
-    """Return the model in a Hugging Face directory or in one with an original TensorFlow checkpoint.
+    """Return the model in a Hugging Face directory, or in a directory with an original TensorFlow checkpoint.
 
     Args:
-      lowercase: see ``import_original``; only for a TensorFlow checkpoint.
+      lowercase: see ``import_original``; allowed only for a TensorFlow checkpoint.
 
     Raises:
       UserError: for the reasons of ``import_model`` and ``import_original``, or ``lowercase`` is given for a Hugging
@@ -190,7 +195,7 @@ def read_model(directory: str, lowercase: bool | None = None) -> Imported:
 
 
 def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = None) -> Report:
-    """Write a model as the only checkpoint, step 0, of a new workdir, and return the report.
+    """Write a model into a new workdir, as its only checkpoint (step 0), and return the report.
 
     The workdir appears whole or not at all. Parts that the model lacks stay missing.
 
@@ -198,7 +203,7 @@ def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = N
       directory, lowercase: see ``read_model``.
 
     Raises:
-      UserError: the directory holds no model that can be read, the workdir is not empty, or the disk is full.
+      UserError: the directory holds no readable model, the workdir is not empty, or the disk is full.
     """
     place = files.as_path(workdir)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):

@@ -54,7 +54,7 @@ class Inputs:
     bound: bool  # whether the run has saved a step
     private: bool = False
     columns: tuple[str, ...] = ()  # the columns of the corpus that the objective reads
-    builds: bool = True  # if False, raise an error where one would have to be made again
+    builds: bool = True  # if False, an outdated vocabulary or corpus is an error, not made again
 
     @property
     def lowercase(self) -> bool:

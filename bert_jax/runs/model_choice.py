@@ -33,7 +33,8 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
 
 
 def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
-    """Return a list with one line that tells which model settings of the recipe ``initial`` overrides; [] if none.
+    """Return a line that names the model settings of the recipe that ``initial`` overrides, as a list; [] if there are
+    none.
 
     Args:
       typed: the keys of the config that were given on the command line, such as ``model.size``.

@@ -316,7 +316,8 @@ def recorded(
 
 
 def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
-    """Write ``baselines.json``, figures for comparison with the held-out ones, unless it is there for the same rows."""
+    """Write ``baselines.json``, figures to compare held-out figures with, unless it exists for the same rows; print
+    them."""
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     reckoned_for = [fingerprint, phase.kind, rows]

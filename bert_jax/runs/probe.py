@@ -53,7 +53,7 @@ class ProbeConfig:
       data, options: the keys that ``config.data`` and ``config.task`` have in a fine-tuning recipe.
       features: the vector of a text that a frozen probe reads. "mean": the mean of the last layer's vectors; "cls": the
         last layer's vector at [CLS]; "pooled": the pooler's output.
-      num_steps: the number of updates. An update of a frozen probe reads all examples; one of a copy reads a batch.
+      num_steps: the number of updates. With "frozen", each update reads all examples; with "finetune", one batch.
       max_examples: the most examples of each split.
       learning_rate: if None, 0.02 for a frozen probe (Adam) and 1e-4 for "finetune".
     """

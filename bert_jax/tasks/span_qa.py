@@ -40,7 +40,7 @@ class Config:
     version_2: bool = False  # whether some questions have no answer
     language: Literal["en", "zh"] = "en"  # how answers are scored: "en" as in SQuAD, "zh" as in CMRC 2018
     max_query_length: int = 64  # longer questions are cut to so many tokens
-    doc_stride: int = 128  # tokens from the start of one window to that of the next
+    doc_stride: int = 128  # tokens from the start of one window to the start of the next
     max_answer_length: int = 30  # in tokens
     n_best: int = 20  # how many candidate answers a prediction lists
     null_score_diff_threshold: float = 0.0  # with larger null odds, predict no answer

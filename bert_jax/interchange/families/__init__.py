@@ -1,1 +1,1 @@
-"""The families of encoders in transformers, one per file; each defines ``Family`` (see ``interchange.family``)."""
+"""The encoder families of transformers, one per file. Each file defines a ``Family`` (see ``interchange.family``)."""

@@ -1,4 +1,4 @@
-"""ALBERT in transformers (Lan et al. 2020): one group with one inner layer, whose weights all layers share."""
+"""ALBERT in transformers (Lan et al. 2020): one group with one inner layer, whose weights serve as all layers."""
 
 from __future__ import annotations
 

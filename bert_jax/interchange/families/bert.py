@@ -1,4 +1,4 @@
-"""BERT in transformers, and in the TensorFlow checkpoints of google-research/bert."""
+"""BERT in transformers and in the TensorFlow checkpoints of google-research/bert."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encoder_entries(prefix: str, skipped: int = 0) -> tuple[Entry, ...]:
 
     Args:
       prefix: the prefix of the encoder's tensors in transformers.
-      skipped: the number of leading rows in transformers' position table that ours does not have.
+      skipped: the number of leading rows of transformers' position table that our table does not have.
     """
     embeddings, layer = f"{prefix}embeddings", f"{prefix}encoder.layer.{{i}}"
     ours = "encoder/embeddings"

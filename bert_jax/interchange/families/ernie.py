@@ -1,4 +1,4 @@
-"""ERNIE 1.0 in transformers: BERT's classes and names under another prefix."""
+"""ERNIE 1.0 in transformers: the same as BERT, except for the prefix of class and tensor names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""RoBERTa in transformers (Liu et al. 2019): positions count from the padding id + 1, and there are no token types.
+"""RoBERTa in transformers (Liu et al. 2019): positions count from ``pad_id + 1``, and there are no token types.
 
-So the first ``pad_id + 1`` rows of transformers' position table belong to no token: an import leaves them out, an
-export writes zeros.
+No token uses the first ``pad_id + 1`` rows of transformers' position table. An import leaves these rows out, and an
+export writes zeros there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bert_jax.interchange.families import bert
 from bert_jax.interchange.names import Entry, dense, norm, outputs
 from bert_jax.interchange.reference import HuggingFaceNames, reference_outputs
 
-_PAD_ID = 1  # in the released models
+_PAD_ID = 1  # the padding id in the released models
 
 
 class Family(bert.Family):
@@ -30,7 +30,7 @@ class Family(bert.Family):
     }
 
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
-        """Return the entries of the class; a text classifier holds the pooler inside its own module."""
+        """Return the entries of the class. In a text classifier, the pooler is inside the classifier's module."""
         inside = architecture.endswith("ForSequenceClassification")
         return (
             *bert.encoder_entries(self.prefix, pad_id + 1),

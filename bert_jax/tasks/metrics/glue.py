@@ -15,7 +15,7 @@ class GlueTask(NamedTuple):
     """The names of the metrics of a GLUE task."""
 
     metrics: tuple[str, ...]  # the leaderboard shows the mean of these
-    paper: str  # the one that the paper's table shows
+    paper: str  # the metric that the paper's table shows
 
 
 TASKS = {

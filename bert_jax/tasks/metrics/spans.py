@@ -24,7 +24,7 @@ Scores = dict[str, tuple[float, float]]  # question id -> (exact match, F1), as 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# The list of CMRC 2018, without its doubled ellipsis: the script compares single characters, so it never removes one.
+# The list of CMRC 2018, without its doubled ellipsis: the script compares single characters, so it never removes that.
 _CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 
