@@ -1,1 +1,1 @@
-"""Turns raw text into a sharded store of tokenized documents: sources, the build, the store. Nothing imports jax."""
+"""Turns raw text into a sharded store of tokenized documents, and reads the store. No module here imports jax."""

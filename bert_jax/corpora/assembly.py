@@ -1,4 +1,4 @@
-"""Makes one store of finished parts: writes the offsets over all parts, and the metadata with which TFDS reads it."""
+"""Joins finished parts into one store: writes the offsets over all parts, and the metadata that TFDS reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
 def join_splits(parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the manifest's entry of each split, made from the facts of the parts."""
+    """Return split -> its entry in the manifest, computed from the recorded facts of all parts."""
     return {split: _join([part["splits"][split] for part in parts]) for split in SPLITS}
 
 
@@ -39,7 +39,7 @@ def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def join_columns(columns: Sequence[Column], parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the manifest's entry of each column, made from the facts of the parts."""
+    """Return column name -> its entry in the manifest, computed from the recorded facts of all parts."""
     return {column.name: _join_column(column, parts) for column in columns}
 
 
@@ -80,11 +80,11 @@ def write_offsets(
 def write_tfds_metadata(
     folder: Path, dtype: np.dtype, splits: dict[str, dict[str, Any]], num_bytes: dict[str, int]
 ) -> list[Path]:
-    """Write ``dataset_info.json`` and ``features.json``, with which TFDS reads the store without TensorFlow.
+    """Write ``dataset_info.json`` and ``features.json``, so that TFDS can read the store without TensorFlow.
 
     Args:
       folder: an empty folder.
-      num_bytes: split -> the size of its shards.
+      num_bytes: split -> the total size of its shards.
 
     Returns:
       The paths of the two files.
@@ -93,7 +93,7 @@ def write_tfds_metadata(
 
     for facts in splits.values():
         for shard in facts["shards"]:
-            (folder / shard["name"]).touch()  # TFDS looks for files of these names now
+            (folder / shard["name"]).touch()  # TFDS now checks that files of these names exist
     template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name=DATASET_NAME, filetype_suffix="array_record")
     tfds.folder_dataset.write_metadata(
         data_dir=folder,

@@ -1,4 +1,4 @@
-"""The error for text that cannot be read. A source raises it, or counts it where ``bad_text`` is "skip"."""
+"""Defines the error for unreadable text. A source raises it, or skips and counts the text if ``bad_text`` is "skip"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BadTextError(UserError):
     """Raised where a source holds something that is not text.
 
     Args:
-      where: the file and the byte offset or record, for the count of skipped text.
+      where: the file with the byte offset or record, which becomes the place of a ``Skipped`` entry.
       reason: one of a small fixed set, such as "not UTF-8".
       message: one line that says what was found and what to do.
     """
@@ -29,11 +29,15 @@ class BadTextError(UserError):
         self._skipped = Skipped(below(where), reason)
 
     def __reduce__(self) -> tuple[type[BadTextError], tuple[str, str, str]]:
-        """Return how to pickle the error, which a worker sends to the process that waits."""
+        """Return how to pickle the error, so that a worker process can send it to the main process."""
         return type(self), self._made_of
 
     def counted(self, bad_text: BadText, where: str = "") -> Skipped:
-        """Return the entry to count if ``bad_text`` is "skip", at ``where`` if given; otherwise raise this error."""
+        """Return a ``Skipped`` entry if ``bad_text`` is "skip"; otherwise raise this error.
+
+        Args:
+          where: if given, the place to name in the entry instead of the error's own.
+        """
         if bad_text == "error":
             raise self
         return self._skipped._replace(where=where) if where else self._skipped
@@ -70,16 +74,16 @@ def decode(raw: bytes, path: str, offset: int) -> str:
 
 
 def foreign(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is binary or all in another encoding, so that it is skipped.
+    """Return whether a file that begins with ``head`` is binary or entirely in another encoding, so that it is skipped.
 
-    It is if one character in ten is a control character or not UTF-8; text with a few bad letters is not.
+    True if more than one character in ten is a control character or not UTF-8. Text with a few bad letters is kept.
     """
     text = head.decode("utf-8", "replace")
     return 10 * sum(map(text.count, ODD)) > len(text)
 
 
 def _guess(raw: bytes, offset: int) -> str:
-    """Return the probable encoding of bytes that are not UTF-8, and if it is sure enough, a command to convert them."""
+    """Return text for a message: the likely encoding of ``raw`` and a command to convert it, or that none was found."""
     encoding = None
     if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "UTF-16"
@@ -94,8 +98,10 @@ def _guess(raw: bytes, offset: int) -> str:
 
 
 def _single_bytes(raw: bytes) -> str | None:
-    """Return "Windows-1252", of which Latin-1 text is a part, if every odd byte stands for a letter or a mark of that
-    set."""
+    """Return "WINDOWS-1252" if over 90% of the non-ASCII bytes are common letters or marks of that encoding, else None.
+
+    Latin-1 text is recognised too, because its letters have the same bytes in Windows-1252.
+    """
     try:
         odd = [c for c in raw.decode("cp1252") if ord(c) > 127]
     except UnicodeDecodeError:

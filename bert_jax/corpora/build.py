@@ -1,7 +1,7 @@
 """Builds a store: workers make its parts, which are then put together.
 
-Until it is finished, a store is the folder ``OUTPUT.partial`` (on an object store: ``OUTPUT`` without its marker). A
-build that was interrupted goes on there with the parts that are missing.
+An unfinished store is kept in the folder ``OUTPUT.partial`` (on an object store: in ``OUTPUT``, without the marker). If
+a build is interrupted, the same command continues there with the parts that are missing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens s
 class BuildConfig:
     """The settings of a build. All but ``num_workers`` and ``beam_options`` decide the content of the store."""
 
-    heldout_fraction: float = 0.05  # the share of the documents, chosen by their hash
+    heldout_fraction: float = 0.05  # the share of the documents to hold out, chosen by their hash
     block_tokens: int = 4096  # the number of tokens of a record
-    part_bytes: int = 0  # the bytes of text in a shard; 0: by the size of the corpus
-    duplicates: duplicates.Kind = "keep"  # "exact" and "near" drop duplicates, except for the first
-    num_workers: int = 0  # processes on this machine; 0: one per core
+    part_bytes: int = 0  # the bytes of text in a shard; 0 means chosen by the size of the corpus
+    duplicates: duplicates.Kind = "keep"  # "exact" and "near" drop documents that repeat an earlier one
+    num_workers: int = 0  # processes on this machine; 0 means one per core
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner on a cluster
 
     def __post_init__(self) -> None:
@@ -89,14 +89,14 @@ def build(
 
     Args:
       remarks: further entries of the manifest and the data card (license, notes).
-      columns: the columns to make beside the tokens.
+      columns: the columns to write in addition to the tokens.
 
     Raises:
       UserError: the source is bad, there is nothing to train on or to hold out, there is no second document to draw
-        next sentences from, ``output`` is not empty, or the disk is full. Then nothing is left at ``output``; after a
-        full disk the finished parts stay in ``OUTPUT.partial`` for the next try.
+        next sentences from, ``output`` is not empty, or the disk is full. After an error nothing is left at ``output``;
+        after a full disk, the finished parts stay in ``OUTPUT.partial`` for the next try.
     """
-    files.check_new(output)  # before anything slow
+    files.check_new(output)  # checked before any slow work
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
     parts = group(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
@@ -159,7 +159,7 @@ def _run(
 
 
 def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: list[Facts], manifest: Facts) -> Facts:
-    """Add the other files of a store to the shards, the manifest last, move all to ``output``; return the manifest."""
+    """Write the store's other files beside the shards (manifest last), move all to ``output``, return the manifest."""
     finished = [part["splits"][split] for split in SPLITS for part in made]
     shards = [facts["file"] for facts in finished]
     shards += [column["file"] for facts in finished for column in facts["columns"].values()]
@@ -175,7 +175,7 @@ def _assemble(workplace: Workplace, output: str, parts: Sequence[Part], made: li
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         digests = {name: facts["sha256"] for name, facts in manifest["files"].items()}
         digests[MANIFEST] = files.sha256(folder / MANIFEST)
-        # The manifest does not list the card, because an inspection writes it again.
+        # The manifest does not list the card, because ``bert-jax inspect`` may rewrite the card later.
         shown = private_manifest(manifest) if is_private(manifest) else manifest
         (folder / CARD).write_text(write_card(shown), "utf-8")
         digests[CARD] = files.sha256(folder / CARD)
@@ -206,7 +206,7 @@ class _Watch:
 
 
 def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
-    """Raise ``UserError`` if the corpus has too few documents: next-sentence prediction draws from a second one."""
+    """Raise ``UserError`` if the corpus or a split has too few documents; next-sentence prediction needs two."""
     found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
     begin = f"the corpus has {total} document{'s' * (total != 1)} with text"
@@ -247,7 +247,7 @@ def _hits(made: Sequence[Facts]) -> dict[str, dict[str, int]]:
 
 
 def _skipped(made: Sequence[Facts]) -> dict[str, Facts]:
-    """Return for each reason to skip text how often it occurred, and the first places."""
+    """Return, for each reason to skip text, its ``count`` and ``examples`` (the first places where it occurred)."""
     skipped: dict[str, Facts] = {}
     for part in made:
         for reason, facts in part["skipped"].items():

@@ -1,7 +1,7 @@
 """Reads the lines and paragraphs of a byte range of a file.
 
-A line or paragraph belongs to the range in which it begins, wherever it ends. So adjacent ranges give each of them
-once, wherever the file is cut."""
+A line or paragraph belongs to the range in which it begins, wherever it ends. So adjacent ranges yield each line or
+paragraph exactly once, wherever the file is cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and
 
 
 def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line without line feed) for each line that begins in [start, stop); -1: the end of the file."""
+    """Yield (offset, line without its line feed) for each line that begins in [start, stop).
+
+    If ``stop`` is -1, the range reaches to the end of the file.
+    """
     if start:
         file.seek(start - 1)  # if a line ends just before start, an empty line is read first, and dropped
     for position, block in _whole_lines(file, max(start - 1, 0)):
@@ -29,9 +32,10 @@ def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int,
 
 
 def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, text) for each paragraph, a run of lines without a blank one, that begins in [start, stop).
+    """Yield (offset, text) for each paragraph that begins in [start, stop).
 
-    A blank line has only ASCII white space.
+    A paragraph is a run of lines that are not blank; a blank line has only ASCII white space. If ``stop`` is -1, the
+    range reaches to the end of the file.
     """
     for offset, text in _paragraphs(file, _before(file, start)):
         if 0 <= stop <= offset:
@@ -41,9 +45,9 @@ def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple
 
 
 def _before(file: Unpacked, start: int) -> int:
-    """Go to the last byte before ``start`` that is not white space, or to 0, and return the place.
+    """Seek to the last byte before ``start`` that is not white space, or to 0, and return that position.
 
-    The paragraph there begins before ``start``, so it is read from its middle and dropped.
+    The paragraph at that byte begins before ``start``, so the caller reads only its rest, and drops it.
     """
     end = start
     while end:
@@ -84,7 +88,10 @@ def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) for blocks of whole lines, longer if a line is; the last line may lack its end."""
+    """Yield (offset, bytes) for blocks of whole lines. The last line of the file may lack its line feed.
+
+    A block has about ``BLOCK_BYTES``, or more if a line is longer.
+    """
     parts: list[bytes] = []
     while block := file.read(BLOCK_BYTES):
         end = block.rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""Writes the data card, ``card.md`` beside the manifest, which says what a model was trained on."""
+"""Writes the data card, the file ``card.md`` beside the manifest, which describes the corpus a model was trained on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ UNSAID = "not stated"
 
 
 def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None = None) -> str:
-    """Return the card in Markdown. The same manifest and inspection give the same card.
+    """Return the data card in Markdown. The same manifest and inspection give the same card.
 
     Args:
-      manifest: the store's manifest. Entries that are read if they exist: ``license``, ``notes`` (as in the config),
-        ``source`` (its own description), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``).
+      manifest: the store's manifest. These entries may be absent: ``license``, ``notes`` (as in the config), ``source``
+        (how the source describes itself), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``).
       inspection: ``Inspection.as_record()``, if the corpus was inspected.
     """
     source = manifest.get("source") or {}
@@ -61,7 +61,7 @@ def _cell(text: str) -> str:
 
 
 def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Return (dotted name, text) for each leaf of nested facts; short lists of plain values stay together."""
+    """Return (dotted name, text) for each leaf of the nested ``value``; a list of plain values becomes one text."""
     if isinstance(value, Mapping):
         return [fact for key, inner in value.items() for fact in _facts(inner, f"{name}.{key}" if name else str(key))]
     if isinstance(value, (list, tuple)):
@@ -72,7 +72,7 @@ def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
 
 
 def _rights(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the licence and dates that the config or any part of the source gives; nothing is guessed."""
+    """Return (label, text) for licence and dates, as the config or the source states them, or "not stated"."""
     rows = []
     for label, keys in (("licence", ("license", "licence")), ("dates", ("date", "dates", "revision", "snapshot"))):
         given = [str(manifest[key]) for key in keys if manifest.get(key)]

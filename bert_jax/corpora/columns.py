@@ -1,9 +1,10 @@
-"""Columns: values beside the tokens of a corpus, one whole number per piece, made while the corpus is built.
+"""Columns of a corpus: extra values beside the tokens, one whole number per piece, computed while the corpus is built.
 
-An annotator makes a column: a file of ``bert_jax/corpora/annotators`` with a class ``Annotator``. It reads the raw
-sentences, so it sees the capitals, accents and spaces that ids have lost. It never changes the ids.
+An annotator computes the values of a column. Each annotator is a file of ``bert_jax/corpora/annotators`` with a class
+``Annotator``. It reads the raw sentences, which still have the capitals, accents and spaces that token ids may lack.
+It never changes the ids.
 
-A column of units marks which pieces belong together (see ``unit_values``).
+Many columns mark which pieces belong together as one unit (see ``unit_values``).
 """
 
 from __future__ import annotations
@@ -24,20 +25,23 @@ if TYPE_CHECKING:
     from bert_jax.text.tokenizer import Tokenizer
 
 PACKAGE = "corpora.annotators"
-TOKENS = "tokens"  # the name of the ids in ``CorpusSplit.read``
-RESERVED = (TOKENS, "piece", "word")  # the last two are units of masking that need no column
+TOKENS = "tokens"  # the column name that stands for the token ids in ``CorpusSplit.read``
+RESERVED = (TOKENS, "piece", "word")  # "piece" and "word" are units of masking that need no column
 OUTSIDE, BEGINS, CONTINUES = 0, 1, 2  # a piece in no unit; the first piece of a unit; a later piece of a unit
 
 
 class Annotator(Protocol):
-    """Makes the values of a column. It is a picklable frozen dataclass, whose fields are the options of the column."""
+    """Interface of annotators, which compute the values of a column.
+
+    An annotator is a picklable frozen dataclass; its fields are the options of the column.
+    """
 
     dtype: ClassVar[str]  # the dtype of the values: "uint8" or "uint16"
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides the values: options, a version of the code, versions of libraries, hashes of files.
+        """Return all that the values depend on: options, code version, versions of libraries, hashes of files.
 
-        The build calls this before it reads a text.
+        The build calls this before it reads any text.
 
         Raises:
           UserError: a package or a file is missing or bad.
@@ -49,22 +53,22 @@ class Annotator(Protocol):
 
         Args:
           sentences: raw text, before any normalisation.
-          spans: int64 [n, 2] for each sentence: the characters [start, stop) of each piece. A character may have
-            several pieces. Spaces belong to no piece; the span of a piece that is a space is empty.
+          spans: for each sentence int64 [n, 2], the character span [start, stop) of each piece. Several pieces may
+            cover the same character. Spaces belong to no piece; the span of a piece that is a space is empty.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column to be made: its name, the file of its annotator, and the annotator."""
+    """A column to compute: its name, its annotator, and ``kind``, the name of the annotator's file."""
 
     name: str
     kind: str
     annotator: Annotator
 
     def identity(self) -> dict[str, Any]:
-        """Return the manifest's entry of the column, on which the fingerprint depends."""
+        """Return the column's entry in the manifest; the column's fingerprint depends on it."""
         return {"annotator": self.kind, **self.annotator.identity(), "dtype": self.annotator.dtype}
 
     def values(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -99,7 +103,7 @@ def names() -> list[str]:
 
 
 def find(columns: Mapping[str, Any]) -> tuple[Column, ...]:
-    """Return the columns that ``config.corpus.columns`` describes, by name.
+    """Return the columns that ``config.corpus.columns`` describes, sorted by name.
 
     Raises:
       UserError: an annotator or an option is unknown, or an annotator lacks a package or a file.
@@ -115,23 +119,23 @@ def find(columns: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def spans_of(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
-    """Return int64 [n, 2]: the characters [start, stop) of ``sentence`` that each of its pieces ``ids`` [n] covers."""
+    """Return int64 [n, 2]: the character span [start, stop) in ``sentence`` of each of its pieces ``ids`` [n]."""
     encoded = tokenizer.encode(sentence)
     assert encoded.input_ids[1:-1] == tuple(ids.tolist()), f"encode and encode_batch differ on {sentence!r}"
     return np.array(encoded.offsets[1:-1], np.int64).reshape(-1, 2)
 
 
 def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarray:
-    """Return uint8 [n]: whether each piece is ``OUTSIDE`` of all units, ``BEGINS`` one, or ``CONTINUES`` one.
+    """Return uint8 [n]: for each piece ``OUTSIDE`` (in no unit), ``BEGINS`` (first in a unit) or ``CONTINUES`` (later).
 
     A piece belongs to the unit that has its first character. If each piece outside counts as a unit by itself, a new
     unit begins wherever the value is not ``CONTINUES``.
 
     Args:
-      units: characters [start, stop) of each unit, ascending, without overlap.
-      spans: int64 [n, 2], the characters of each piece.
+      units: the character span [start, stop) of each unit, ascending, without overlap.
+      spans: int64 [n, 2], the character span of each piece.
     """
-    bounds = np.array([*units, (np.iinfo(np.int64).max,) * 2], np.int64)  # the last one is never reached
+    bounds = np.array([*units, (np.iinfo(np.int64).max,) * 2], np.int64)  # the last entry is never reached
     first = spans[:, 0]
     unit = np.searchsorted(bounds[:, 0], first, side="right") - 1  # -1: before all units
     unit = np.where((unit >= 0) & (first < bounds[unit, 1]), unit, -1)
@@ -140,14 +144,14 @@ def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarr
 
 
 def made_as_asked(columns: Iterable[Column], manifest: Mapping[str, Any]) -> bool:
-    """Return whether a store has exactly these columns."""
+    """Return whether the store with this ``manifest`` has exactly ``columns``, made in the same way."""
     there = manifest.get("columns", {})
     wanted = {column.name: column.identity() for column in columns}
     return there.keys() == wanted.keys() and all(there[name] == there[name] | facts for name, facts in wanted.items())
 
 
 def lacking(folder: Any, name: str, there: Iterable[str]) -> UserError:
-    """Return the error for a store without the column ``name``, with the command that makes it."""
+    """Return the error for a store that lacks the column ``name``, with the command that builds the store with it."""
     has = f"it has {', '.join(sorted(there))}" if there else "it has none"
     return UserError(
         f"the corpus {folder} has no column {name!r} ({has}); build it with the column: {program()} corpus"

@@ -1,4 +1,4 @@
-"""Counts the words of a corpus part by part, for the vocabulary that is learned from them."""
+"""Counts the words of a corpus part by part, so that a vocabulary can be learned from the counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAGE = "words"
 
 @dataclasses.dataclass(frozen=True)
 class CountJob:
-    """Writes the word counts of one part to the workplace."""
+    """Job that counts the words of one part and writes the counts to the shared work folder."""
 
     source: Source
     workplace: Workplace
@@ -44,10 +44,11 @@ def count_words(
     num_workers: int = 0,
     beam_options: Sequence[str] = (),
 ) -> Counter[str]:
-    """Return the word counts of ``source`` (see ``text.learn.count_words``), the same with any number of workers.
+    """Return the word counts of ``source`` (see ``text.learn.count_words``). The number of workers does not matter.
 
     Args:
-      output: the vocabulary to be made. ``OUTPUT.partial`` keeps finished counts, so that an interrupted run goes on.
+      output: the path of the vocabulary to be made later. Finished counts are kept in ``OUTPUT.partial``, so that an
+        interrupted run can continue.
 
     Raises:
       UserError: text cannot be read, or the disk is full.

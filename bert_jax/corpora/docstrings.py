@@ -49,7 +49,7 @@ PACKAGES = (
     "tensorflow-datasets",
     "treescope",
 )
-TEXT_BYTES = 10 << 20  # about the bytes of text of all of them
+TEXT_BYTES = 10 << 20  # approximate bytes of text in all these packages
 # Tests are not prose; the other folders are generated tables, or exist only in some builds of Python.
 SKIPPED_FOLDERS = {
     *("test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings"),
@@ -62,16 +62,16 @@ COMPOUND = (*DOCUMENTED, ast.If, ast.Try, ast.TryStar, ast.ExceptHandler, ast.Wi
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Docstrings of modules, classes and functions, in file order; the same versions give the same corpus.
+    """Reads the docstrings of modules, classes and functions, in file order. The same versions give the same corpus.
 
-    Only prose is kept (``corpora.prose``). A docstring that occurs twice, as in packages that mirror numpy, is taken
-    once, in the first place, so that held-out documents hold no copies of training text.
+    Only prose is kept (``corpora.prose``). A docstring that occurs several times, as in packages that mirror numpy, is
+    kept only at its first place, so that held-out documents hold no copies of training text.
     """
 
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
     def pieces(self) -> list[Piece]:
-        """Return one piece, because only a reader of all earlier docstrings can tell that one is a copy.
+        """Return a single piece, because a repeated docstring is recognised only by reading all earlier ones.
 
         Raises:
           UserError: a package is not installed.
@@ -80,7 +80,7 @@ class Source:
         return [Piece("docstrings", num_bytes=TEXT_BYTES)]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the modules that have prose, by package and then by path."""
+        """Yield a document for each module that has prose, sorted by package and then by path."""
         yield from _read(tuple(sorted(set(self.packages))))
 
     def fingerprint(self) -> str:
@@ -88,7 +88,7 @@ class Source:
         return hashlib.sha256(repr(sorted(self._versions().items())).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest says of the source."""
+        """Return the manifest's description of the source."""
         return {"source": "docstrings", "packages": self._versions()}
 
     def _versions(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class Source:
         return versions
 
 
-@functools.lru_cache(maxsize=1)  # about 10 MB, read twice: for the vocabulary and for the store
+@functools.lru_cache(maxsize=1)  # about 10 MB; needed twice: for the vocabulary and for the store
 def _read(packages: tuple[str, ...]) -> tuple[Document, ...]:
     seen: set[bytes] = set()
     documents = []
@@ -127,7 +127,7 @@ def _read(packages: tuple[str, ...]) -> tuple[Document, ...]:
 
 
 def _modules(package: str) -> Iterator[tuple[str, Path]]:
-    """Yield (path inside the package, file) of each Python file, sorted."""
+    """Yield (path inside the package, file) for each Python file to read, sorted."""
     if package == STANDARD_LIBRARY:
         root = Path(sysconfig.get_path("stdlib"))
         found = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
@@ -141,7 +141,7 @@ def _modules(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def _docstrings(path: Path) -> list[str]:
-    """Return the docstrings of one file, top to bottom; none if the file is not valid in this version of Python."""
+    """Return the docstrings of one file, top to bottom; [] if the file is not valid in this version of Python."""
     with contextlib.suppress(SyntaxError, ValueError, OSError), warnings.catch_warnings(), _no_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's files
         found: list[str] = []
@@ -163,9 +163,9 @@ def _collect(node: ast.AST, found: list[str]) -> None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Switch garbage collection off in the block.
+    """Context manager that switches garbage collection off inside the block.
 
-    A syntax tree has very many live objects, so that collecting would take half the time and free nothing.
+    A syntax tree has very many live objects, so garbage collection would take half the parsing time and free nothing.
     """
     enabled = gc.isenabled()
     gc.disable()

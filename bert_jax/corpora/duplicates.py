@@ -1,8 +1,8 @@
 """Finds documents that repeat an earlier one, in a first pass over the corpus; the second pass leaves them out.
 
 Exact duplicates have the same text except for white space. Near duplicates share about four in five of their runs of
-five words (Broder 1997; MinHash signatures from ``datasketch``, candidates by banding). The first in the order of the
-corpus is kept. A document takes 16 bytes of memory here, or 176 if near duplicates are wanted.
+five words (Broder 1997; MinHash signatures from ``datasketch``, candidates by banding). Among duplicates, the first
+document of the corpus is kept. The first pass takes 16 bytes of memory per document, or 176 to find near duplicates.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bert_jax.text.learn import IDEOGRAPH
 Kind = Literal["keep", "exact", "near"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STAGE = "fingerprints"
-PERMUTATIONS, BAND = 40, 4  # ten bands of four: candidates from a similarity of about 0.56 on
-SIMILARITY = 0.8  # a document is a near duplicate from this estimated Jaccard similarity of the shingles on
+PERMUTATIONS, BAND = 40, 4  # ten bands of four values: pairs with a similarity above about 0.56 become candidates
+SIMILARITY = 0.8  # near duplicates have at least this estimated Jaccard similarity of their shingles
 SHINGLE = 5  # the number of words in a shingle
 WORD = re.compile(rf"{IDEOGRAPH.pattern}|\w+")
 EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text, which is never a duplicate
@@ -47,7 +47,10 @@ def check(kind: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FingerprintJob:
-    """Writes a part's digests [n, 2] uint64 to the workplace; for "near" also the signatures [n, 40] uint32."""
+    """Job that writes digests of a part's n documents, uint64 [n, 2], to the shared work folder.
+
+    For the kind "near" it also writes their signatures, uint32 [n, 40].
+    """
 
     source: Source
     workplace: Workplace
@@ -70,7 +73,10 @@ class FingerprintJob:
 
 
 def digest(text: str) -> np.ndarray:
-    """Return uint64 [2], equal for texts with equal words; zero if there are none."""
+    """Return a digest of the words of ``text``, uint64 [2]: equal for texts that differ only in white space.
+
+    It is zero if there are no words.
+    """
     words = " ".join(text.split())
     if not words:
         return EMPTY
@@ -78,7 +84,7 @@ def digest(text: str) -> np.ndarray:
 
 
 def signature(text: str) -> np.ndarray:
-    """Return uint32 [40], the MinHash of the shingles of ``text``."""
+    """Return the MinHash signature of the shingles of ``text``, uint32 [40]."""
     import datasketch
 
     words = WORD.findall(text.lower())
@@ -89,7 +95,7 @@ def signature(text: str) -> np.ndarray:
 
 
 def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, int]:
-    """Write which documents of each part to leave out (``parts/<name>.duplicates.npy``); return how many, by kind."""
+    """Write which documents of each part to leave out (``parts/<name>.duplicates.npy``); return kind -> how many."""
     with workplace.scratch() as folder:
 
         def load(name: str) -> np.ndarray:
@@ -110,12 +116,12 @@ def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, i
 
 
 def marks_name(part: Part) -> str:
-    """Return the name of the workplace's file with bool [n], true for the documents of a part to leave out."""
+    """Return the name, in the work folder, of the file with bool [n]: whether each document of a part is left out."""
     return f"parts/{part.name}.duplicates.npy"
 
 
 def exact_duplicates(digests: np.ndarray) -> np.ndarray:
-    """Return bool [n]: whether an earlier row of ``digests`` uint64 [n, 2] is the same; False for zeros."""
+    """Return bool [n]: whether each row of ``digests`` (uint64 [n, 2]) equals an earlier row; False for a zero row."""
     order = np.lexsort((np.arange(len(digests)), digests[:, 1], digests[:, 0]))
     ordered = digests[order]
     repeated = np.zeros(len(digests), bool)
@@ -124,10 +130,11 @@ def exact_duplicates(digests: np.ndarray) -> np.ndarray:
 
 
 def near_duplicates(signatures: np.ndarray) -> np.ndarray:
-    """Return bool [n]: whether a row of ``signatures`` uint32 [n, 40] is linked to an earlier one.
+    """Return bool [n]: whether each row of ``signatures`` (uint32 [n, 40]) is linked to an earlier row.
 
-    Each row is compared with the first row that has the same band, and linked to it if they agree in enough places.
-    Links are transitive: of a chain of versions only the first is kept.
+    For each band, a row is compared with the first row that has the same values in this band. The two are linked if
+    at least ``SIMILARITY`` of all their values agree. Links are transitive: of a chain of versions only the first is
+    kept.
     """
     root = np.arange(len(signatures))
     for later, first in _candidates(signatures):
@@ -138,7 +145,7 @@ def near_duplicates(signatures: np.ndarray) -> np.ndarray:
 
 
 def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for each band rows [m], and for each of them the first row [m] with the same band."""
+    """Yield (later, first) for each band: rows [m], and for each the first row [m] with equal values in the band."""
     for start in range(0, PERMUTATIONS, BAND):
         bands = np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8")  # [n, 2]
         order = np.lexsort((np.arange(len(bands)), bands[:, 1], bands[:, 0]))
@@ -150,7 +157,7 @@ def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray
 
 
 def _link(root: np.ndarray, a: int, b: int) -> None:
-    """Unite two sets under their smallest member."""
+    """Unite the sets that contain ``a`` and ``b``; their smallest member becomes the root (union-find)."""
     a, b = _find(root, a), _find(root, b)
     root[max(a, b)] = min(a, b)
 

@@ -1,7 +1,7 @@
-"""Runs the work of a build: in this process, in worker processes of this machine, or on a cluster, by Apache Beam.
+"""Runs the work of a build: in this process, or with Apache Beam in worker processes of this machine or on a cluster.
 
-An element of the pipeline describes a part of the source. The worker that gets it reads that part and writes the result
-to files. Nothing else passes between workers, so memory does not grow with the corpus.
+Each element of the Beam pipeline describes a part of the source. The worker that gets an element reads that part and
+writes the result to files. Nothing else passes between workers, so memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def run(
     """Do ``work`` for every part.
 
     Args:
-      num_workers: processes on this machine; 0: one per core, or fewer if there is little text. With 1 this process
-        does the work, without Beam.
-      beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...); then ``num_workers`` is for the runner.
+      num_workers: processes on this machine. 0 means one per core, or fewer if there is little text. With 1 this
+        process does the work, without Beam.
+      beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...). If given, ``num_workers`` is ignored.
       tick: called about once a second and after the last part, to show progress.
     """
     num_bytes = sum(piece.num_bytes for part in parts for piece in part.pieces)
@@ -86,7 +86,7 @@ def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Seq
 
 
 def _check_flags(flags: Sequence[str]) -> None:
-    """Raise ``UserError`` for a flag that Beam does not know, because Beam would ignore a misspelt one."""
+    """Raise ``UserError`` for a flag that Beam does not know. Beam itself would ignore a misspelt flag."""
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 
     class Parser(_BeamArgumentParser):  # type: ignore[misc]
@@ -103,9 +103,10 @@ def _check_flags(flags: Sequence[str]) -> None:
 
 
 def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
-    """Return Beam's runner for processes on this machine, and its flags; the default one would download a program.
+    """Return Beam's runner for processes on this machine, and its flags.
 
-    A worker writes its number to ``folder``, and its exit code when it ends.
+    (Beam's default runner would download a program.) Files in ``folder`` record the process id of each worker and,
+    when the worker ends, its exit code.
     """
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
@@ -122,9 +123,9 @@ def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
 
 @contextlib.contextmanager
 def _watching(folder: Path) -> Iterator[None]:
-    """Raise ``UserError`` if a worker process is killed while the block lasts.
+    """Context manager that raises ``UserError`` if a worker process is killed while the block runs.
 
-    If this process is told to end, all workers are killed, since Beam would wait for them.
+    If this process gets a signal to end, all workers are killed, because Beam would wait for them.
     """
     died: list[int] = []
     caller = threading.get_ident()
@@ -168,9 +169,9 @@ def _watching(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Beam in the block.
+    """Context manager that silences Beam's logs and the tracebacks of its threads, which are not for users.
 
-    Its logs and the tracebacks of its threads are not for users; errors come back as exceptions.
+    Errors still come back as exceptions.
     """
     logging.disable(logging.CRITICAL)
     hook, threading.excepthook = threading.excepthook, lambda _: None
@@ -182,7 +183,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Workers:
-    """Kills the worker processes when this process is told to end."""
+    """Kills the worker processes when this process gets a signal to end."""
 
     saves = False
 
@@ -190,7 +191,7 @@ class _Workers:
         self._folder, self._done = folder, done
 
     def hear(self, number: int) -> bool:
-        """Kill all workers; the next try uses the parts that they have finished."""
+        """Kill all workers. The next build continues from the parts that they have finished."""
         self._done.set()
         for worker in _numbers(self._folder, "*.pid"):
             with contextlib.suppress(ProcessLookupError):
@@ -203,11 +204,11 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 
 
 class _WorkerDiedError(BaseException):
-    """A worker process was killed. Derived from ``BaseException``, so that Beam does not take it for its own."""
+    """Raised if a worker process was killed. A ``BaseException``, so that Beam does not handle it as its own error."""
 
 
 class _Worker:
-    """Does ``work`` in a worker process."""
+    """Callable that does ``work`` for one part in a worker process."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -219,7 +220,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _ticking(tick: Callable[[], None]) -> Iterator[None]:
-    """Call ``tick`` every ``POLL_SECONDS`` while the block lasts, and once when it has ended well."""
+    """Context manager that calls ``tick`` every ``POLL_SECONDS``, and once more if the block ends without an error."""
     done = threading.Event()
 
     def watch() -> None:

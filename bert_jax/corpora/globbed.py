@@ -1,4 +1,4 @@
-"""Finds the files that globs match: their order, names, sizes, pieces and hash, for the sources that read files."""
+"""Helpers for sources that read files: they find the files that globs match, cut them into pieces, and hash them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.storage.remote import RemotePath
 
-RANGE_BYTES = 16 << 20  # the bytes of a piece of a file that can be cut
-UNPACKED = 4  # about the bytes of text in a byte of a compressed file
+RANGE_BYTES = 16 << 20  # the bytes of text in a piece, for files that can be cut
+UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
 
 def find(paths: Sequence[str], kinds: str) -> list[str]:
-    """Return every file that ``paths`` (globs) match, once, in the order of the names, with ``MARK`` in it.
+    """Return the sorted paths of the files that the globs ``paths`` match, with ``MARK`` after the folder they share.
 
     Args:
-      kinds: the kind of the files, as errors name it.
+      kinds: what error messages call such files.
 
     Raises:
       UserError: a glob matches no file, or there is no glob.
@@ -41,9 +41,9 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
 
 
 def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -> list[Piece]:
-    """Return the pieces of the files: one per file, or one every ``RANGE_BYTES`` of a file that can be cut.
+    """Return the pieces of the files: one per ``RANGE_BYTES`` of text in a file that can be cut, else one per file.
 
-    With ``cut`` these are files that are not compressed, and compressed ones with an ending of ``cut_packed``.
+    If ``cut``, files can be cut if they are not compressed or have an ending of ``cut_packed``; otherwise none can.
     """
     result = []
     for name in names:
@@ -60,10 +60,10 @@ def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -
 
 
 def fingerprint(names: Sequence[str], settings: object) -> str:
-    """Return the hash of ``settings`` and of every file's name and content, but not of its folder or time.
+    """Return the hash of ``settings`` and of every file's name and content. Folders and times do not matter.
 
-    Local files are read (about 1.5 GB/s). For an object with a checksum its size and the checksum stand for its
-    content, so a local copy of such a corpus has another hash.
+    Local files are read (about 1.5 GB/s). A remote object with a checksum is hashed by its size and this checksum
+    instead of its content, so a local copy of such a corpus has another hash.
     """
     digest = hashlib.sha256(repr(settings).encode("utf-8", "surrogateescape"))
     for name in names:

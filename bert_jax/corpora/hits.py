@@ -1,7 +1,7 @@
-"""Counts addresses, telephone numbers and traces of a wrong encoding in text, to be known before it is trained on.
+"""Counts e-mail addresses, telephone numbers and traces of wrong encodings, so that users know of them before training.
 
-The UTF-8 bytes are scanned while a corpus is built, since the tokenizer drops some of them; the scans run at memory
-speed. Hits are found by patterns: some of them are wrong, and some places are missed.
+The UTF-8 bytes are scanned while a corpus is built, because the tokenizer drops some characters. The scans run at
+memory speed. Hits are found by patterns: some hits are wrong, and some places are missed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ _CONTROL = bytes([*range(0x09), 0x0B, *range(0x0E, 0x20), 0x7F])
 
 _DOMAIN = re.compile(rb"@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
 _BEFORE_AT = re.compile(rb"[A-Za-z0-9_%+-]")
-# Patterns for text in which every digit is 0: first a fixed string that is found fast, then the whole pattern.
+# (fixed string, pattern), for text in which every digit was replaced by 0. The pattern is searched only if the fixed
+# string, which is found fast, occurs.
 _PHONES = (
     (b"000-0000", re.compile(rb"(?<![0-])(?:\(000\) ?|000-)000-0000(?![0-])")),  # (555) 123-4567, 555-123-4567
     (b"000.000.0000", re.compile(rb"(?<![0.])000\.000\.0000(?![0.]0|0)")),
@@ -74,13 +75,16 @@ def _bytes(text: bytes | str) -> bytes:
 
 
 def text_hits(text: bytes | str) -> dict[str, dict[str, int]]:
-    """Return both counts in the form of the manifest's ``text_hits``: ``{"private": {...}, "encoding": {...}}``."""
+    """Return the counts of ``private_hits`` and ``encoding_hits``: ``{"private": {...}, "encoding": {...}}``.
+
+    The manifest's entry ``text_hits`` has this form.
+    """
     data = _bytes(text)
     return {"private": private_hits(data), "encoding": encoding_hits(data)}
 
 
 def add(total: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Return the sum of two counts of ``text_hits``; ``{}`` counts as zeros."""
+    """Return the sum of two results of ``text_hits``; ``{}`` counts as all zeros."""
     groups = total.keys() | more.keys()
     return {
         group: {

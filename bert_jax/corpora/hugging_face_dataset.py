@@ -28,14 +28,14 @@ SAVED = ("state.json", "dataset_dict.json")  # a folder that save_to_disk wrote 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The rows of a split, each a document, named ``<split>#<number of the row>``.
+    """Reads the rows of a split. Each row is a document, named ``<split>#<number of the row>``.
 
     ``name`` is a dataset on the Hub (``wikimedia/wikipedia``), a folder that ``save_to_disk`` wrote, or a local folder
     of data files. The commit that ``revision`` stands for is found once and pinned in the pieces and the manifest.
     """
 
     name: str
-    config_name: str = ""  # needed if a dataset has several, such as "20231101.en"
+    config_name: str = ""  # such as "20231101.en"; needed if a dataset has several configurations
     split: str = "train"  # or a part of a split, such as "train[:10%]"
     revision: str = ""  # branch, tag or commit; "" is the newest
     text_column: str = "text"  # a dot selects a nested column
@@ -44,14 +44,14 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return runs of rows. Downloads the dataset if it is not in the cache of ``datasets``.
+        """Return the pieces: runs of consecutive rows. Downloads the dataset if ``datasets`` has not cached it.
 
         Raises:
           UserError: ``datasets`` is not installed, or there is no such dataset, split or column.
         """
         commit = self._commit()
         rows = self._rows(commit)
-        # The table of a part of a split is that of the whole split.
+        # If ``rows`` is only a part of a split, ``rows.data`` is still the table of the whole split.
         size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))
         step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
         starts = range(0, max(len(rows), 1), step)
@@ -106,7 +106,7 @@ class Source:
         return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision, OPTIONS)
 
     def _rows(self, commit: str) -> Any:
-        """Return the split with only the column that is read."""
+        """Return the rows of the split, with only the column that is read."""
         name = os.path.expanduser(self.name) if self._local() else self.name
         rows = _load(name, self.config_name, self.split, commit, OPTIONS)
         for column in (self.text_column, self.text_column.partition(".")[0]):
@@ -122,7 +122,7 @@ def rows_of(name: str, config_name: str, split: str, revision: str, options: str
     """Return the rows of a split, with all columns, as a ``datasets.Dataset``.
 
     Args:
-      options: the config path of the options, as errors name it.
+      options: the config key of the options, for error messages.
 
     Raises:
       UserError: see ``Source.pieces``.
@@ -142,7 +142,7 @@ def _library() -> Any:
     return datasets
 
 
-@functools.lru_cache(maxsize=8)  # cached, since the newest may change while a corpus is built
+@functools.lru_cache(maxsize=8)  # cached, since the newest commit may change while a corpus is built
 def _commit(name: str, revision: str, options: str) -> str:
     _library()
     import huggingface_hub
@@ -157,7 +157,7 @@ def _commit(name: str, revision: str, options: str) -> str:
         ) from error
 
 
-@functools.lru_cache(maxsize=2)  # called for each piece
+@functools.lru_cache(maxsize=2)  # cached, since it is called for each piece
 def _load(name: str, config_name: str, split: str, commit: str, options: str) -> Any:
     datasets = _library()
     try:
@@ -173,9 +173,9 @@ def _load(name: str, config_name: str, split: str, commit: str, options: str) ->
 
 
 def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
-    """Return a dataset that ``save_to_disk`` wrote to a folder; of a dataset dict the split.
+    """Return the dataset that ``save_to_disk`` wrote to the folder ``name``.
 
-    A dataset that is not a dict is returned whole, whatever ``split`` is.
+    If it is a ``DatasetDict``, only ``split`` is returned; otherwise the whole dataset, whatever ``split`` is.
     """
     found = datasets.load_from_disk(name)
     if not isinstance(found, dict):

@@ -21,7 +21,7 @@ KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """JSON Lines files. Each object is a document, named ``<path>@<byte offset of its line>``.
+    """Reads JSON Lines files. Each object is a document, named ``<path>@<byte offset of its line>``.
 
     The text is a list of sentences, or a string in which a line break ends a sentence unless ``line_breaks`` makes it a
     space. ``bad_text="skip"`` leaves out and counts lines that are not JSON or lack the field.
@@ -83,7 +83,7 @@ class Source:
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
-    """Return the JSON object of ``line``. Raises ``BadTextError`` if it is not one."""
+    """Return the JSON object of ``line``. Raises ``BadTextError`` if the line is anything else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:  # also nested too deep, or a number with too many digits

@@ -1,4 +1,4 @@
-"""Reads and checks ``manifest.json``: the content of a store, with the sha256 of its files and of itself."""
+"""Reads and checks ``manifest.json``, which describes a store and has the sha256 of its files and of itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from bert_jax.storage import files, reading
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
-SEAL = "sha256"  # the manifest's own digest; the first stores of this format have none
+SEAL = "sha256"  # the key of the manifest's own digest, which the first stores of this format lack
 ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 AnyPath: TypeAlias = Path | epath.Path  # local or on an object store
 
 
 class DamagedError(UserError):
-    """Raised if a file of a store is not as it was written."""
+    """Raised if a file of a store is missing or has changed since it was written."""
 
     def __init__(self, finding: str) -> None:
-        """``finding``: which file is damaged, and how."""
+        """
+        Args:
+          finding: which file is damaged, and how.
+        """
         super().__init__(finding)
         self.finding = finding
 
@@ -36,14 +39,14 @@ class DamagedError(UserError):
 def fingerprint(
     tokenizer_sha256: str, splits: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Return the hash of the vocabulary, all tokens and all boundaries, and of all columns if there are some."""
+    """Return the hash of the vocabulary, all tokens, all boundaries of sentences and documents, and all columns."""
     parts = [tokenizer_sha256, *(splits[name]["fingerprint"] for name in SPLITS)]
     parts += [f"{name} {facts['fingerprint']}" for name, facts in columns.items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``manifest`` in the form of its JSON, with its own digest."""
+    """Return ``manifest`` as it is after a round trip through JSON, with its own digest added."""
     manifest = json.loads(json.dumps(manifest))
     return {**manifest, SEAL: _digest(manifest)}
 
@@ -76,12 +79,16 @@ def read(folder: AnyPath) -> dict[str, Any]:
 
 
 def parts(folder: AnyPath) -> list[str]:
-    """Return the names of the stores of a mixture, sorted; each is in a folder of its name."""
+    """Return the sorted names of a mixture's stores, which are subfolders of ``folder``; [] if it is no mixture."""
     return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
 
 
 def parse(text: str | bytes, where: AnyPath) -> dict[str, Any]:
-    """Return a manifest from its text; raises as ``read`` does."""
+    """Return the manifest parsed from ``text``. Raises the same errors as ``read``.
+
+    Args:
+      where: the path of the manifest, for error messages.
+    """
     try:
         manifest = json.loads(text)
         version = manifest["format_version"]
@@ -111,7 +118,7 @@ def check_file(path: AnyPath, facts: Mapping[str, Any], digest: Callable[[Any], 
 
     Args:
       facts: the file's ``bytes`` and ``sha256``.
-      digest: returns the sha256 of a file; None: only the size is checked.
+      digest: a function that returns the sha256 of a file. If None, only the size is checked.
     """
     try:
         size = path.stat().st_size if isinstance(path, Path) else facts["bytes"]

@@ -18,19 +18,19 @@ from bert_jax.records import Document
 
 KINDS = "MediaWiki XML dumps, also .bz2, .xz, .gz or .zst"
 BLOCK_BYTES = 1 << 18
-# Pages that list the meanings of a title: templates of the large Wikipedias, in small letters.
+# Names, in lower case, of the templates that mark disambiguation pages in the large Wikipedias.
 DISAMBIGUATION = (
     *("disambig", "disambiguation", "dab", "hndis", "geodis", "mathdab", "schooldis", "numberdis", "roaddis"),
     *("begriffsklärung", "homonymie", "desambiguación", "desambiguação", "disambigua", "dp", "doorverwijspagina"),
     *("ujednoznacznienie", "неоднозначность", "многозначность", "消歧义", "消歧義", "曖昧さ回避", "aimai", "동음이의"),
 )
 TEMPLATE = re.compile(r"\{\{\s*([^{}|<>\n]+?)\s*(?:\||\}\})")
-NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # files and categories
+NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # 6: files, 14: categories
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Pages of dumps as plain text (``corpora.wikitext``), each a document named by its title.
+    """Reads the pages of dumps as plain text (``corpora.wikitext``). Each page is a document named by its title.
 
     Redirects, disambiguation pages, other namespaces and pages without text are counted and left out. If a dump has the
     history of its pages, the last revision in the dump is used.
@@ -38,7 +38,7 @@ class Source:
 
     paths: tuple[str, ...]  # globs
     namespaces: tuple[int, ...] = (0,)  # 0: articles
-    headings: wikitext.Part = "drop"  # as for BERT
+    headings: wikitext.Part = "drop"  # headings and lists were dropped for BERT too
     lists: wikitext.Part = "drop"
     language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"
@@ -46,15 +46,15 @@ class Source:
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in the order of their names.
 
-        Large plain and ``.bz2`` files are cut. This makes ``multistream`` dumps faster, but not files of one bz2
-        stream.
+        Large plain and ``.bz2`` files are cut. Cutting makes ``multistream`` dumps faster to read, but not files that
+        are a single bz2 stream.
         """
         wikitext.library()
         names = globbed.find(self.paths, KINDS)
         return globbed.pieces(names, cut=True, cut_packed=(".bz2",))
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the pages that begin in the piece, or in bz2 streams that begin in it."""
+        """Yield the pages that begin in ``piece``, or for a ``.bz2`` file in a bz2 stream that begins in ``piece``."""
         if not piece.num_bytes:
             yield Skipped(below(piece.name), "empty file")
             return
@@ -115,7 +115,7 @@ def _disambiguates(title: str, text: str) -> bool:
 
 
 def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:
-    """Yield (text, whether it is in the piece), on to the end of the file: a page may end after its piece."""
+    """Yield (text, whether it is in ``piece``) up to the end of the file, because a page may end after its piece."""
     if piece.name.endswith(".bz2"):
         yield from bz2_streams(piece.name, piece.start, piece.stop)
         return
@@ -132,7 +132,10 @@ def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:
 
 
 def _pages(chunks: Iterator[tuple[bytes, bool]]) -> Iterator[bytes]:
-    """Yield ``<page>...</page>`` of each page that begins inside. Text in a dump has no such tags: it is escaped."""
+    """Yield the XML ``<page>...</page>`` of each page that begins in the piece.
+
+    Searching for the tags is safe, because the text of a page is escaped and cannot contain them.
+    """
     begin, end = b"<page>", b"</page>"
     text = b""
     inside = 0  # bytes of ``text`` that are in the piece

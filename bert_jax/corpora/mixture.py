@@ -1,6 +1,7 @@
-"""A corpus of several parts: languages, domains, or old text beside new text.
+"""Mixtures: corpora made of several parts, such as languages, domains, or old and new text.
 
-Each part is its own store with its own held-out documents. Rows come from them in fixed shares (``rows.mixture``).
+Each part is its own store with its own held-out documents. Each part supplies a fixed share of the training rows
+(``rows.mixture``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bert_jax.records import Document
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Corpora by name, and each corpus's share of the rows."""
+    """One or more corpora by name, and the share of the training rows that each supplies."""
 
     parts: Mapping[str, Corpus]
     shares: Mapping[str, float]  # add up to 1
@@ -32,7 +33,7 @@ class Mixture:
 
     @classmethod
     def of(cls, parts: Mapping[str, Corpus], weights: Mapping[str, float | None], temperature: float) -> Mixture:
-        """Return the parts mixed by weight, or by their tokens and a temperature (``shares``)."""
+        """Return a mixture whose shares follow the weights, or the numbers of tokens and a temperature (``shares``)."""
         sizes = {name: corpus.split("train").num_tokens for name, corpus in parts.items()}
         return cls(parts, shares(weights, sizes, temperature))
 
@@ -74,8 +75,8 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
 def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
     """Return the share of each part: its weight over the sum of all weights.
 
-    Without weights a part weighs ``size ** (1 / temperature)``: temperature 1 keeps the parts' sizes, a higher one
-    gives small parts more (multilingual BERT: 1 / 0.7).
+    Without weights, a part with ``size`` tokens weighs ``size ** (1 / temperature)``. Temperature 1 keeps the
+    proportions of the sizes; a higher temperature gives small parts a larger share (multilingual BERT: 1 / 0.7).
     """
     check_weights(weights, temperature)
     raw = {name: sizes[name] ** (1 / temperature) if weight is None else weight for name, weight in weights.items()}
@@ -84,7 +85,7 @@ def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temper
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """Reads sources, by name, as one source, for the vocabulary that they share."""
+    """Reads several named sources as one source, to learn the vocabulary that they share."""
 
     sources: tuple[tuple[str, Source], ...]
 

@@ -1,15 +1,15 @@
-"""Names of files. A name is a path with a mark before the part that does not depend on where the corpus is."""
+"""Names of corpus files. A name is a path in which a mark stands before the part that stays if the corpus is moved."""
 
 from __future__ import annotations
 
-MARK = "/./"  # between the folder that all files of a source share and the rest; the path still opens
+MARK = "/./"  # stands between the folder that all files of a source share and the rest; the path can still be opened
 
 
 def below(name: str) -> str:
-    """Return the part after the mark, by which documents are named."""
+    """Return the part of ``name`` after the mark, which is used in the names of documents."""
     return name.rpartition(MARK)[2]
 
 
 def shown(name: str) -> str:
-    """Return the path without the mark, as errors show it."""
+    """Return the path ``name`` without the mark, for error messages."""
     return name.replace(MARK, "/")

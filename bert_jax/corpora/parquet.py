@@ -27,10 +27,10 @@ DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Parquet files. Each row is a document, named ``<path>#<number of the row in the file>``.
+    """Reads parquet files. Each row is a document, named ``<path>#<number of the row in the file>``.
 
     The text is a string or a list of sentences, as in ``jsonl``. ``bad_text="skip"`` leaves out and counts rows whose
-    text is not UTF-8, and all that follows the damage in a file.
+    text is not UTF-8, and, in a damaged file, everything after the damage.
     """
 
     paths: tuple[str, ...]  # globs; ** matches folders
@@ -40,7 +40,7 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return the row groups of each file, files in the order of their names.
+        """Return a piece for each row group of each file, with the files in the order of their names.
 
         Raises:
           UserError: there is no file, or a file is not parquet or lacks the column.
@@ -121,7 +121,7 @@ def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
 
 
 def _binary(column: Any) -> Any:
-    """Return a column of strings as bytes, so that each can be checked: a file may hold bytes that are not UTF-8."""
+    """Return a column of strings as bytes, so that each value can be checked: it may hold bytes that are not UTF-8."""
     types = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
     return column.cast(types[column.type]) if column.type in types else column
 

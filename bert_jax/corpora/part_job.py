@@ -1,4 +1,4 @@
-"""Does the work of one part of a build: reads, tokenizes, splits off held-out documents, writes."""
+"""Builds one part of a store: reads its text, tokenizes it, splits off held-out documents and writes the result."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ from bert_jax.text.tokenizer import Tokenizer
 
 STAGE = "tokens"
 BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
-EXTREMES = 3  # lowest and highest held-out draws kept, for the error that names a better fraction
-EXAMPLES = 3  # places kept for each reason to skip
+EXTREMES = 3  # how many of the lowest and of the highest draws are kept, for an error that suggests a better fraction
+EXAMPLES = 3  # how many places are kept for each reason to skip
 
 
 class Tokenized(NamedTuple):
-    """A document in the form of the store."""
+    """A tokenized document, ready to be written to the store."""
 
-    heldout_draw: float  # in [0, 1), from the document's hash; below the fraction the document is held out
+    heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
     text_hits: dict[str, dict[str, int]]  # counts of personal data and of wrong encodings
     num_empty: int  # number of sentences without a token, which are left out
-    lengths: np.ndarray  # int64 [S], all at least 1
+    lengths: np.ndarray  # int64 [S], the number of tokens of each sentence, at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
     columns: dict[str, np.ndarray]  # the values [sum(lengths)] of each column
 
 
 @dataclasses.dataclass(frozen=True)
 class PartJob:
-    """Writes a shard of each split, the lengths of its sentences and documents, and facts to the workplace."""
+    """Job that builds one part and writes to the shared work folder: a shard per split, lengths, and facts.
+
+    The lengths are those of sentences and documents; the facts are the counts and hashes that the manifest needs.
+    """
 
     source: Source
     tokenizer: Tokenizer
@@ -91,7 +94,7 @@ class PartJob:
         return {**counts, "dropped": dict(dropped), "skipped": skipped, "draws": draws, "splits": splits}
 
     def _publish(self, part: Part, split: str, folder: Path, facts: dict[str, Any]) -> None:
-        """Move the files of a split to the workplace, and add the manifest's entries of the shards to ``facts``."""
+        """Move the files of a split to the shared work folder, and add the shards' manifest entries to ``facts``."""
         shard = shard_name(split, part.number, self.num_parts)
         facts["file"] = self._put(folder / f"{split}.{SHARD}", shard)
         for name, column in facts["columns"].items():
@@ -100,14 +103,18 @@ class PartJob:
             self.workplace.put(folder / f"{split}.{ending}", lengths_name(part, split, ending))
 
     def _put(self, file: Path, name: str) -> dict[str, Any]:
-        """Move a file to the workplace and return the manifest's entry of it."""
+        """Move a file to the shared work folder and return its manifest entry."""
         facts = {"name": name, "bytes": file.stat().st_size, "sha256": files.sha256(file)}
         self.workplace.put(file, name)
         return facts
 
 
 def lengths_name(part: Part, split: str, ending: str) -> str:
-    """Return the name of the workplace's file with lengths of a part, from which the corpus's offsets are made."""
+    """Return the name, in the work folder, of a part's file of lengths, from which the corpus's offsets are made.
+
+    Args:
+      ending: ``SENTENCES`` or ``DOCUMENTS``.
+    """
     return f"parts/{part.name}.{split}.{ending}"
 
 
@@ -118,7 +125,7 @@ def extremes(draws: list[float]) -> list[float]:
 
 
 def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
-    """Yield the documents among ``items``, and count the skipped ones by reason."""
+    """Yield the documents among ``items``, and count the skipped items by reason in ``skipped``."""
     for item in items:
         if isinstance(item, Document):
             yield item
@@ -144,7 +151,7 @@ def tokenize(
 
 
 def _in_running_text(sentences: Sequence[str], joiner: str) -> list[str]:
-    """Return ``sentences`` with ``joiner`` before each but the first, and but those that begin with an ideograph."""
+    """Return ``sentences`` with ``joiner`` put before each, except the first and any that begins with an ideograph."""
     return [text if i == 0 or IDEOGRAPH.match(text) else joiner + text for i, text in enumerate(sentences)]
 
 

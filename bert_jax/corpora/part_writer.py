@@ -17,7 +17,7 @@ from bert_jax.corpora.columns import TOKENS
 from bert_jax.corpora.store import record_header
 from bert_jax.storage import write_errors
 
-# Larger groups are up to 85 times slower to read at random; compression saves a quarter and halves the speed.
+# Larger groups make random reads up to 85 times slower; compression saves a quarter of the space and halves the speed.
 WRITER_OPTIONS = "group_size:1,uncompressed"
 SHARD, SENTENCES, DOCUMENTS = "array_record", "sentences.npy", "documents.npy"  # the endings of the three files
 
@@ -28,8 +28,12 @@ def column_ending(name: str) -> str:
 
 
 class PartWriter:
-    """Writes ``<split>.array_record``, ``<split>.sentences.npy`` (tokens of each), ``<split>.documents.npy`` (sentences
-    of each) and ``<split>.<column>.array_record`` into ``folder``. Memory is bounded by the number of sentences."""
+    """Writes the files of one split of one part into ``folder``.
+
+    The files are ``<split>.array_record`` (tokens), ``<split>.sentences.npy`` (number of tokens of each sentence),
+    ``<split>.documents.npy`` (number of sentences of each document) and ``<split>.<column>.array_record`` (values of a
+    column). Memory is bounded by the number of sentences.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,10 @@ class PartWriter:
         block_tokens: int,
         columns: Mapping[str, np.dtype] = types.MappingProxyType({}),
     ) -> None:
-        """``columns``: name -> the dtype of its values."""
+        """
+        Args:
+          columns: name -> the dtype of its values.
+        """
         self._folder, self._split = folder, split
         self._tokens = BlockWriter(self._path(SHARD), dtype, block_tokens)
         self._columns = {
@@ -56,10 +63,12 @@ class PartWriter:
         lengths: np.ndarray,
         columns: Mapping[str, np.ndarray] = types.MappingProxyType({}),
     ) -> None:
-        """Add a document: ``tokens`` [sum(lengths)] of the sentences ``lengths`` [S], S at least 1.
+        """Add a document.
 
         Args:
-          columns: the values [sum(lengths)] of each column.
+          tokens: [sum(lengths)], of all sentences.
+          lengths: [S], the number of tokens of each sentence; S is at least 1.
+          columns: name -> the values [sum(lengths)] of the column.
         """
         self._lengths.append(lengths)
         self._documents.append(len(lengths))
@@ -69,7 +78,7 @@ class PartWriter:
             writer.write(columns[name])
 
     def close(self) -> dict[str, Any]:
-        """Finish the files, and return the manifest's entry of them."""
+        """Finish the files, and return the facts about them from which the manifest is made."""
         content = self._tokens.close()
         for name, values in ((SENTENCES, np.concatenate([[], *self._lengths])), (DOCUMENTS, self._documents)):
             array = np.array(values, np.int64)
@@ -93,7 +102,10 @@ class BlockWriter:
     """Writes values to a shard whose records are blocks of ``block_tokens`` values; the last block is shorter."""
 
     def __init__(self, path: Path, dtype: np.dtype, block_tokens: int, feature: str = TOKENS) -> None:
-        """``feature``: the name of the values in TFDS."""
+        """
+        Args:
+          feature: the name of the values in TFDS.
+        """
         self._dtype, self._block_tokens, self._feature = dtype, block_tokens, feature
         self._writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
         self._content = hashlib.sha256()
@@ -127,7 +139,7 @@ class BlockWriter:
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raise ``OSError`` in place of the RuntimeError that ArrayRecord raises when a disk is full."""
+    """Context manager that turns the ``RuntimeError`` that ArrayRecord raises for a full disk into ``OSError``."""
     try:
         yield
     except RuntimeError as error:

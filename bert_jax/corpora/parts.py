@@ -1,4 +1,4 @@
-"""Puts pieces of a source together into parts of even size. A part becomes one shard of each split."""
+"""Groups the pieces of a source into parts of even size. Each part becomes one shard of each split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a part
 
 
 class Part(NamedTuple):
-    """The unit of work of a build. Its bytes do not depend on the worker that makes it or on other parts."""
+    """The unit of work of a build: a group of pieces. Its result does not depend on the worker or on other parts."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -23,11 +23,11 @@ class Part(NamedTuple):
 
 
 def group(pieces: Sequence[Piece], part_bytes: int = 0) -> list[Part]:
-    """Return parts of consecutive pieces that together hold about ``part_bytes`` of text; a larger piece is one part.
+    """Return parts: groups of consecutive pieces of at most ``part_bytes`` of text. A larger piece is a part by itself.
 
     Args:
-      part_bytes: 0: chosen by the size of all pieces, for enough parts for many workers, but not too many to read at
-        random.
+      part_bytes: if 0, it is chosen from the size of all pieces, so that there are enough parts for many workers, but
+        not too many for random reads.
     """
     total = sum(piece.num_bytes for piece in pieces)
     wanted = part_bytes or min(max(total // PARTS, SMALLEST), LARGEST)

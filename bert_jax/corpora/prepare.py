@@ -1,7 +1,7 @@
 """Makes the vocabulary and the tokenized corpus of a run, as its config tree describes them.
 
-A ``path`` in ``config.vocab`` or ``config.corpus`` is used as it is; without one the vocabulary is learned and the
-corpus is built.
+If ``config.vocab`` or ``config.corpus`` has a ``path``, the vocabulary or corpus there is used as it is. Otherwise the
+vocabulary is learned, and the corpus is built.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from bert_jax.text.wordpiece import WordPiece
 class VocabularyConfig:
     """The keys of ``config.vocab``."""
 
-    # A vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; "" learns one.
+    # A vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; if "", one is learned.
     path: str = ""
     kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included
     lowercase: bool = True  # also strips accents; must agree with a vocab.txt; no effect on a tokenizer.json
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
-    character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, as far as they fit
-    byte_fallback: bool = False  # sentencepiece: 256 pieces are bytes, so nothing is unknown
+    character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
+    byte_fallback: bool = False  # sentencepiece: add 256 pieces for bytes, so that no text is unknown
     max_sentences: int = (
         MAX_SENTENCES  # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with them
     )
-    num_threads: int = NUM_THREADS  # sentencepiece: the model depends on it
+    num_threads: int = NUM_THREADS  # sentencepiece: the learned model depends on this number
 
     def __post_init__(self) -> None:
         share, counts = (
@@ -64,20 +64,20 @@ class VocabularyConfig:
 class CorpusConfig:
     """The keys of ``config.corpus``."""
 
-    path: str = ""  # a store to use as it is; "" builds one
+    path: str = ""  # an existing store to use; if "", one is built
     source: str = "docstrings"  # the name of a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
-    heldout_fraction: float = 0.05  # share of the documents, chosen by their hash
+    heldout_fraction: float = 0.05  # share of the documents to hold out, chosen by their hash
     license: str = ""  # the licence of the text, for the data card
     dates: str = ""  # the dates of the text or of its download, for the data card
     notes: str = ""  # further text for the data card
     duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
-    part_bytes: int = 0  # bytes of text in a shard; 0: by the size of the corpus
-    num_workers: int = 0  # processes on this machine that read and tokenize; 0: one per core; the store is the same
+    part_bytes: int = 0  # bytes of text in a shard; 0 means chosen by the size of the corpus
+    num_workers: int = 0  # processes that read and tokenize (0: one per core); they do not change the store
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
-    columns: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> its annotator and the options of it
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> the annotator and its options
     parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # name -> PartConfig, for a mixture
-    temperature: float = 1.0  # for a mixture without weights: above 1 small parts get more than their size
+    temperature: float = 1.0  # for a mixture without weights: above 1, small parts get a larger share
 
     def __post_init__(self) -> None:
         if not (self.path or self.parts):
@@ -113,7 +113,7 @@ class CorpusConfig:
         }
 
     def part(self, name: str) -> CorpusConfig:
-        """Return the config of a part of the mixture as that of a corpus."""
+        """Return the config of the mixture's part ``name`` in the form of a single corpus's config."""
         chosen = dataclasses.asdict(self.part_configs()[name])
         del chosen["weight"]
         return dataclasses.replace(self, parts={}, **chosen)
@@ -121,12 +121,12 @@ class CorpusConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PartConfig:
-    """The keys of ``config.corpus.parts.<name>``; a part has all other settings from ``config.corpus``."""
+    """The keys of ``config.corpus.parts.<name>``; a part takes all other settings from ``config.corpus``."""
 
     path: str = ""
     source: str = "text_files"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    weight: float | None = None  # share of the sum of all weights; None for all parts: by size and temperature
+    weight: float | None = None  # share of the sum of all weights; if None for all parts, sizes and temperature decide
     license: str = ""
     dates: str = ""
     notes: str = ""
@@ -155,13 +155,13 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
 
 
 def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:
-    """Write the tokenizer's file of a run, whole or not at all, and return the tokenizer.
+    """Write the tokenizer of a run to the file ``output``, whole or not at all, and return it.
 
-    It is a checked copy of ``config.vocab.path``, or learned.
+    If ``config.vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned.
 
     Raises:
-      UserError: the config is bad, the name of ``output`` means another kind of tokenizer, a vocabulary lacks a special
-        token, or a corpus has no text.
+      UserError: the config is bad, ``output`` has the file name of another kind of tokenizer, a vocabulary lacks a
+        special token, or a corpus has no text.
     """
     files.check_new(output)
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
@@ -175,7 +175,7 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
 
 
 def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str]) -> Tokenizer:
-    """Return the tokenizer that ``vocab`` describes, learned from ``corpus``; many workers count the words."""
+    """Return the tokenizer that ``vocab`` describes, learned from ``corpus``. For WordPiece, workers count words."""
     source = find_source(corpus)
     if vocab.kind == "wordpiece":
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
@@ -188,7 +188,7 @@ def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str]) -> Tokenizer:
     """Return the tokenizer that ``vocab`` describes, learned from ``texts``, which are read once.
 
     Raises:
-      UserError: there is no text, or ``vocab.size`` has no room for what such a tokenizer must have.
+      UserError: there is no text, or ``vocab.size`` is too small for the pieces that such a tokenizer must have.
     """
     if vocab.kind == "wordpiece":
         pieces = learn_wordpiece(texts, vocab.size, vocab.lowercase, vocab.min_frequency, vocab.character_coverage)
@@ -222,8 +222,9 @@ def prepare_corpus(
 ) -> dict[str, Any]:
     """Build the store of ``config.corpus`` in the new folder ``output``, and return its manifest.
 
-    The text is tokenized with ``vocabulary``. Each part of a mixture is built in a folder of its name, and its manifest
-    is returned by name. With ``config.private`` a manifest does not say where the text came from (``corpora.privacy``).
+    The text is tokenized with ``vocabulary``. Each part of a mixture is built in a subfolder with its name; then part
+    name -> manifest is returned. With ``config.private``, a manifest does not say where the text came from
+    (``corpora.privacy``).
 
     Raises:
       UserError: the config or the input is bad, ``output`` is not empty, or the disk is full. Nothing is left

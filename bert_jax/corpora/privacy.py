@@ -7,7 +7,7 @@ file of the working folder or of the corpus, or printed, except
 - error messages on the terminal, which name the file to mend; ``status.json`` keeps only the kind of an error,
 - paths that the user chose for output (``--workdir``, ``--output``), and the recipe's own examples.
 
-A hash stands for what is left out. So a restart with another source is still noticed, and two runs can be
+A hash replaces each text that is left out, so a restart with another source is still noticed, and two runs can be
 distinguished. The hash is not salted: a reader who guesses a path can confirm the guess.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from bert_jax.corpora.source import Piece, Skipped, Source
 from bert_jax.records import Document
 
-# Keys whose text gives the kind of a source, but not which source it is. All other text is left out.
+# Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
 OPEN_KEYS = frozenset(
     (
         "source",
@@ -46,7 +46,7 @@ PREFIX = "sha256:"
 def redacted(value: Any, key: str = "") -> Any:
     """Return ``value`` with a hash in place of every text, except under ``OPEN_KEYS``. Numbers and structure stay.
 
-    Keys of a mapping are names of fields and stay, unless they look like a path.
+    Keys of a mapping stay if they are identifiers, that is, names of fields. Other keys, such as paths, are hashed.
     """
     if isinstance(value, Mapping):
         return {_name(name): redacted(inner, str(name)) for name, inner in value.items()}
@@ -63,7 +63,7 @@ def _name(name: Any) -> str:
 
 
 def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's tree as a private run records it: vocabulary and corpus without paths and notes."""
+    """Return a config tree as a private run records it: with hashes for the text in ``vocab`` and ``corpus``."""
     hidden = {name: redacted(config[name]) for name in ("vocab", "corpus") if name in config}
     return {**config, **hidden}
 
@@ -81,7 +81,7 @@ def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class PrivateSource:
-    """A source whose description is ``redacted``; its documents are the same."""
+    """Wraps a source: its description and the places of skipped text are ``redacted``; its documents stay the same."""
 
     source: Source
 

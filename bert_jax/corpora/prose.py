@@ -1,6 +1,6 @@
 """Finds the prose in docstrings.
 
-Examples, tables, rulers, headings and the boilerplate of parameter lists are left out.
+Examples, tables, horizontal rules, headings and the boilerplate of parameter lists are left out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BULLET = re.compile(r"\s*([-*+•]|\(?\d{1,2}[.)])\s+(?=\S)")
 UNREAD_SECTIONS = ("See Also", "References")  # sections of numpydoc that are lists of names
 INLINE_MARKUP = re.compile(r":[\w:.-]+:(?=`)|`+|\*\*(?=\S)|(?<=\S)\*\*|(?<=[`\w])__?(?=\s|$)")
 MIN_WORDS = 3
-MIN_LETTERS = 0.65  # share of the characters other than spaces; code, formulas and tables have fewer
+MIN_LETTERS = 0.65  # least share of letters among characters other than spaces; code, formulas and tables have less
 
 
 def paragraphs(docstring: str) -> Iterator[str]:
     """Yield paragraphs of prose, with lines joined; each list item and parameter description is a paragraph."""
     paragraph: list[str] = []
-    margin: int | None = None  # the indent of a line that continues the paragraph; None: any deeper one
+    margin: int | None = None  # the indent of lines that continue the paragraph; if None, any deeper indent
     entry_indent = 0
     for line in _text_lines(inspect.cleandoc(docstring).split("\n")):
         indent = len(line) - len(line.lstrip())

@@ -1,7 +1,8 @@
-"""The interface of sources, from which a corpus is read. A source is a file of this package with a class ``Source``.
+"""The interface of sources, which supply the documents of a corpus.
 
-A source is cut into pieces that are read independently, so that many workers can build one corpus without exchanging
-documents. Pieces, their order and their documents depend only on the source, not on the workers.
+Each source is a file of this package with a class ``Source``. A source is cut into pieces that are read independently,
+so that many workers can build one corpus without exchanging documents. Pieces, their order and their documents depend
+only on the source, not on the workers.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ class Piece(NamedTuple):
 
     name: str  # a path or another key of the source; together with ``start`` it is unique in the source
     start: int = 0  # first byte or record; documents that begin in [start, stop) belong to the piece
-    stop: int = -1  # -1: to the end
-    num_bytes: int = 0  # about the bytes of text in it, by which pieces are put together into shards of even size
+    stop: int = -1  # -1 means to the end
+    num_bytes: int = 0  # approximate bytes of text, used to group pieces into shards of even size
 
 
 class Skipped(NamedTuple):
-    """Something in a source that is not made a document. The manifest counts these by reason."""
+    """An item of a source that does not become a document. The manifest counts such items by reason."""
 
     where: str  # file and byte offset or record
     reason: str  # from a small fixed set, such as "redirect", "not UTF-8", "no text"
 
 
 class Source(Protocol):
-    """Reads documents. It is a picklable frozen dataclass, whose fields are ``config.corpus.options``."""
+    """Interface of sources: reads documents.
+
+    A source is a picklable frozen dataclass; its fields are the keys of ``config.corpus.options``.
+    """
 
     def pieces(self) -> list[Piece]:
         """Return all pieces, in the order of the corpus. Raises ``UserError`` for a path that matches nothing."""
@@ -39,14 +43,15 @@ class Source(Protocol):
         """Yield the documents of ``piece``, in order; memory is bounded by the longest document.
 
         Raises:
-          UserError: text cannot be read; names the file and the byte offset. A source may have an option to skip it.
+          UserError: text cannot be read; the message names the file and the byte offset. A source may have an option
+            to skip such text.
         """
         ...
 
     def fingerprint(self) -> str:
         """Return the hash of everything that decides the documents.
 
-        That is the settings, and the names and content (or sizes and versions) of files.
+        The hash covers the settings, and the names and content (or sizes and versions) of files.
         """
         ...
 
@@ -56,7 +61,7 @@ class Source(Protocol):
 
 
 def documents(source: Source, pieces: Iterable[Piece] | None = None) -> Iterator[Document]:
-    """Yield the documents of ``pieces`` of ``source`` (None: of all pieces), without those that it skips."""
+    """Yield the documents of ``pieces`` (all pieces if None) of ``source``; ``Skipped`` items are left out."""
     for piece in source.pieces() if pieces is None else pieces:
         for item in source.read(piece):
             if isinstance(item, Document):

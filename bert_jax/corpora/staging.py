@@ -1,8 +1,8 @@
 """Copies a corpus from an object store to each host once, and checks its hashes.
 
-If the disk has enough space the corpus is copied whole, otherwise shard by shard as rows need them. Rows are shuffled
-over the whole corpus, so every host needs every shard sooner or later. If only a part of the corpus fits on the disk,
-shards are fetched again and again; give the host a larger disk if that slows the run.
+If the disk has enough space, the whole corpus is copied; otherwise each shard is copied when rows need it. Rows are
+shuffled over the whole corpus, so every host needs every shard sooner or later. If only a part of the corpus fits on
+the disk, shards are fetched again and again; give the host a larger disk if that slows the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Note = Callable[[str], None]
 
 
 def stage(path: str | os.PathLike[str], note: Note | None = None) -> tuple[Path, RemoteShards | None]:
-    """Return the local folder of a corpus, and a ``RemoteShards`` if not all shards are in it.
+    """Return the local folder of a corpus, and a ``RemoteShards`` (None if all shards are in the folder).
 
     Args:
       note: called with a line that says what was copied, and how fast.
@@ -71,7 +71,7 @@ def is_shard(name: str) -> bool:
 
 
 def fetch(source: epath.Path, target: Path, sha256: str) -> None:
-    """Copy a file, whole or not at all, once for all processes. Raises ``UserError`` if it is damaged."""
+    """Copy a file, whole or not at all, once for all processes of the host. Raises ``UserError`` if it is damaged."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.one_at_a_time(target.with_name(f"{target.name}.lock")):
         if target.exists():
@@ -86,7 +86,7 @@ def fetch(source: epath.Path, target: Path, sha256: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RemoteShards:
-    """Fetches shards into ``folder``, and removes the least recently used ones to make space."""
+    """Fetches shards into ``folder``, and removes the least recently used shards if space is needed."""
 
     remote: str
     folder: Path
@@ -107,4 +107,4 @@ class RemoteShards:
         for path in sorted(shards, key=lambda path: path.stat().st_mtime_ns):
             if shutil.disk_usage(self.folder).free >= needed + SPARE_BYTES:
                 return
-            path.unlink(missing_ok=True)  # a process that has it open can still read it
+            path.unlink(missing_ok=True)  # a process that has the file open can still read it

@@ -1,15 +1,16 @@
-"""The store of a tokenized corpus, which the build writes and from which rows are read.
+"""The store of a tokenized corpus: the build writes it, and training rows are read from it.
 
-It is a folder that TFDS can read too. Each split has ArrayRecord shards whose records are blocks of ``block_tokens``
-tokens (the last block of a shard is shorter; documents span blocks, never shards), the token offset of every sentence,
-and the first sentence of every document. ``columns/<name>`` has shards of the same blocks with one value per token, for
-each column (``corpora.columns``). ``manifest.json`` describes all of it.
+A store is a folder that TFDS can read too. Each split has ArrayRecord shards whose records are blocks of
+``block_tokens`` tokens (the last block of a shard may be shorter; documents span blocks, never shards), an array with
+the token offset of every sentence, and an array with the first sentence of every document. For each column
+(``corpora.columns``), ``columns/<name>`` has shards of the same blocks with one value per token. ``manifest.json``
+describes all files.
 
 Damaged data is never read: the manifest has a digest of itself and of every other file. When a store is opened, the
-digests of small files are checked, and those of the shards too if they have at most ``DIGESTED_BYTES`` together. The
-chunks of a shard have their own hashes, which are checked when they are read. Only one kind of damage to a larger store
-needs ``bert-jax corpus --verify`` to be found: a shard that was replaced by one of another store with the same size and
-blocks of the same lengths.
+digests of small files are checked, and the digests of the shards too if these have at most ``DIGESTED_BYTES`` together.
+The chunks of a shard have their own hashes, which are checked when they are read. In a larger store, one kind of damage
+is found only by ``bert-jax corpus --verify``: a shard that was replaced by a shard of another store with the same size
+and blocks of the same lengths.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from bert_jax.storage import files
 
 DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
-DIGESTED_BYTES = 256 << 20  # digested in a fifth of a second
+DIGESTED_BYTES = 256 << 20  # hashing these takes a fifth of a second
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
 OPEN_REMOTE_SHARDS = 8  # an open file takes space on the disk even after it has been removed
 
@@ -69,10 +70,10 @@ def document_starts_name(split: str) -> str:
 
 @functools.lru_cache
 def record_header(num_bytes: int, feature: str = TOKENS) -> bytes:
-    """Return the bytes before the tokens in a record, or before the values of the column ``feature``.
+    """Return the bytes of a record that come before its payload (tokens, or values of the column ``feature``).
 
-    A record is ``tf.train.Example(features={feature: BytesList([<num_bytes> bytes])})``, so that TFDS decodes it; with
-    one feature the payload is simply the end of the record.
+    A record is ``tf.train.Example(features={feature: BytesList([<num_bytes> bytes])})``, so that TFDS can decode it.
+    Since it has only one feature, the payload is the end of the record.
     """
     key = feature.encode()
     header = b""
@@ -93,7 +94,7 @@ def _varint(value: int) -> bytes:
 
 
 class Corpus:
-    """A corpus opened for reading; a remote one is copied to the local cache first.
+    """A corpus opened for reading. A remote corpus is copied to the local cache first.
 
     Raises:
       UserError: the folder is not a corpus or has another format; its manifest, its boundaries or its metadata are
@@ -137,7 +138,7 @@ class Corpus:
 
 
 class CorpusSplit:
-    """One split: random access to tokens and columns. Threads may share it; it is pickled as its path."""
+    """One split of a corpus, with random access to tokens and columns. Threads may share it. Pickled as its path."""
 
     def __init__(
         self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES, shards: RemoteShards | None = None
@@ -149,7 +150,8 @@ class CorpusSplit:
         self.num_tokens: int = facts["num_tokens"]
         self.num_sentences: int = facts["num_sentences"]
         self.num_documents: int = facts["num_documents"]
-        # int64 [S + 1], the last entry num_tokens; int64 [N + 1], the last entry num_sentences
+        # sentence_offsets: int64 [S + 1], the last entry is num_tokens
+        # document_starts: int64 [N + 1], the last entry is num_sentences
         self.sentence_offsets: np.ndarray = np.load(folder / sentence_offsets_name(name), mmap_mode="r")
         self.document_starts: np.ndarray = np.load(folder / document_starts_name(name), mmap_mode="r")
         self._arguments = (folder, name, cache_bytes, shards)
@@ -166,18 +168,18 @@ class CorpusSplit:
         return np.diff(self.sentence_offsets)
 
     def read(self, starts: np.ndarray, lengths: np.ndarray, column: str = TOKENS) -> np.ndarray:
-        """Return the tokens ``starts[i] : starts[i] + lengths[i]`` of all spans, concatenated, or a column's values.
+        """Return the tokens, or a column's values, of n spans, concatenated.
 
         Args:
-          starts: int64 [n], token offsets in the split.
-          lengths: int64 [n].
+          starts: int64 [n], the token offset in the split at which each span starts.
+          lengths: int64 [n], the number of tokens of each span.
           column: the column to read, which has one value per token.
 
         Returns:
           int32 [sum(lengths)].
 
         Raises:
-          UserError: the corpus has no such column, or is damaged there.
+          UserError: the corpus has no such column, or is damaged in one of the spans.
         """
         if column not in self._blocks:
             raise lacking(self._arguments[0], column, self._blocks.keys() - {TOKENS})
@@ -203,9 +205,9 @@ class CorpusSplit:
 
 
 class _Blocks:
-    """A cache of decoded blocks, of the tokens or of a column: the most recently used ones, up to ``cache_bytes``.
+    """Reads blocks of the tokens or of a column, and caches the most recently used blocks, up to ``cache_bytes``.
 
-    A split that fits is one block, which is read once.
+    A split that fits into the cache is treated as a single block, which is read once.
     """
 
     def __init__(
@@ -226,7 +228,7 @@ class _Blocks:
         self._record_starts = _record_starts(facts["shards"], manifest["block_tokens"])
         num_bytes = facts["num_tokens"] * self._dtype.itemsize
         self._whole = num_bytes <= cache_bytes
-        # int64 [n + 1]: the first token of each block, and the number of tokens
+        # int64 [n + 1]: the offset of each block's first token, and at the end the number of tokens
         self.starts = self._record_starts[[0, -1]] if self._whole else self._record_starts
         block_bytes = manifest["block_tokens"] * self._dtype.itemsize
         self._capacity = 1 if self._whole else max(1, cache_bytes // block_bytes)
@@ -235,13 +237,13 @@ class _Blocks:
         self._lock = threading.Lock()
 
     def find(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the number [n] of the block of each of ``tokens`` [n]."""
+        """Return the number of the block that holds each token offset in ``tokens`` [n], int64 [n]."""
         if self._whole:
             return np.zeros(len(tokens), np.int64)
         return np.minimum(np.searchsorted(self.starts, tokens, side="right") - 1, len(self.starts) - 2)
 
     def get(self, numbers: np.ndarray) -> dict[int, np.ndarray]:
-        """Return blocks by number: arrays [block_tokens] (the last one shorter) of the stored dtype."""
+        """Return number -> block: an array [block_tokens] of the stored dtype (the last block may be shorter)."""
         if self._whole and self._cache:
             return self._cache
         with self._lock:
@@ -257,9 +259,10 @@ class _Blocks:
         return blocks
 
     def across(self, blocks: dict[int, np.ndarray], start: int, stop: int, numbers: range) -> list[np.ndarray]:
-        """Return the parts of the span [start, stop), which crosses the blocks ``numbers``.
+        """Return the pieces of the span [start, stop), one for each block that it covers.
 
-        ``blocks`` has the first and the last of these blocks.
+        ``numbers`` are the numbers of those blocks, in order. ``blocks`` has at least the first and the last of them,
+        already loaded.
         """
         inner = np.array(numbers[1:-1], np.int64)
         blocks = {**blocks, **self.get(inner)} if len(inner) else blocks
@@ -273,7 +276,7 @@ class _Blocks:
         return self._read_records(np.array(numbers))
 
     def _read_records(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """Return the records ``numbers``, ascending, decoded."""
+        """Return the decoded records with the given ``numbers``, which must be ascending."""
         shards = np.searchsorted(self._first_records, numbers, side="right") - 1
         records: list[bytes] = []
         for shard in np.unique(shards).tolist():
@@ -312,7 +315,7 @@ class _Blocks:
 
 
 def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray:
-    """Return int64 [n + 1]: the first token of every record of all shards, and the number of tokens."""
+    """Return int64 [n + 1]: the token offset at which each of the n records starts, and the number of tokens."""
     sizes = [np.full(shard["num_blocks"], block_tokens, np.int64) for shard in shards]
     for size, shard in zip(sizes, shards, strict=True):
         if len(size):
@@ -323,7 +326,7 @@ def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarra
 def _check_files(folder: Path, manifest: dict[str, Any], shards_may_lack: bool) -> None:
     """Raise ``DamagedError`` if a file has the wrong size or content.
 
-    The content of the shards of a large store is not checked.
+    The content of the shards of a large store is not checked. If ``shards_may_lack``, shards may be missing.
     """
     large = sum(facts["bytes"] for name, facts in manifest["files"].items() if is_shard(name)) > DIGESTED_BYTES
     for name, facts in manifest["files"].items():
@@ -339,8 +342,8 @@ def _digest_once(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, *version: int) -> str:
-    """Return the sha256 of a file, computed once for each ``version`` of it.
+    """Return the sha256 of a file, cached under its path and ``version`` (inode, size and times).
 
-    A run opens its corpus several times, and the boundaries of a large one are gigabytes.
+    A run opens its corpus several times, and the boundary files of a large corpus have gigabytes.
     """
     return files.sha256(path)

@@ -20,13 +20,13 @@ KINDS = "text files, also .gz, .xz, .bz2 or .zst"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
+    """Reads UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
 
-    ``free`` text is split into sentences, which a blank line always ends; ``sentences`` has one sentence per line. A
-    document is a file, named by its path below the folder that all files share. With the boundary ``blank_line`` it is
-    a run of lines without a blank one, named ``<path>@<byte offset of its first line>``. ``bad_text="skip"`` leaves out
-    and counts lines that are not UTF-8 or have a NUL, files that are binary or all in another encoding, and all that
-    follows the damage in a compressed file.
+    Text of the format ``free`` is split into sentences, and a blank line always ends a sentence; the format
+    ``sentences`` has one sentence per line. A document is a file, named by its path below the folder that all files
+    share; or, with the boundary ``blank_line``, a run of lines that are not blank, named ``<path>@<byte offset of its
+    first line>``. ``bad_text="skip"`` leaves out and counts lines that are not UTF-8 or have a NUL, files that are
+    binary or entirely in another encoding, and, in a damaged compressed file, everything after the damage.
     """
 
     paths: tuple[str, ...]  # globs; ** matches folders
@@ -40,7 +40,7 @@ class Source:
         return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary == "blank_line")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the documents of ``piece``; the first piece of a file without documents yields why it has none."""
+        """Yield the documents of ``piece``. The first piece of a file without text yields a ``Skipped`` instead."""
         name = below(piece.name)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
@@ -76,7 +76,7 @@ class Source:
         return {"source": "text_files", **dataclasses.asdict(self), **facts}
 
     def _sentences(self, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
-        """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for all that is skipped."""
+        """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for each skipped item."""
         skip = self.bad_text == "skip"
         name = below(piece.name)
         try:
@@ -106,7 +106,7 @@ class Source:
 
 
 def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]:
-    """Return the lines of a paragraph that are text, and a ``Skipped`` for each of the others."""
+    """Return the lines of a paragraph that are valid text, and a ``Skipped`` for each other line."""
     good, bad = [], []
     for line in raw.split(b"\n"):
         try:

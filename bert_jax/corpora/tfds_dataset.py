@@ -20,20 +20,20 @@ from bert_jax.storage import files
 PIECE_BYTES = 16 << 20
 RECORDS = 256  # the number of records read at a time
 FORMAT = "array_record"
-CONVERTED = "-array_record"  # the ending of the folder beside a dataset in another format
+CONVERTED = "-array_record"  # the ending of the folder with the converted copy of a dataset, beside the dataset
 # The markers that stand for a line break in the text of a dataset.
 MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_", "_NEWLINE_")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The examples of a split of a dataset.
+    """Reads the examples of a split of a dataset.
 
-    By ``document_rule`` each example is a document (named ``<split>#<number>``), or each run of its lines without a
-    blank one is (named ``<split>#<number>@<number of the run>``). If a dataset has shuffled sentences (``lm1b``), each
-    is a document: they can be used for masked language modelling, but not for next-sentence prediction. The dataset
-    must be prepared; nothing is downloaded. A dataset in another format than ArrayRecord is converted once, into a
-    folder beside it (extra ``tensorflow``).
+    ``document_rule`` says what is a document: each example (named ``<split>#<number>``), or each run of lines of an
+    example that are not blank (named ``<split>#<number>@<number of the run>``). If a dataset has shuffled sentences
+    (``lm1b``), each sentence is a document; such documents can be used for masked language modelling, but not for
+    next-sentence prediction. The dataset must be prepared; nothing is downloaded. A dataset in another format than
+    ArrayRecord is converted once, into a folder beside it (extra ``tensorflow``).
     """
 
     name: str  # "wikipedia/20230601.en", also with a version, "lm1b:1.1.0"; "" if data_dir is the dataset's folder
@@ -46,7 +46,7 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return runs of records. Converts a dataset in another format.
+        """Return the pieces: runs of consecutive records. A dataset in another format is converted first.
 
         Raises:
           UserError: the dataset is not prepared, lacks the split, or must be converted and TensorFlow is missing.
@@ -117,10 +117,10 @@ class Source:
 
 
 def opened(name: str, data_dir: str, keys: str) -> Any:
-    """Return the builder of a prepared dataset in ArrayRecord. It reads only files and runs no code of the dataset.
+    """Return the TFDS builder of a prepared dataset, converted to ArrayRecord if needed. No code of the dataset is run.
 
     Args:
-      keys: the config keys of ``name`` and ``data_dir``, as errors name them.
+      keys: the config keys of ``name`` and ``data_dir``, for error messages.
 
     Raises:
       UserError: the dataset is not prepared, or must be converted and TensorFlow is missing.
@@ -130,7 +130,7 @@ def opened(name: str, data_dir: str, keys: str) -> Any:
     builder = _prepared(name, data_dir, keys)
     folder = builder.data_path
     if FORMAT in {known.value for known in builder.info.available_file_formats()}:
-        if builder.info.file_format.value != FORMAT:  # it is the converted folder beside another
+        if builder.info.file_format.value != FORMAT:  # ArrayRecord is there, but not the default
             builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
         return builder
     converted = folder.parent / f"{folder.name}{CONVERTED}"
@@ -160,7 +160,7 @@ def _prepared(name: str, data_dir: str, keys: str) -> Any:
 def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[int, Any]]:
     """Yield (number, example) for the records [start, stop) of a split of the dataset in ``folder``.
 
-    If ``stop`` is -1, it is the end. Raises ``UserError`` if files are missing or damaged.
+    If ``stop`` is -1, all records from ``start`` on are read. Raises ``UserError`` if files are missing or damaged.
     """
     import tensorflow_datasets as tfds
 
@@ -181,7 +181,7 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
 
 
 def _split_bytes(builder: Any, split: Any) -> int:
-    """Return the bytes of the records of ``split``, which may be parts of one or several splits."""
+    """Return an estimate of the bytes of ``split``, which may consist of parts of one or several splits."""
     whole = builder.info.splits
     examples = sum(s.num_examples for s in whole.values())
     return int(sum(s.num_bytes for s in whole.values()) * split.num_examples / max(examples, 1))
@@ -194,7 +194,10 @@ def _without_markers(value: Any, markers: tuple[str, ...]) -> Any:
 
 
 def _convert(folder: Any, target: Any, message: str) -> None:
-    """Write the dataset in ``folder`` as ArrayRecord to ``target``, whole or not at all. ``message`` begins errors."""
+    """Write the dataset in ``folder`` as ArrayRecord to ``target``, whole or not at all.
+
+    Error messages begin with ``message``.
+    """
     command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record"
     missing = [name for name in ("tensorflow", "apache_beam") if importlib.util.find_spec(name) is None]
     if missing:

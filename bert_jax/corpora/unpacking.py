@@ -1,4 +1,4 @@
-"""Reads the bytes of local or remote files, and unpacks them if the ending of their name is that of an archive."""
+"""Reads the bytes of local or remote files, and unpacks a file if its name ends like that of a compressed file."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def is_packed(path: str) -> bool:
 
 
 class Unpacked:
-    """The unpacked bytes of a file. ``head`` holds the first ones; reading starts at 0."""
+    """A reader of the unpacked bytes of a file. ``head`` holds the first bytes, which ``read`` returns as well."""
 
     def __init__(self, path: str, file: Any) -> None:
         self.path = path
         self._file = file
-        self._position = 0  # the position in the file below
+        self._position = 0  # the position in the unpacked bytes of ``file``
         self._ahead = self.head = self._read(HEAD_BYTES)
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, at most ``size``; none at the end. Raises ``BadTextError`` for a damaged archive."""
+        """Return the next bytes, at most ``size``; b"" at the end. Raises ``BadTextError`` for a damaged archive."""
         if self._ahead:
             ahead, self._ahead = self._ahead[:size], self._ahead[size:]
             return ahead
         return self._read(size)
 
     def seek(self, position: int) -> None:
-        """Go to a byte of a file that is not compressed."""
+        """Move to the byte ``position``; only possible in a file that is not compressed."""
         self._file.seek(position)
         self._position, self._ahead = position, b""
 
@@ -73,7 +73,7 @@ def _damaged(path: str, position: int, error: object) -> BadTextError:
 
 @contextlib.contextmanager
 def unpacked(path: str) -> Iterator[Unpacked]:
-    """Open the file's bytes, unpacked. Raises ``UserError`` if it cannot be opened."""
+    """Context manager that opens a file to read its unpacked bytes. Raises ``UserError`` if it cannot be opened."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(files.as_path(path).open("rb"))
@@ -84,9 +84,9 @@ def unpacked(path: str) -> Iterator[Unpacked]:
 
 
 def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield (text, whether it is inside) for the bz2 streams of a packed file from byte ``start`` on.
+    """Yield (unpacked bytes, inside) for the bz2 streams that begin at or after byte ``start`` of a packed file.
 
-    A stream is inside if it begins before ``stop``; -1 is the end of the file.
+    ``inside`` is whether the stream begins before byte ``stop``; a ``stop`` of -1 is the end of the file.
 
     Raises:
       BadTextError: the archive is damaged.
@@ -116,7 +116,7 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
 
 
 def _first_stream(file: IO[bytes], start: int) -> tuple[bytes, int]:
-    """Return (the bytes from there on, position) for the first bz2 stream that begins at or after ``start``."""
+    """Return (bytes, position) for the first bz2 stream that begins at or after ``start``; the bytes are its first."""
     file.seek(start)
     packed = b""
     while block := file.read(PACKED_BYTES):

@@ -11,20 +11,21 @@ from bert_jax.corpora.source import Skipped
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
-# The option ``line_breaks``: a line break in running text ends a sentence, or is a space in hard-wrapped text, in which
-# a blank line ends a sentence.
+# The option ``line_breaks``. "end_sentences": a line break ends a sentence. "are_spaces", for hard-wrapped text: a line
+# break is a space, and a blank line ends a sentence.
 LineBreaks: TypeAlias = Literal["end_sentences", "are_spaces"]
 TEXT = (str, bytes)
 
 
 def pick(record: Any, field: str, where: str, option: str) -> Any:
-    """Return ``record[field]``; a dot selects a field of a nested record. ``None`` stays ``None``.
+    """Return ``record[field]``; a dot selects a field of a nested record. If a record on the way is None, return None.
 
     Args:
-      option: the config key that sets ``field``, as errors name it.
+      where: file and record, for errors.
+      option: the config key that sets ``field``, for errors.
 
     Raises:
-      BadTextError: there is no such field; the message lists those found.
+      BadTextError: there is no such field; the message lists the fields found.
     """
     if isinstance(record, Mapping) and field in record:
         return record[field]
@@ -41,9 +42,10 @@ def pick(record: Any, field: str, where: str, option: str) -> Any:
 
 
 def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, language: str) -> Document | Skipped:
-    """Return the document ``name`` with the text ``value``: a string or bytes, or a list of them, its sentences.
+    """Return a document ``name`` with the text ``value``, or a ``Skipped`` if there is no text.
 
     Args:
+      value: running text (a string or bytes), or a list of sentences.
       where: file and record, for errors.
 
     Raises:
@@ -54,7 +56,7 @@ def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, lang
 
 
 def runs(text: str) -> Iterator[str]:
-    """Yield the paragraphs of ``text``: runs of lines without a blank one."""
+    """Yield the paragraphs of ``text``: runs of lines that are not blank."""
     lines: list[str] = []
     for line in [*text.split("\n"), ""]:
         if line and not line.isspace():

@@ -12,7 +12,7 @@ from bert_jax.storage import files
 
 
 def verify(path: str | os.PathLike[str]) -> Iterator[tuple[AnyPath, str | None]]:
-    """Yield every file of the store at ``path``, or of all stores of a mixture, with its damage; None if it has none.
+    """Yield (file, damage) for every file of the store or mixture at ``path``. The damage is None if a file is intact.
 
     Raises:
       UserError: ``path`` is not a store, or has another format.

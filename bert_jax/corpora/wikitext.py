@@ -17,18 +17,18 @@ DROPPED = (
     *("source", "syntaxhighlight", "pre", "graph", "mapframe", "maplink", "templatedata", "hiero", "inputbox"),
     *("categorytree", "section", "noinclude", "style"),
 )
-NAMESPACES = ("file", "image", "media", "category")  # links into them show no text; English names work in any wiki
+NAMESPACES = ("file", "image", "media", "category")  # links to these show no text; English names work in any wiki
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
 MAGIC = re.compile(r"__[A-Z]+__")
 EMPTY = re.compile(r"[ \xa0]*\([\s,;:]*\)")  # left by a template that was alone in brackets
 OPENED = re.compile(r"\([\s,;:]+")
 BEFORE_MARK = re.compile(r"[ \xa0]+(?=[,.;:)](?:\s|$))")
-LIST, HEADING = "\x01", "\x02"  # at the start of a line; XML holds no such characters
+LIST, HEADING = "\x01", "\x02"  # mark the start of a line that is a list item or heading; they cannot occur in XML
 
 
 @functools.cache
 def library() -> Any:
-    """Return ``mwparserfromhell``. Raises ``UserError`` that names the extra if it is not installed."""
+    """Return the module ``mwparserfromhell``. Raises ``UserError`` if it is not installed."""
     try:
         import mwparserfromhell
     except ImportError as error:
@@ -47,7 +47,7 @@ def plain(text: str, namespaces: Collection[str] = (), *, headings: Part = "drop
     """Return the running text of a page, one paragraph per line, without templates, tables, references and files.
 
     Args:
-      namespaces: the wiki's own names of the namespaces of files and categories.
+      namespaces: the names that this wiki gives to its namespaces of files and categories.
     """
     hidden = {*NAMESPACES, *(name.lower() for name in namespaces)}
     joined = MAGIC.sub("", "".join(_shown(library().parse(text).nodes, hidden)))

@@ -1,7 +1,6 @@
-"""The folder in which all workers of a build write.
+"""The shared work folder of a build, into which all workers write.
 
-A file records each finished part, so an interrupted build goes on with the parts that are missing.
-
+A file records each finished part, so an interrupted build can continue with the parts that are missing.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from bert_jax.corpora.parts import Part
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files, write_errors
 
-FAILED = "failed"  # the folder of the errors of parts
+FAILED = "failed"  # the subfolder with the error messages of failed parts
 
 
 @contextlib.contextmanager
 def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: str) -> Iterator[Workplace]:
-    """Open the workplace ``root``, in which ``target`` is made; only one process at a time may hold it.
+    """Context manager that opens the work folder ``root``, in which ``target`` is built, for one process at a time.
 
-    It is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. If all goes well, the
-    block calls ``become``.
+    The folder is removed after bad input, and kept for the next try after a kill, Ctrl-C or a full disk. If all goes
+    well, the block itself calls ``become`` or ``remove``.
     """
     workplace = Workplace(os.fspath(root))
     if files.is_remote(root):
@@ -52,12 +51,16 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
 
 @dataclasses.dataclass(frozen=True)
 class Workplace:
-    """A folder, local or on an object store. Workers need only its path."""
+    """The shared work folder of a build, local or on an object store. Workers need only its path."""
 
     root: str
 
     def open(self, key: str) -> None:
-        """Begin, or go on with the files left by a build of the same ``key`` (hash of all that decides the result)."""
+        """Create the folder, or reuse one that an unfinished build with the same ``key`` has left.
+
+        Args:
+          key: a hash of everything that the result depends on.
+        """
         root = files.as_path(self.root)
         if root.exists() and (not (root / files.UNFINISHED).exists() or (root / files.UNFINISHED).read_text() != key):
             root.rmtree()
@@ -68,7 +71,7 @@ class Workplace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Make a local folder to write into, on the file system of the workplace if that is local."""
+        """Context manager that makes a temporary local folder, inside the work folder if that is local."""
         beside = None
         if not files.is_remote(self.root):
             beside = Path(self.root) / "scratch"
@@ -80,7 +83,7 @@ class Workplace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def put(self, source: Path, name: str) -> None:
-        """Move a finished file to ``name``, where it appears whole or not at all."""
+        """Move a finished local file into the work folder as ``name``, where it appears whole or not at all."""
         target = files.as_path(self.root) / name
         if files.is_remote(target):
             files.copy(epath.Path(source), target)
@@ -109,12 +112,17 @@ class Workplace:
         return json.loads(self._facts(stage, part).read_text())  # type: ignore[no-any-return]
 
     def fail(self, part: Part, message: str, keep: bool = False, passing: bool = False) -> None:
-        """Make all workers stop. ``keep``: the next try uses finished parts; ``passing``: it may succeed unchanged."""
+        """Record that a part failed with ``message``, which makes all workers stop.
+
+        Args:
+          keep: whether to keep the finished parts for the next try.
+          passing: whether the same command may succeed later.
+        """
         files.write_text(files.as_path(self.root) / FAILED / part.name, json.dumps([message, keep, passing]))
 
     @contextlib.contextmanager
     def reporting(self, part: Part) -> Iterator[None]:
-        """Record the errors of the block that a user should see; ``raise_failures`` raises them in the main process."""
+        """Context manager that records errors meant for the user, for ``raise_failures`` in the main process."""
         try:
             yield
         except UserError as error:
@@ -131,11 +139,11 @@ class Workplace:
 
     @property
     def worth_keeping(self) -> bool:
-        """Return whether everything failed because a disk was full or a store did not answer."""
+        """Return whether there are failures, and all are trouble with a disk or an unresponsive store."""
         return self.failed and all(keep for _, keep, _ in self._failures())
 
     def raise_failures(self) -> None:
-        """Raise ``UserError`` with the first errors of parts; ``PassingError`` if all of them may pass."""
+        """If parts have failed, raise ``UserError`` with the first messages, or ``PassingError`` if all may pass."""
         if self.failed:
             failures = self._failures()
             messages = list(dict.fromkeys(message for message, _, _ in failures))
@@ -149,7 +157,11 @@ class Workplace:
             root.rmtree()
 
     def become(self, output: str | os.PathLike[str], digests: Mapping[str, str]) -> None:
-        """Leave the finished files (name -> sha256), and nothing else, at ``output``."""
+        """Turn the work folder into the finished ``output``, without temporary files.
+
+        Args:
+          digests: name -> sha256 of each finished file.
+        """
         root = files.as_path(self.root)
         for name in ("parts", "scratch"):
             if (root / name).exists():

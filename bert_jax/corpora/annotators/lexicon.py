@@ -1,4 +1,4 @@
-"""The annotator ``lexicon``: the phrases of a text file, such as names of persons, places and things."""
+"""The annotator ``lexicon``: marks the phrases that a text file lists, such as names of persons, places and things."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 from bert_jax.text.sentences import one_space
 
-VERSION = 1  # raise it whenever the same text gets other values
-# Letters and digits, except of scripts that write words without spaces or with endings: Thai, Lao, Burmese, Khmer,
-# kana, ideographs, Hangul. A phrase in these may begin and end anywhere; any other phrase only at the ends of words.
+VERSION = 1  # raise this number whenever the same text gets other values
+# Matches a letter or digit, except in scripts that write words without spaces or attach endings to them (Thai, Lao,
+# Burmese, Khmer, kana, ideographs, Hangul). A phrase in those scripts may begin and end anywhere; any other phrase
+# must begin and end at word boundaries.
 SPACED = re.compile(
     r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
     r"\U00020000-\U0003ffff]"
@@ -27,9 +28,10 @@ SPACED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
-    """Marks the phrases of a lexicon as units: from left to right, at each place the longest one.
+    """Marks each phrase of a lexicon as a unit: it scans from left to right and takes the longest phrase at each place.
 
-    Each line of the file is a phrase; text after a tab (THUOCL's counts) is ignored. All other pieces are outside.
+    Each line of the file is a phrase; text after a tab (such as the counts in THUOCL's files) is ignored. Pieces that
+    are in no phrase get the value ``OUTSIDE``.
     """
 
     path: str = ""  # a file of UTF-8 text, local or on an object store
@@ -41,7 +43,7 @@ class Annotator:
             raise UserError("an annotator 'lexicon' of config.corpus.columns has no path; name a file of phrases")
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the values: the phrases, but not the path of their file."""
+        """Return all that the values depend on: version, phrases and options, but not the path of the file."""
         phrases = "\n".join(sorted(_phrases(self.path)))
         digest = hashlib.sha256(phrases.encode("utf-8")).hexdigest()
         return {"version": VERSION, "sha256": digest, "ignore_case": self.ignore_case}
@@ -71,7 +73,7 @@ def _phrases(path: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=8)
 def _table(path: str, ignore_case: bool) -> Mapping[str, dict[int, set[str]]]:
-    """Return first two characters (or only one) -> length, longest first -> the phrases."""
+    """Return the phrases as nested dicts: first two characters (or only one) -> length, longest first -> phrases."""
     phrases = set(map(_lowered, _phrases(path))) if ignore_case else _phrases(path)
     table: dict[str, dict[int, set[str]]] = {}
     for phrase in sorted(phrases, key=len, reverse=True):
@@ -80,7 +82,7 @@ def _table(path: str, ignore_case: bool) -> Mapping[str, dict[int, set[str]]]:
 
 
 def _matches(text: str, table: Mapping[str, dict[int, set[str]]]) -> Iterator[tuple[int, int]]:
-    """Yield the characters [start, stop) of each phrase in ``text``."""
+    """Yield (start, stop), the character span of each phrase found in ``text``."""
     start = 0
     while start < len(text):
         stop = start + _longest(text, start, table)
@@ -106,6 +108,6 @@ def _in_word(text: str, place: int) -> bool:
 
 
 def _lowered(text: str) -> str:
-    """Return ``text`` in lower case, of the same length: a letter whose lower case is longer stays as it is."""
+    """Return ``text`` in lower case, with the same length: a character whose lower case is longer stays unchanged."""
     lowered = text.lower()
     return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)

@@ -1,6 +1,7 @@
-"""The annotator ``segmenter``: the words of Chinese text, with ``jieba`` (extra ``segment``).
+"""The annotator ``segmenter``: marks the words of Chinese text, found with ``jieba`` (extra ``segment``).
 
-Each word is a unit, and so is each run that jieba does not cut: a Latin word, a number, a space, a sign.
+Each word is a unit. Any other stretch that jieba does not cut (a Latin word, a number, a space, a punctuation mark) is
+a unit too.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import numpy as np
 from bert_jax.corpora.columns import unit_values
 from bert_jax.errors import UserError
 
-VERSION = 1  # raise it whenever the same text gets other values
+VERSION = 1  # raise this number whenever the same text gets other values
 
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
     """Marks the words that jieba finds in its accurate mode as units."""
 
-    hmm: bool = True  # also find words that are not in jieba's dictionary; False is faster by a third
+    hmm: bool = True  # whether to also find words that are not in jieba's dictionary; False is a third faster
     dtype: ClassVar[str] = "uint8"
 
     def identity(self) -> dict[str, Any]:
@@ -43,9 +44,9 @@ class Annotator:
 
 
 def _library() -> Any:
-    """Return ``jieba``. Raises ``UserError`` that names the extra if it is not installed."""
+    """Return the module ``jieba``. Raises ``UserError``, which names the extra, if jieba is not installed."""
     try:
-        with warnings.catch_warnings():  # newer versions of Python warn of jieba's escapes
+        with warnings.catch_warnings():  # newer versions of Python warn of invalid escapes in jieba
             warnings.simplefilter("ignore")
             import jieba
     except ImportError as error:
@@ -58,9 +59,9 @@ def _library() -> Any:
 
 @functools.cache
 def _segmenter() -> Any:
-    """Return jieba's segmenter with the dictionary of its package.
+    """Return jieba's segmenter, with the dictionary read from jieba's own package.
 
-    jieba itself would trust a cache in the machine's folder for temporary files, which any user may have written.
+    By default jieba would load a cached dictionary from the system's temporary folder, where any user may have put it.
     """
     library = _library()
     library.setLogLevel(logging.WARNING)
