@@ -1,1 +1,1 @@
-"""Turns text into token ids: WordPiece, sentencepiece, byte-level BPE, learned vocabularies, sentences. Without jax."""
+"""Turns text into token ids (WordPiece, sentencepiece, byte-level BPE), learns vocabularies and splits sentences."""

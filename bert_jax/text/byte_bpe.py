@@ -1,8 +1,8 @@
 """Byte-level BPE: text to ids and back with a published tokenizer (RoBERTa's, ModernBERT's) or a learned one.
 
-Text is read as UTF-8 bytes, so nothing is unknown. This is a thin wrapper over the ``tokenizers`` library, whose ids it
-keeps. It adds special tokens by role (in a corpus their names are plain text), word starts, and spans without the space
-before a word.
+Text is read as UTF-8 bytes, so no text is unknown. This is a thin wrapper over the ``tokenizers`` library and gives the
+same ids. It adds special tokens found by their roles (their names in a corpus are read as plain text), word starts, and
+spans without the space before a word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bert_jax.text.word_cache import WordCache
 BYTE_OF = {character: byte for byte, character in enumerate(ALPHABET)}
 # Normalizers that change ASCII text character by character.
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase")
-MEAN_CHARACTERS = 32  # a text with longer words on average has no spaces between words, and its words are not cached
+MEAN_CHARACTERS = 32  # if a text's words are longer on average, it has no spaces between words, and they are not cached
 NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
 
 
@@ -91,10 +91,10 @@ class ByteBpe:
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
-        """Return whether each piece continues a word, bool [V]: it begins without white space and is not an added one.
+        """Return whether each piece continues a word, bool [V]: it starts without white space and is no added token.
 
         Punctuation belongs to the word that it touches. Unless the tokenizer puts a space before a text
-        (``add_prefix_space``), the first word of a text has none, and its first piece counts as a continuation.
+        (``add_prefix_space``), the first word of a text has no space, so its first piece counts as a continuation.
         """
         return np.array([not (self._opens[i] or piece in self._added) for i, piece in enumerate(self.vocab)])
 
@@ -105,9 +105,10 @@ class ByteBpe:
 
     @functools.cached_property
     def _closes(self) -> tuple[bool, ...]:
-        """Return whether a new word always follows each piece, [V]: it ends with white space or is an added token.
+        """Return, for each piece, whether a new word always follows it, [V].
 
-        A final space does not count: it belongs to the word that follows.
+        That holds for an added token, and for a piece that ends with white space other than a space. (A final space
+        belongs to the word that follows.)
         """
         ends = [data.decode(errors="replace")[-1:] for data in self._bytes]
         return tuple(
@@ -116,8 +117,10 @@ class ByteBpe:
 
     @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """Return, for each piece, its text and whether it continues a word, [V]; see ``Tokenizer``. The text of a
-        piece that holds part of a character is its bytes, such as ``<0xE2>``."""
+        """Return, for each piece, its text and whether it continues a word, [V]; see ``Tokenizer``.
+
+        A piece that holds only a part of a character is shown by its bytes, such as ``<0xE2>``.
+        """
         names = dict(zip(self.special_ids, SPECIAL_TOKENS, strict=True))
         return tuple((names[i], None) if i in names else self._surface(i) for i in range(self.size))
 
@@ -133,11 +136,11 @@ class ByteBpe:
         return text, len(stem) == len(data)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
-        plain text.
+        """Return the ids of each text, int32 (read-only), without special tokens around it.
 
-        In most texts a single space comes before each word, so the text is the concatenation of its words. The library
-        encodes only new words, and texts of any other form.
+        Special tokens in a text are read as plain text. In most texts a single space comes before each word, so the
+        text is the concatenation of its words, whose ids are cached. The library encodes only words that are not in the
+        cache, and texts of any other form.
         """
         return retried(self._encoded, texts)
 
@@ -155,7 +158,10 @@ class ByteBpe:
             yield np.array(encoding.ids, np.int32).tobytes()
 
     def _splits_at_spaces(self, text: str) -> bool:
-        """Return whether the words of ``text`` can be encoded one by one. No white space but a space is printable."""
+        """Return whether the words of ``text`` can be encoded one by one.
+
+        This requires that its only white space is single spaces; ``str.isprintable`` excludes all other white space.
+        """
         return (
             self._words_stand_alone
             and text.isprintable()
@@ -166,7 +172,7 @@ class ByteBpe:
 
     @functools.cached_property
     def _words_stand_alone(self) -> bool:
-        """Return whether this tokenizer splits text as GPT-2 does: a word begins at each space that a word follows."""
+        """Return whether this tokenizer splits text as GPT-2 does: each space before a word begins a new word."""
         normalizers = byte_level.flat(self._content["normalizer"], "normalizers")
         return (
             self._content["pre_tokenizer"]["type"] == "ByteLevel"
@@ -180,7 +186,7 @@ class ByteBpe:
         )
 
     def _words_of(self, text: str) -> list[str]:
-        """Return the words of ``text`` without the spaces. A first word that no space precedes is marked by one."""
+        """Return the words of ``text``, without the spaces before them. If the first word has no space, it gets one."""
         first, *others = text.split(" ")
         return [f" {first}", *others] if first else others
 
@@ -194,8 +200,8 @@ class ByteBpe:
         """Return ``<s> text </s>`` or ``<s> text </s> pair </s>``, cut and padded to ``max_length`` if given.
 
         RoBERTa has ``</s></s>`` between the texts. While the input is too long, the longer of the two texts (the second
-        on a tie) loses its last piece. ``special_tokens_in_text`` recognises special tokens in the texts, by BERT's
-        names (``[MASK]``) and by the tokenizer's (``<mask>``).
+        on a tie) loses its last piece. If ``special_tokens_in_text``, special tokens in the texts are recognised, both
+        by BERT's names (``[MASK]``) and by the tokenizer's own names (``<mask>``).
         """
         split = self._around_special_tokens if special_tokens_in_text else self._plain
         parts = [split(well_formed(t)) for t in ([text] if pair is None else [text, pair])]
@@ -237,7 +243,7 @@ class ByteBpe:
 
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        """Return the pattern of the special tokens, each in a group, with the white space that belongs to it."""
+        """Return a pattern that matches each special token in a group of its own, and around it its white space."""
         choices = []
         for name in sorted(self._by_name, key=len, reverse=True):
             entry = self._added[self.vocab[self._by_name[name]]]
@@ -246,9 +252,9 @@ class ByteBpe:
         return re.compile("|".join(choices))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return readable text, without padding and the tokens around texts.
+        """Return the readable text of ``ids``, without padding and without the special tokens around texts.
 
-        Masks and unknown pieces are written ``[MASK]`` and ``[UNK]``, bytes that are not UTF-8 as U+FFFD.
+        Masks and unknown pieces are written as ``[MASK]`` and ``[UNK]``, bytes that are not UTF-8 as U+FFFD.
         """
         shown = {self.unk_id: UNK, self.mask_id: MASK}
         silent = {self.pad_id, self.cls_id, self.sep_id}
@@ -279,7 +285,7 @@ def _engine(content: dict[str, Any], where: str) -> tokenizers.Tokenizer:
     """Return the library's tokenizer. It reads special tokens in a text as plain text and adds none."""
     try:
         engine = tokenizers.Tokenizer.from_str(json.dumps(content | {"post_processor": None}))
-    except Exception as error:  # the library raises no other class
+    except Exception as error:  # the library raises plain ``Exception``
         raise UserError(f"{where} is damaged or of another kind: {str(error)[:200]}; copy it again") from error
     engine.encode_special_tokens = True
     return engine

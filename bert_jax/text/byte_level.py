@@ -27,7 +27,7 @@ NAMES = {
 FILE_OF_KIND = {
     "WordPiece": "a vocab.txt",
     "Unigram": "its .model of sentencepiece",
-}  # other kinds that are read here, and their files
+}  # other kinds of tokenizers, and the file from which this package reads each kind
 FILE_NAME = "tokenizer.json"
 MERGES, VOCABULARY = "merges.txt", "vocab.json"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
@@ -79,8 +79,8 @@ def prepared(content: Mapping[str, Any], where: str, named: Mapping[str, str] | 
 
     Args:
       content: the content of a ``tokenizer.json``.
-      where: its name in messages.
-      named: role -> token, from files beside it.
+      where: what error messages call the tokenizer.
+      named: role -> token, from files beside the tokenizer's file.
 
     Raises:
       UserError: the tokenizer is of another kind, is damaged, or lacks a special token that BERT needs.
@@ -156,7 +156,7 @@ def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the ``model`` of a ``tokenizer.json``, with merges as ``"a b"``. Raises ``UserError`` if it is damaged."""
+    """Return the ``model`` of a ``tokenizer.json``, each merge as ``"a b"``. Raises ``UserError`` if it is damaged."""
     model = content.get("model")
     if not isinstance(model, dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give that file")
@@ -249,7 +249,7 @@ def _roles(
 
 
 def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
-    """Return role -> token of a template: by its keys in the normal form, else by the tokens around a single text."""
+    """Return role -> token as a template states it: by its keys if they are roles, else by the tokens around a text."""
     tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
     if set(ROLES) <= tokens.keys():
         return {role: tokens[role] for role in ROLES}

@@ -1,4 +1,4 @@
-"""The input of a model, made of one or two texts, which every tokenizer's ``encode`` returns."""
+"""Defines ``Encoded``, a model input made of one or two texts, which every tokenizer's ``encode`` returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Encoded:
     attention_mask: tuple[int, ...]
     offsets: tuple[
         tuple[int, int], ...
-    ]  # [start, stop) characters in the position's own text; (0, 0) for special tokens
+    ]  # character span [start, stop) of each position in its own text; (0, 0) for special tokens
     word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
 
 
@@ -43,9 +43,12 @@ def lay_out(
 ) -> Encoded:
     """Return ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, cut and padded to ``max_length`` if that is given.
 
-    While the input is too long, the longer of the two texts (the second on a tie) loses its last piece. In a pair,
-    ``pair_separators`` is the number of ``[SEP]`` between the texts and ``pair_type`` the token type of the second
-    text: 2 and 0 in RoBERTa.
+    While the input is too long, the longer of the two texts (the second on a tie) loses its last piece.
+
+    Args:
+      parts: the pieces of one or two texts.
+      pair_separators: the number of ``[SEP]`` between the texts of a pair (2 in RoBERTa).
+      pair_type: the token type of the second text (0 in RoBERTa).
     """
     kept = [len(part.ids) for part in parts]
     if max_length is not None:

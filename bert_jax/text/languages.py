@@ -1,4 +1,4 @@
-"""The codes of languages (ISO 639-1), by which the rules that end sentences are chosen."""
+"""The ISO 639-1 codes of languages, which select the rules for splitting text into sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 
 from bert_jax.errors import UserError
 
-# Code, then the language's name, in the order of the codes.
+# code -> name of the language, in the order of the codes
 CODES = dict(
     entry.split(" ", 1)
     for entry in """aa Afar|ab Abkhazian|ae Avestan|af Afrikaans|ak Akan|am Amharic|an Aragonese|ar Arabic|as Assamese

@@ -1,8 +1,8 @@
-"""Learns a WordPiece vocabulary, the same one every time from the same text.
+"""Learns a WordPiece vocabulary. The same text always gives the same vocabulary.
 
 The trainer of ``tokenizers`` breaks ties by the ids of its symbols, and numbers new symbols in the order of a hash
-map, which differs from process to process. Here every symbol has its id before the trainer sees a word: the sorted
-alphabet, ``c`` and ``##c``, is registered as if it were special tokens.
+map, which differs from process to process. Here every symbol has its id before the trainer sees a word: the symbols of
+the sorted alphabet (``c`` and ``##c``) are registered as if they were special tokens.
 
 Counting and learning are separate, so that the parts of a corpus can be counted anywhere: call ``count_words`` for each
 part, ``merge`` in the order of the parts, then ``learn_from_counts``.
@@ -24,12 +24,12 @@ from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.surrogates import well_formed
 from bert_jax.text.wordpiece import MAX_WORD_CHARACTERS, bert_normalizer
 
-ALPHABET = 1000  # characters that a vocabulary may always have; rarer ones become [UNK]
-ALPHABET_SHARE = 2  # up to a half of the vocabulary may be characters, if the coverage needs more than ALPHABET
-COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, as far as they fit
+ALPHABET = 1000  # number of characters that a vocabulary may always have; rarer characters become [UNK]
+ALPHABET_SHARE = 2  # if the coverage needs more than ALPHABET characters, they may fill up to 1/2 of the vocabulary
+COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, if there is room
 MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
 MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whole number
-RAW_WORDS = 1 << 19  # strings between spaces that are counted before each is normalised
+RAW_WORDS = 1 << 19  # the number of different strings between spaces that are collected before they are normalised
 CHUNK_CHARACTERS = 1 << 20
 # The characters that the normaliser sets apart: CJK ideographs, their extensions, and compatibility forms.
 IDEOGRAPH = re.compile(
@@ -51,15 +51,15 @@ def learn_wordpiece(
 def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
     """Return how often each word occurs in ``texts``, such as one part of a corpus.
 
-    Words are counted as the model will see them: lowered, cleaned, with punctuation and ideographs apart. Words that
-    are too long for the tokenizer are left out.
+    Words are counted as the model will see them: cleaned, in lower case (if ``lowercase``), and with each punctuation
+    mark and each ideograph as a word. Words that are too long for the tokenizer are left out.
 
     At most ``MAX_DISTINCT_WORDS`` words are kept.
     """
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # normalising each distinct string once is several times faster
     for text in texts:
-        if not text.isascii():  # each ideograph is a word; most strings between spaces in Chinese are sentences
+        if not text.isascii():  # each ideograph is a word; in Chinese a string between spaces is mostly a sentence
             text = well_formed(text)
             raw.update(IDEOGRAPH.findall(text))
             text = IDEOGRAPH.sub(" ", text)
@@ -71,7 +71,7 @@ def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
 
 
 def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """Return the sum of the counts of parts.
+    """Return the sum of ``counts``, the word counts of the parts of a corpus.
 
     The order of the parts matters only if there are more than ``MAX_DISTINCT_WORDS`` words.
     """
@@ -85,9 +85,10 @@ def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 def learn_from_counts(
     words: Mapping[str, int], size: int, min_frequency: int = 2, coverage: float = COVERAGE
 ) -> tuple[str, ...]:
-    """Return at most ``size`` pieces: special tokens, the alphabet in code point order, merged pieces by frequency.
+    """Return a vocabulary of at most ``size`` pieces, learned from word counts.
 
-    The result is smaller if too few pairs occur ``min_frequency`` times.
+    It has the special tokens, then the alphabet in code point order, then merged pieces by frequency. It is smaller
+    than ``size`` if too few pairs occur ``min_frequency`` times.
 
     Args:
       words: the counts of ``count_words``; their order does not matter.
@@ -119,9 +120,9 @@ def learn_from_counts(
 
 
 def _bounded(words: Counter[str]) -> Counter[str]:
-    """Return ``words``; if there are too many, only the more frequent ones.
+    """Return ``words``, or if there are more than ``MAX_DISTINCT_WORDS``, only the most frequent words.
 
-    In that case three quarters of the limit are kept, so that it seldom happens.
+    In that case at most three quarters of the limit are kept, so that it is seldom reached again.
     """
     floor = 0
     if len(words) > MAX_DISTINCT_WORDS:
@@ -132,7 +133,7 @@ def _bounded(words: Counter[str]) -> Counter[str]:
 
 
 def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
-    """Add the counts of the words of ``raw`` to ``words`` and return it."""
+    """Normalise the strings of ``raw``, split them into words, add their counts to ``words``, and return ``words``."""
     normalizer, pre_tokenizer = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
     for chunk, count in _chunks(raw):
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(chunk)):
@@ -142,11 +143,11 @@ def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Coun
 
 
 def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage: float) -> list[str]:
-    """Return the most frequent characters, then those of them that occur inside words, as ``##c``.
+    """Return the alphabet: the most frequent characters ``c``, then ``##c`` for each that occurs in longer words.
 
-    Both are in code point order, which also breaks ties. Punctuation and ideographs are words by themselves. A thousand
-    characters are enough for every alphabet and keep a few emoji or ideographs from filling a small vocabulary; text in
-    ideographs needs several thousand.
+    Both groups are in code point order, which also breaks ties. Punctuation marks and ideographs are words by
+    themselves, so they get no ``##c``. A thousand characters are enough for every alphabet, and keep emoji or a few
+    ideographs from filling a small vocabulary; text in ideographs needs several thousand.
     """
     counts: Counter[str] = Counter()
     joined: set[str] = set()
@@ -163,7 +164,7 @@ def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage:
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Yield text in which each word occurs as often as it was counted, since the trainer takes no weights."""
+    """Yield text in which each word occurs as often as it was counted; the trainer accepts text, but no counts."""
     divisor = -(-sum(words.values()) // MAX_TRAINING_WORDS) or 1
     scaled = {word: round(count / divisor) for word, count in words.items()} if divisor > 1 else words
     for chunk, count in _chunks(scaled):
@@ -173,7 +174,7 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
 
 
 def _chunks(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield words of the same count, joined by spaces, and their count."""
+    """Yield (words, count): words that have the same count, joined by spaces."""
     groups: dict[int, list[str]] = {}
     for word, count in counts.items():
         groups.setdefault(count, []).append(word)

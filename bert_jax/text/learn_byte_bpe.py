@@ -1,8 +1,9 @@
-"""Learns a byte-level BPE tokenizer, the same one every time from the same text.
+"""Learns a byte-level BPE tokenizer. The same text always gives the same tokenizer.
 
-Every byte has its piece before a pair is counted, in the order of code points, and the trainer breaks ties by ids, so
-nothing depends on the order of a hash map. The special tokens are as in RoBERTa: ``<s>`` ``<pad>`` ``</s>`` ``<unk>``
-first and ``<mask>`` last. A pair is laid out as in BERT, with one ``</s>`` between the texts and types 0 and 1.
+Every byte gets its piece, in the order of code points, before any pair is counted, and the trainer breaks ties by ids,
+so nothing depends on the order of a hash map. The special tokens are those of RoBERTa: ``<s>`` ``<pad>`` ``</s>``
+``<unk>`` first and ``<mask>`` last. A pair of texts is laid out as in BERT, with one ``</s>`` between the texts and
+token types 0 and 1.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def learn_byte_bpe(
 ) -> ByteBpe:
     """Return a tokenizer of at most ``size`` pieces; fewer if too few pairs occur ``min_frequency`` times.
 
-    A space is put before a text that begins without one: sentences are encoded one by one, and their first words get
-    the pieces that they get after a space.
+    The tokenizer puts a space before a text that begins without a space. Sentences are encoded one by one, so the first
+    word of a sentence gets the same pieces as inside a sentence.
 
     Args:
       texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
-      lowercase: whether the tokenizer lowers capitals and strips accents.
+      lowercase: whether the tokenizer converts text to lower case and strips accents.
 
     Raises:
       UserError: there is no text, or ``size`` is too small for the special tokens and the bytes.

@@ -1,7 +1,7 @@
-"""Learns a sentencepiece model, the same one every time from the same text.
+"""Learns a sentencepiece model. The same text and the same number of threads always give the same model.
 
-The library would sample with a random seed, so the sample is taken here. The result depends on the number of threads,
-so that number is a part of the config.
+The library would sample sentences with a random seed, so they are sampled here instead. Since the result depends on the
+number of threads, this number is a part of the config.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_jax.text.surrogates import well_formed
 
 NUM_THREADS = 4
 MAX_SENTENCES = 1_000_000  # about 1 GB of memory for a unigram model of English sentences
-MAX_CHARACTERS = 1 << 16  # the most characters of a sentence; a longer text is cut
+MAX_CHARACTERS = 1 << 16  # the most characters of a sentence; a longer text is cut into several
 
 
 def learn_sentencepiece(
@@ -35,12 +35,12 @@ def learn_sentencepiece(
     num_threads: int = NUM_THREADS,
     max_sentences: int = MAX_SENTENCES,
 ) -> bytes:
-    """Return a ``.model`` file of at most ``size`` pieces, BERT's special tokens first, as control pieces 0 to 4.
+    """Return the bytes of a ``.model`` file with at most ``size`` pieces; pieces 0 to 4 are BERT's special tokens.
 
     Args:
       texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
-      lowercase: whether the model's normaliser lowers capitals and strips accents, after NFKC.
-      byte_fallback: whether 256 pieces are bytes that spell characters without a piece, so that nothing is unknown.
+      lowercase: whether the model's normaliser, after NFKC, converts text to lower case and strips accents.
+      byte_fallback: whether to add 256 pieces for bytes, which spell characters without a piece, so none is unknown.
       character_coverage: the share of the text's characters that get a piece.
       num_threads: the number of threads, on which the result depends.
 
@@ -85,9 +85,9 @@ def _explained(message: str, size: int) -> str:
 
 
 def sample(texts: Iterable[str], at_most: int) -> list[str]:
-    """Return at most ``at_most`` of ``texts``: those with the lowest hashes.
+    """Return at most ``at_most`` of ``texts``: those with the lowest hashes, in their order.
 
-    A text that is too long counts as several texts, and an empty one does not count.
+    A text longer than ``MAX_CHARACTERS`` is cut into several texts. Empty texts are left out.
     """
     return _sample(_cut(texts), at_most)
 
@@ -100,7 +100,7 @@ def _cut(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(sentences: Iterable[str], at_most: int) -> list[str]:
-    """Return the ``at_most`` sentences with the lowest hashes, in their order: the same ones in any process."""
+    """Return the ``at_most`` sentences with the lowest hashes, in their order. Every process gets the same result."""
     kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
     for number, sentence in enumerate(sentences):
         digest = hashlib.blake2b(sentence.encode(), digest_size=8).digest()

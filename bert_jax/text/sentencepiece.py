@@ -1,8 +1,8 @@
 """sentencepiece: text to ids and back with a unigram or a BPE model, published or learned.
 
-This is a thin wrapper over the library of that name, whose ids it keeps. It adds BERT's special tokens, whatever the
-model calls them, word starts, and spans of the original text. (The library's spans include the space before a word, and
-a character that became several pieces belongs to only one of them.)
+This is a thin wrapper over the library ``sentencepiece`` and gives the same ids. It adds BERT's special tokens (under
+whatever names the model has for them), word starts, and spans of the original text. (The library's own spans include
+the space before a word, and assign a character that became several pieces to only one of these.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SentencePiece:
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
         """Read the bytes of a ``.model`` file, which messages call ``where``.
 
-        See ``sentencepiece_model.prepared`` for the changes that are made to it.
+        See ``sentencepiece_model.prepared`` for the changes that are made to the model, and for ``lowercase``.
         """
         self.model, special = prepared(model, lowercase, where)
         self.lowercase = folds_case(self.model)
@@ -75,8 +75,8 @@ class SentencePiece:
     def is_continuation(self) -> np.ndarray:
         """Return whether each piece continues a word, bool [V].
 
-        A word starts at the mark of a space, and at a piece that begins with an ideograph or with neither letter nor
-        digit, as in WordPiece.
+        A piece starts a word if it begins with the mark of a space, with an ideograph, or with a character that is
+        neither letter nor digit, as in WordPiece.
         """
         return np.array([i not in self.special_ids and self._goes_on(i) for i in range(self.size)])
 
@@ -94,8 +94,10 @@ class SentencePiece:
         return self._is_byte[token] or (not piece.startswith(SPACE) and _is_letter(piece[:1]))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
-        plain text."""
+        """Return the ids of each text, int32 (read-only), without special tokens around it.
+
+        Special tokens in a text are read as plain text.
+        """
         encode = functools.partial(self._processor.Encode, return_type="numpy", num_threads=1)
         return retried(lambda some: encode(list(some)), texts)
 
@@ -105,8 +107,8 @@ class SentencePiece:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
         While the input is too long, the longer of the two texts (the second on a tie) loses its last piece.
-        ``special_tokens_in_text`` recognises special tokens in the texts, by BERT's names (``[MASK]``) and by the
-        model's (``<mask>``).
+        If ``special_tokens_in_text``, special tokens in the texts are recognised, both by BERT's names (``[MASK]``) and
+        by the model's own names (``<mask>``).
         """
         split = self._around_special_tokens if special_tokens_in_text else self._plain
         parts = [split(well_formed(t)) for t in ([text] if pair is None else [text, pair])]
@@ -116,14 +118,15 @@ class SentencePiece:
         found = (processor or self._processor).Encode(text, return_type="offset_mapping")
         starts = []
         for token, piece in zip(found["ids"], found["pieces"], strict=True):
-            # An unknown piece is given by its text, which says more than its id.
+            # The library gives the text of an unknown piece, which shows whether it continues a word; its id does not.
             starts.append(not _is_letter(piece[:1]) if token == self.unk_id else not self.is_continuation[token])
         return Part(found["ids"], list(_spans(text, found["pieces"], found["offsets"])), starts)
 
     def _around_special_tokens(self, text: str) -> Part:
-        """Return the pieces of ``text`` with its special tokens.
+        """Return the pieces of ``text``, in which special tokens are recognised.
 
-        A space before a special token belongs to it. Text that follows one without a space continues its word.
+        A space before a special token belongs to this token. Text right after a special token, without a space,
+        continues the same word.
         """
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -154,15 +157,15 @@ class SentencePiece:
 
     @functools.cached_property
     def _inside_a_word(self) -> Any:
-        """Return the model, changed so that it does not put a space before a text."""
+        """Return a processor of the model that, unlike the usual one, does not put a space before a text."""
         model = parse(self.model, "the model")
         model.normalizer_spec.add_dummy_prefix = False
         return quiet().SentencePieceProcessor(model_proto=model.SerializeToString())
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return readable text: pieces joined to words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``.
+        """Return the readable text of ``ids``: pieces joined to words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``.
 
-        Masks and unknown pieces are written ``[MASK]`` and ``[UNK]``.
+        Masks and unknown pieces are written as ``[MASK]`` and ``[UNK]``.
         """
         shown = {self.unk_id: UNK, self.mask_id: MASK}
         silent = {self._special[token] for token in (PAD, CLS, SEP)}
@@ -178,21 +181,23 @@ class SentencePiece:
         return " ".join(words[:-1])  # the last [UNK] was a sentinel
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``spiece.model``, whole or not at all. Loading it gives this tokenizer, special tokens included."""
+        """Write the model to ``path``, whole or not at all. Loading the file gives the same tokenizer."""
         files.write_bytes(path, self.model)
 
     def tokenizer_json(self) -> str:
-        """Return a Hugging Face ``tokenizer.json`` with the same pieces and rules, special tokens and their template;
-        see ``sentencepiece_json``."""
+        """Return a Hugging Face ``tokenizer.json`` with the same pieces, rules and special tokens.
+
+        See ``sentencepiece_json``.
+        """
         from bert_jax.text.sentencepiece_json import tokenizer_json
 
         return tokenizer_json(self.model, self._special)
 
 
 def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) of each piece, without the space before its word.
+    """Yield (start, stop), the span of each piece in ``text``, without the space before a word.
 
-    A character that became several pieces belongs to each of them.
+    If a character became several pieces, the span of each of these pieces covers it.
     """
     for piece, (start, stop) in zip(pieces, offsets, strict=True):
         while piece.startswith(SPACE) and start < stop and text[start].isspace():

@@ -1,8 +1,9 @@
 """Converts a sentencepiece model to a Hugging Face ``tokenizer.json`` with the same pieces, scores and rules.
 
-The ids are the same on real text, with two exceptions. ``tokenizers`` cuts words one by one, and sentencepiece a
-whole text. So if the scores of two ways to cut a word differ only by rounding (runs of dashes, in one of thousands of
-sentences), they may choose differently. And ``tokenizers`` replaces a character together with its marks or not at all.
+The ids are the same on real text, with two exceptions. First, ``tokenizers`` cuts words one by one, but sentencepiece
+cuts a whole text. So if the scores of two ways to cut a word differ only by rounding (runs of dashes, in one of
+thousands of sentences), the two libraries may choose differently. Second, when ``tokenizers`` normalises text, it
+replaces a character together with its combining marks or not at all.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
 
 def _model(model: Any, unk_id: int) -> Any:
     highest = max(piece.score for piece in model.pieces if piece.type == NORMAL)
-    # sentencepiece uses a user-defined piece wherever it occurs: no other way to cut the text scores better.
+    # sentencepiece uses a user-defined piece wherever it occurs, so its score here beats any other way to cut the text.
     pieces = [
         (p.piece, len(p.piece.encode()) * highest - 0.1 if p.type == USER_DEFINED else p.score) for p in model.pieces
     ]
@@ -61,7 +62,7 @@ def _model(model: Any, unk_id: int) -> Any:
 
 
 def _merges(model: Any) -> list[tuple[str, str]]:
-    """Return every way to join two pieces to a third, best score first: the order in which sentencepiece tries them."""
+    """Return every pair of pieces whose concatenation is a piece, best score first, as sentencepiece tries them."""
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
     found = [
         (-score, piece, i) for piece, score in scores.items() for i in range(1, len(piece))

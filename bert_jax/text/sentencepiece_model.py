@@ -1,8 +1,8 @@
 """Reads the ``.model`` file of sentencepiece, finds or appends special pieces, and folds case.
 
-Everything that the ids depend on is kept inside the file, so it gives the same ids in every program that reads it. The
-message classes that sentencepiece ships fit one range of protobuf versions only. The few fields that are needed are
-declared below, and protobuf keeps the others unread.
+Everything that the ids depend on is kept inside the file, so every program that reads the file gives the same ids. The
+protobuf message classes that sentencepiece ships work only with one range of protobuf versions. So the few fields that
+are needed are declared below; protobuf preserves all other fields unread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
-# The names of BERT's special tokens in published models; the first that exists counts.
+# The names of BERT's special tokens in published models; the first name that a model has is used.
 NAMES = {
     PAD: (PAD, "<pad>"),
     CLS: (CLS, "<cls>", "<s>"),
@@ -75,7 +75,7 @@ def _message() -> Any:
 
 
 def parse(data: bytes, where: str) -> Any:
-    """Return the message of a ``.model``. Raises ``UserError`` for any other file and for kinds that cannot be read."""
+    """Return the parsed message of a ``.model``. Raises ``UserError`` for other files and for unsupported kinds."""
     model = _message()()
     try:
         model.ParseFromString(data)
@@ -95,13 +95,13 @@ def parse(data: bytes, where: str) -> Any:
 
 
 def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
-    """Return the model with BERT's special tokens, and their ids.
+    """Return the model with BERT's special tokens, and token -> id for them.
 
-    A special token that the model has under no name of ``NAMES`` is appended as a piece, so V grows by one. All five
-    become control pieces, which no text is ever cut into.
+    A special token that the model has under no name of ``NAMES`` is appended as a piece, so V grows by one. All but
+    ``[UNK]`` become control pieces, which no text is ever cut into.
 
     Args:
-      lowercase: True lowers capitals and strips accents, unless the model's own normaliser does.
+      lowercase: whether to make the model convert text to lower case and strip accents, unless it already does.
     """
     model = parse(data, where)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
@@ -124,7 +124,7 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
 
 
 def folds_case(data: bytes) -> bool:
-    """Return whether the model's normaliser lowers capitals by itself."""
+    """Return whether the model's own normaliser converts text to lower case."""
     return "B" not in quiet().SentencePieceNormalizer(model_proto=data).Normalize("B")
 
 
@@ -134,14 +134,14 @@ def quiet() -> Any:
     return sentencepiece
 
 
-@functools.cache  # making it takes a second
+@functools.cache  # making the normaliser takes a second
 def folding_normalizer() -> Any:
-    """Return sentencepiece's usual normaliser (NFKC, one space for white space) that also lowers and strips accents."""
+    """Return sentencepiece's usual normaliser (NFKC, single spaces), extended by lower case and stripped accents."""
     return _folding(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc"))
 
 
 def _folded(normalizer_spec: Any) -> bytes:
-    """Return the table of replacements of a model's normaliser, followed by case folding."""
+    """Return the replacement table (``precompiled_charsmap``) of a model's normaliser, extended by case folding."""
     own = None
     if normalizer_spec.precompiled_charsmap:
         own = quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString())
@@ -166,6 +166,6 @@ def _folded_rest(own: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _fold(text: str) -> str:
-    """Return ``text`` lowered, without accents, and composed again, so that Hangul, unlike in BERT, stays whole."""
+    """Return ``text`` in lower case, without accents, composed again, so that (unlike in BERT) Hangul stays whole."""
     decomposed = unicodedata.normalize("NFD", text.lower())
     return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))

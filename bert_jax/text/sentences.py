@@ -8,16 +8,16 @@ import sentencex
 
 # Characters split at a time, since the splitter takes quadratic time on Chinese and on quotes that never close.
 WINDOW = 1 << 12
-LONGEST = 1 << 16  # the most characters of a sentence that is given as one
+LONGEST = 1 << 16  # the most characters of a sentence in text that is already split into sentences
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """Return the sentences of ``text`` in order, without empty ones; runs of white space become one space.
 
-    A line break is white space like any other, so hard-wrapped prose is joined before it is split. Callers that know
-    paragraphs pass them one by one. ``language`` is an ISO 639-1 code; a language without its own rules gets those of a
-    related language, or the general ones. After ``WINDOW`` characters without the end of a sentence the text is cut, at
-    white space if there is some.
+    A line break is treated like any other white space, so hard-wrapped prose is joined before it is split. Callers that
+    know the paragraphs pass each separately. ``language`` is an ISO 639-1 code; a language without its own rules gets
+    the rules of a related language, or general rules. If no sentence ends within ``WINDOW`` characters, the text is cut
+    there, at white space if there is some.
     """
     if len(text) <= WINDOW:
         return _split(text, language)
@@ -34,7 +34,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 def one_space(text: str) -> str:
     """Return ``text`` with one space for each run of white space, and none at its ends."""
     joined = text.replace("\r\n", " ").replace("\n", " ").strip()
-    if "  " in joined or not joined.isprintable():  # no other white space is printable; faster than splitting
+    if "  " in joined or not joined.isprintable():  # faster than splitting; a space is the only printable white space
         return " ".join(text.split())
     return joined
 

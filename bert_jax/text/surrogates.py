@@ -1,4 +1,4 @@
-"""Replaces lone surrogates: half characters, which JSON can hold but UTF-8 and the tokenizer libraries cannot."""
+"""Replaces lone surrogates: halves of characters, which JSON can hold, but UTF-8 and the tokenizer libraries cannot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def well_formed(text: str) -> str:
-    """Return ``text`` with U+FFFD, the mark of unreadable text, for each lone surrogate. The length stays."""
+    """Return ``text`` with each lone surrogate replaced by U+FFFD, the mark of unreadable text. The length stays."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

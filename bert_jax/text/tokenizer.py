@@ -1,8 +1,9 @@
-"""The interface of every tokenizer, and functions that find and read one of any kind.
+"""The interface of every tokenizer, and functions that find and read a tokenizer of any kind.
 
 A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, whose name shows the kind: ``vocab.txt``
 is WordPiece, ``spiece.model`` is sentencepiece (unigram or BPE), ``tokenizer.json`` is byte-level BPE. If a folder has
-several of them, the first in this order counts. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE too.
+several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE
+too.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ FILE_OF_KIND = {
 
 
 class Tokenizer(Protocol):
-    """Turns text into ids and back. Threads may share it. It is pickled as its vocabulary."""
+    """Interface: turns text into ids and back. Threads may share a tokenizer. It is pickled as its vocabulary."""
 
-    file_name: str  # the name of its file in a folder
+    file_name: str  # the name of the tokenizer's file in a folder
     vocab: tuple[str, ...]  # [V] pieces by id
-    lowercase: bool  # whether capitals are lowered
+    lowercase: bool  # whether text is converted to lower case
     pad_id: int
     unk_id: int
     cls_id: int
@@ -41,7 +42,7 @@ class Tokenizer(Protocol):
     mask_id: int
     special_ids: tuple[int, ...]  # the five above
     pair_separators: int  # the number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa
-    joiner: str  # stands before a sentence that follows another: a space, where the first piece depends on it
+    joiner: str  # put before each sentence but the first: " " if a space changes the sentence's first piece, else ""
 
     @property
     def size(self) -> int:
@@ -55,21 +56,26 @@ class Tokenizer(Protocol):
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """Return whether each piece continues a word, bool [V]. A word starts at any other piece and after a special
-        token."""
+        """Return whether each piece continues a word, bool [V].
+
+        All other pieces start a word, and so does any piece after a special token.
+        """
         ...
 
     @property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
-        """Return [V] the text of each piece and whether it continues a word; for special tokens BERT's name and None.
+        """Return, for each piece, its text and whether it continues a word, [V].
 
-        No two pieces have the same entry. A piece has the same entry in tokenizers of every kind.
+        The entry of a special token is BERT's name for it and None. No two pieces of a tokenizer have the same entry.
+        Pieces with the same meaning have the same entry in every kind of tokenizer.
         """
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
-        plain text."""
+        """Return the ids of each text, int32 (read-only), without special tokens around it.
+
+        Special tokens in a text are read as plain text.
+        """
         ...
 
     def encode(
@@ -77,12 +83,12 @@ class Tokenizer(Protocol):
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        ``special_tokens_in_text`` recognises ``[MASK]`` and the other special tokens in the texts.
+        If ``special_tokens_in_text``, ``[MASK]`` and the other special tokens are recognised in the texts.
         """
         ...
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return readable text: pieces joined to words, without padding and the tokens around texts."""
+        """Return the readable text of ``ids``: pieces joined to words, without padding and tokens around texts."""
         ...
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -98,9 +104,9 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
     Args:
-      lowercase: whether to lower capitals and strip accents. None: as a sentencepiece model itself does; a
-        ``vocab.txt`` is then taken as lower-case. It has no effect on a ``.model`` that lowers by itself, or on a
-        ``tokenizer.json``.
+      lowercase: whether to convert text to lower case and strip accents. If None, a sentencepiece model keeps its own
+        rule, and a ``vocab.txt`` is taken as lower-case. The argument has no effect on a ``.model`` that converts to
+        lower case by itself, or on a ``tokenizer.json``.
 
     Raises:
       UserError: there is no such file, or it is not a tokenizer.
@@ -130,13 +136,17 @@ def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
 
 
 def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
-    """Return the name of a tokenizer's file in a folder: of a copy of ``path``, or if ``path`` is empty, of a learned
-    tokenizer of ``kind``."""
+    """Return the file name under which a folder keeps a tokenizer.
+
+    Args:
+      kind: the kind of a learned tokenizer.
+      path: if not empty, an existing tokenizer, whose kind counts instead.
+    """
     return _file_of(path) if path else FILE_OF_KIND.get(kind, SentencePiece.file_name)
 
 
 def _file_of(path: str | os.PathLike[str]) -> str:
-    """Return the file name of the kind of tokenizer that the name of ``path`` means; any other name means vocab.txt."""
+    """Return the usual file name for the kind of tokenizer at ``path``, which only the name of ``path`` decides."""
     name = os.fspath(path)
     if name.endswith(".json") or os.path.basename(name) == MERGES:
         return ByteBpe.file_name

@@ -12,13 +12,13 @@ TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at 
 
 
 class WordCache:
-    """Encodes texts that are the concatenation of their words. Threads may share it."""
+    """Encodes texts whose ids are the concatenated ids of their words. Threads may share a cache."""
 
     def __init__(self, split: Callable[[str], list[str]], add: Callable[[set[str], dict[str, bytes]], None]) -> None:
         """
         Args:
           split: returns the words of a text.
-          add: puts each word of a set into a dictionary, with its ids as int32 bytes.
+          add: encodes each word of a set and puts it into a dictionary: word -> the bytes of its int32 ids.
         """
         self._split, self._add = split, add
         self._cache: dict[str, bytes] = {}
@@ -31,15 +31,15 @@ class WordCache:
             try:
                 for text in itertools.islice(texts, len(result), None):
                     result.append(np.frombuffer(b"".join(map(cache.__getitem__, split(text))), np.int32))
-            except KeyError:  # seldom, once the cache is warm; a check of all words first would take a quarter longer
+            except KeyError:  # rare once the cache has filled; checking all words first would be a quarter slower
                 cache = self._with_words_of(texts[len(result) : len(result) + TEXTS_AHEAD])
         return result
 
     def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """Return the cache with the words of ``texts`` in it.
+        """Return the cache after adding the words of ``texts``.
 
-        A full cache becomes the old cache, in place of the one before. Words that are still in use are copied back from
-        it.
+        A full cache becomes the old cache and replaces the previous old cache. Words that are used again are copied
+        from the old cache.
         """
         if len(self._cache) > CACHED_WORDS // 2:
             self._old, self._cache = self._cache, {}

@@ -1,8 +1,9 @@
 """WordPiece: text to ids and back, exactly as the published BERT tokenizers do it.
 
 This is a thin wrapper over the ``tokenizers`` library. It adds a cache of whole words, which makes encoding a corpus
-several times faster. The library deviates from Google's ``tokenization.py`` in two ways: it lowers a capital sigma at
-the end of a word to a medial one, and it knows only the punctuation and accents of Unicode 8.
+several times faster. The library deviates from Google's ``tokenization.py`` in two ways: at the end of a word, it
+converts a capital sigma to a medial sigma (not a final sigma), and it knows only the punctuation and accents of
+Unicode 8.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
 
 MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in the release of 2018-10 and all later libraries
-PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # of ASCII; the group makes a split keep it
+PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
 
 
 def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -129,16 +130,15 @@ class WordPiece:
         )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32 (read-only), without special tokens. Special tokens in a text are read as
-        plain text.
+        """Return the ids of each text, int32 (read-only), without special tokens around it.
 
-        A space always ends a word, so a text is the concatenation of its space-separated words. The library encodes
-        only new words.
+        Special tokens in a text are read as plain text. A space always ends a word, so a text's ids are the
+        concatenated ids of its space-separated words. The library encodes only words that are not in the cache.
         """
         return retried(self._words.encode, texts)
 
     def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:
-        # Punctuation is separate, so "word," and "word." both come from "word", and the library is asked once.
+        # Punctuation is split off first, so that "word," and "word." both need only the ids of "word".
         parts = {word: PUNCTUATION.split(word) for word in new}
         unknown = list(set(itertools.chain.from_iterable(parts.values())).difference(cache))
         for word, encoding in zip(unknown, self._tokenizer.encode_batch_fast(unknown), strict=True):
@@ -151,8 +151,8 @@ class WordPiece:
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        While the input is too long, the longer of the two texts (the second on a tie) loses its last token.
-        ``special_tokens_in_text`` recognises ``[MASK]`` and the other special tokens in the texts.
+        While the input is too long, the longer of the two texts (the second on a tie) loses its last piece. If
+        ``special_tokens_in_text``, ``[MASK]`` and the other special tokens are recognised in the texts.
         """
         tokenizer = self._with_special_tokens if special_tokens_in_text else self._tokenizer
         texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]
@@ -165,7 +165,7 @@ class WordPiece:
         return unknown_word or not (self.is_continuation[token] or token in self.special_ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return readable text: continuations joined to their words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``."""
+        """Return the readable text of ``ids``: pieces joined to words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``."""
         silent = {self.pad_id, self.cls_id, self.sep_id}
         return self._tokenizer.decoder.decode([self.vocab[i] for i in ids if i not in silent])
 
@@ -192,7 +192,7 @@ class WordPiece:
 def bert_normalizer(lowercase: bool) -> normalizers.Normalizer:
     """Return BERT's normaliser: it drops control characters and puts spaces around CJK ideographs.
 
-    If ``lowercase``, it also lowers and strips accents.
+    If ``lowercase``, it also converts text to lower case and strips accents.
     """
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
