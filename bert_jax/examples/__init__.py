@@ -1,1 +1,1 @@
-"""Reads labelled data: files of many formats become examples with the roles of a task. Nothing here imports jax."""
+"""Reads labelled data: turns files of many formats into examples with the roles of a task. No module imports jax."""

@@ -1,4 +1,4 @@
-"""The reader ``character_spans``: texts with the character positions of their entities, as in CLUENER."""
+"""The reader ``character_spans``: reads texts with the character positions of their entities, as in CLUENER."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bert_jax.examples.tags import spans_to_iob2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The names of an object's fields."""
+    """The names of the fields of each JSON object."""
 
     text_field: str = "text"
     label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends included
 
 
 class Reader:
-    """Reads objects ``{"text", "label"}`` as ``{"text", "words", "tags"}``: each character is a word, tags are IOB2.
+    """Reads objects ``{"text", "label"}`` as records ``{"text", "words", "tags"}``.
 
-    Of overlapping entities the longer one stays. A text is bad if the place of an entity does not hold its surface; a
-    text without the field of labels has no tags.
+    Each character is a word; tags are IOB2. Of overlapping entities the longest is kept. A text is bad if an entity's
+    surface is not at its stated position. A text without the label field has no tags.
     """
 
     named_splits = False

@@ -1,4 +1,4 @@
-"""Reads collections that retrieval is scored on: documents, queries, and which documents answer which query."""
+"""Reads collections for scoring retrieval: documents, queries, and which documents answer which query."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ QRELS = ("query-id", "corpus-id", "score")
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """``relevances`` is query -> document -> grade, above 0 for a relevant document; empty if nothing is known."""
+    """The documents and queries of a collection, and the known relevance of documents for queries."""
 
     documents: Mapping[str, str]  # id -> text
-    queries: Mapping[str, str]
+    queries: Mapping[str, str]  # id -> text
+    # query id -> document id -> grade, which is above 0 for a relevant document; empty if nothing is known
     relevances: Mapping[str, Mapping[str, int]]
 
 
 def read_collection(
     corpus: str | os.PathLike[str], queries: str | os.PathLike[str], qrels: str | os.PathLike[str] | None = None
 ) -> Collection:
-    """Read a collection in BEIR's format (Thakur et al. 2021), its files compressed or not: ``corpus.jsonl`` with
-    ``_id``, ``title`` and ``text``; ``queries.jsonl`` with ``_id`` and ``text``; ``qrels.tsv`` with query-id, corpus-id
-    and score.
+    """Read a collection in BEIR's format (Thakur et al. 2021) from files that may be compressed.
 
-    With qrels, queries without any are left out.
+    Args:
+      corpus: JSON Lines with ``_id``, ``title`` and ``text``.
+      queries: JSON Lines with ``_id`` and ``text``.
+      qrels: a table (TSV) of relevance grades with the columns query-id, corpus-id and score. If given, queries without
+        a line in it are left out.
 
     Raises:
-      UserError: a file is missing or not of the format; a text has no id or that of another; a query has no text; qrels
-        name texts that are not there.
+      UserError: a file is missing or not of the format; a text has no id or the id of another text; a query has no
+        text; ``qrels`` names texts that do not exist.
     """
     documents, asked = _texts(os.fspath(corpus)), _texts(os.fspath(queries))
     empty = [name for name, text in asked.items() if not text]
@@ -50,11 +53,11 @@ def read_collection(
 
 
 def read_squad(path: str | os.PathLike[str]) -> Collection:
-    """Read a file in SQuAD's format: paragraphs are the documents, questions the queries, each answered by its
-    paragraph.
+    """Read a file in SQuAD's format as a collection.
 
-    Equal paragraphs are one document; equal questions are one query with several answers. Questions without an answer
-    are left out.
+    Paragraphs are the documents and questions the queries; the relevant document of a question is its paragraph. Equal
+    paragraphs are one document; equal questions are one query with several relevant documents. Questions without an
+    answer are left out.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -77,7 +80,7 @@ def read_squad(path: str | os.PathLike[str]) -> Collection:
 
 
 def _texts(path: str) -> dict[str, str]:
-    """Return id -> title and text, with a space between them."""
+    """Return id -> title and text, joined by a space."""
     texts: dict[str, str] = {}
     wrong: list[str] = []
     for record in _sound(jsonl.Reader().read(need(path))):

@@ -12,7 +12,7 @@ from bert_jax.examples.reading import Bad, Record
 from bert_jax.examples.values import CONVERTED, is_blank, is_unicode
 from bert_jax.text.surrogates import well_formed
 
-Example: TypeAlias = dict[str, Any]  # the roles of a task, and "id"
+Example: TypeAlias = dict[str, Any]  # role of the task -> value, and "id"
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 ID = "id"
 TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
@@ -22,7 +22,7 @@ MISSING = object()
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """The roles that a task reads from an example."""
+    """The roles that a task reads from an example. A role is a meaning of a value, such as "text" or "label"."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -33,13 +33,12 @@ class Roles:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Return the roles that a model sees."""
+        """Return the roles that a model gets as input."""
         return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible"))
 
 
 def check_roles(columns: Columns, roles: Roles) -> None:
-    """Raise ``UserError`` that names each key of ``columns`` that is not a role, and each value that cannot be a
-    column."""
+    """Raise ``UserError`` if a key of ``columns`` is not a role or a value cannot name columns; it names them all."""
     known = (ID, *roles.all)
     wrong = [f"config.data.columns.{role} is not a role of this task; {nearest(role, known)}" for role in columns]
     wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
@@ -53,10 +52,13 @@ def check_roles(columns: Columns, roles: Roles) -> None:
 
 
 def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
-    """Return the column or columns of each role in the records of a split, and the problems: a phrase for each role.
+    """Find the columns that the roles have in the records of a split.
 
-    A role that is not in ``columns`` gets the column of its name, unless another role has that. Targets may be missing
-    in splits whose names begin with "test".
+    A role that is not in ``columns`` gets the column of the same name, unless ``columns`` gives this column to another
+    role. ``TARGETS`` may be missing in splits whose names begin with "test".
+
+    Returns:
+      role -> its column, or a tuple of columns; and a phrase for each role that lacks its column.
     """
     found: dict[str, str | tuple[str, ...]] = {}
     problems = []
@@ -77,7 +79,7 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
 
 
 def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """Return the names of several columns as text; a file without names numbers its columns."""
+    """Return the name or names of columns as a tuple of text. (In a file without names, the names are numbers.)"""
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
 
 
@@ -102,8 +104,10 @@ def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:
 
 
 def select(record: Any, column: str) -> Any:
-    """Return ``record[column]``; a dot goes into nested objects, and into each item of a list. ``MISSING`` if it is not
-    there."""
+    """Return ``record[column]``, or ``MISSING`` if there is no such column.
+
+    A dot in ``column`` selects a field of a nested object, or of each item of a list.
+    """
     if isinstance(record, Mapping) and column in record:
         return record[column]
     value, names = record, column.split(".")
@@ -118,7 +122,7 @@ def select(record: Any, column: str) -> Any:
 
 
 def as_example(record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool) -> Example | Bad:
-    """Return the roles of one record. An optional role without a value is left out."""
+    """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason."""
     example: Example = {}
     for role in roles.all:
         if role not in chosen:
@@ -142,7 +146,10 @@ def as_example(record: Record, chosen: Mapping[str, Any], roles: Roles, is_test:
 
 
 def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
-    """Return the value of a role. Several columns become a list if the role is one, else one text joined by spaces."""
+    """Return the value of a role in a record, or None if its column is missing.
+
+    The values of several columns become a list if the role's value is a list; otherwise they are joined to one text.
+    """
     if isinstance(columns, str):
         value = select(record, columns)
         return None if value is MISSING else value
@@ -158,7 +165,7 @@ def _shown(columns: str | tuple[str, ...]) -> str:
 
 
 def own_ids(records: Sequence[Record], chosen: Mapping[str, Any]) -> list[str | None]:
-    """Return the file's own id of each record, None where it has none."""
+    """Return the id that the file gives to each record, or None for a record without an id."""
     if ID not in chosen:
         return [None] * len(records)
     values = [_value(record, chosen[ID], ID) for record in records]

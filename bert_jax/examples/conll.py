@@ -1,4 +1,4 @@
-"""The reader ``conll``: a word and its tag on each line, blank lines between sentences."""
+"""The reader ``conll``: reads files with a word and its tag on each line and blank lines between sentences."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Options:
 
     word_column: int = 0
     tag_column: int = -1  # the last
-    delimiter: str = ""  # "": any run of spaces and tabs
+    delimiter: str = ""  # if "", any run of spaces and tabs
     scheme: Scheme = "auto"
-    segmentation_digit: bool = False  # each character ends in its number within a word, as in Weibo NER
+    segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
 
 class Reader:
-    """Reads sentences as ``{"words": [...], "tags": [...], "document": int}``, the tags as IOB2.
+    """Reads sentences as records ``{"words": [...], "tags": [...], "document": int}``, with tags in IOB2.
 
-    A ``-DOCSTART-`` line begins a document and is not a sentence. A sentence is bad if a line has fewer columns than
-    are read; the sentences of a file with only words have no tags.
+    A ``-DOCSTART-`` line begins a document and is not a sentence. A sentence is bad if one of its lines lacks a column
+    that is read. If all lines of a sentence have only a word, it has no tags.
     """
 
     named_splits = False
@@ -52,7 +52,7 @@ class Reader:
     def _fields(self, line: str) -> list[str]:
         if self._options.delimiter:
             return line.split(self._options.delimiter)
-        fields = line.replace("\t", " ").split(" ")  # only these: an ideographic space is a word
+        fields = line.replace("\t", " ").split(" ")  # split only at these: an ideographic space is a word
         return [field for field in fields if field] if "" in fields else fields
 
     def _sentence(self, path: str, rows: list[tuple[int, list[str]]], document: int) -> Record | Bad:
@@ -73,5 +73,5 @@ class Reader:
 
 
 def _width(*columns: int) -> int:
-    """Return how many columns a line must have: at least two, so that word and tag are not the same."""
+    """Return how many columns a line must have: at least two, so that word and tag are not the same column."""
     return max(2, *(column + 1 if column >= 0 else -column for column in columns))

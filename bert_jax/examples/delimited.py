@@ -1,4 +1,4 @@
-"""The reader ``delimited``: tables of separated values, TSV or CSV."""
+"""The reader ``delimited``: reads tables of separated values, such as TSV or CSV."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FIELD_CHARACTERS = 1 << 30  # Python's own limit, 131,072, is less than a long d
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The format of a table. GLUE has headers, except for CoLA, and no quoting."""
+    """The format of a table. GLUE's tables have headers (except CoLA's) and no quoting."""
 
-    delimiter: str = ""  # "": a comma in a .csv file, a tab in any other
-    header: bool = True  # whether the first line has the names of the columns; else they are "0", "1", ...
-    names: tuple[str, ...] = ()  # names of the columns, in place of those in the file
-    quoting: Literal["auto", "on", "off"] = "auto"  # "auto": on with commas, off with tabs
+    delimiter: str = ""  # if "", a comma in a .csv file, a tab in any other file
+    header: bool = True  # whether the first line has the names of the columns; otherwise these are "0", "1", ...
+    names: tuple[str, ...] = ()  # names of the columns, in place of the names in the file
+    quoting: Literal["auto", "on", "off"] = "auto"  # "auto": on if the delimiter is a comma, otherwise off
     encoding: str = "utf-8"  # a byte order mark is ignored
 
     def __post_init__(self) -> None:
@@ -32,8 +32,10 @@ class Options:
 
 
 class Reader:
-    """Reads each row as a record of strings. A row is bad if it has more or fewer fields than the first; blank lines
-    are skipped."""
+    """Reads each row as a record of strings. Blank lines are skipped.
+
+    A row is bad if the number of its fields is not the number of columns.
+    """
 
     named_splits = False
 
@@ -58,7 +60,7 @@ class Reader:
             yield Record(zip(names, row, strict=True), where)
 
     def _rows(self, path: str) -> Iterator[tuple[int, list[str] | str]]:
-        """Yield (number of its last line, fields) of each row; in place of the fields, what is wrong with them."""
+        """Yield (number of the row's last line, fields) for each row; for a bad row, a message in place of fields."""
         delimiter = self._options.delimiter or ("," if plain_name(path).lower().endswith(".csv") else "\t")
         lines = text_lines(path, self._options.encoding)
         if self._options.quoting == "on" or (self._options.quoting == "auto" and delimiter == ","):
@@ -86,8 +88,10 @@ def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[
 
 
 def _names(row: list[str], header: bool, path: str) -> list[str]:
-    """Return the names of the columns; a column without one is named by its number. Raises ``UserError`` for a name
-    that is there twice, and for names that cannot be read."""
+    """Return the names of the columns; a column without a name is named by its number.
+
+    Raises ``UserError`` if a name occurs twice or is not valid text.
+    """
     if header and not is_unicode(row):
         raise UserError(f"the first line of {path} is not UTF-8; convert it or set config.data.options.encoding")
     names = [(name if header else "") or str(i) for i, name in enumerate(row)]

@@ -1,4 +1,4 @@
-"""The reader ``dream``: questions with choices about dialogues, in the format of DREAM."""
+"""The reader ``dream``: reads multiple-choice questions about dialogues, in the format of DREAM."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ class Options:
 
 
 class Reader:
-    """Reads questions as ``{"id", "context", "question", "choices", "label"}``: the turns of a dialogue are the lines
-    of the context, the label is the index of the answer among the choices."""
+    """Reads questions as records ``{"id", "context", "question", "choices", "label"}``.
+
+    The turns of a dialogue are the lines of the context. The label is the index of the answer among the choices.
+    """
 
     named_splits = False
 

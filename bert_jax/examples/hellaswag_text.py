@@ -1,4 +1,4 @@
-"""The reader ``hellaswag_text``: HellaSwag as lines: a context, the number of the right ending, and the endings."""
+"""The reader ``hellaswag_text``: reads HellaSwag as text lines: context, number of the right ending, and endings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from bert_jax.examples.reading import Bad, Record, text_lines
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The number of endings."""
+    """The number of endings of each item."""
 
     num_choices: int = 4
 
 
 class Reader:
-    """Reads items as ``{"activity", "context", "choices", "label"}``; the context follows the colon of the activity."""
+    """Reads items as records ``{"activity", "context", "choices", "label"}``.
+
+    The first line of an item has the activity, a colon and the context.
+    """
 
     named_splits = False
 

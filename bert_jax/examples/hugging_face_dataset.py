@@ -1,4 +1,4 @@
-"""The reader ``hugging_face_dataset``: a dataset of the Hugging Face Hub, or one saved locally (extra ``datasets``)."""
+"""The reader ``hugging_face_dataset``: reads a dataset of the Hugging Face Hub or a local one (extra ``datasets``)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from bert_jax.examples.reading import Bad, Record
 class Options:
     """The dataset to read."""
 
-    name: str = ""  # on the Hub; "" if --data is a folder of data files, or one that save_to_disk wrote
-    config_name: str = ""  # of a dataset with several, such as "sst2" of "nyu-mll/glue"
-    revision: str = ""  # branch, tag or commit; "": the newest
+    name: str = ""  # the name on the Hub; "" if --data is a folder of data files, or one that save_to_disk wrote
+    config_name: str = ""  # needed if the dataset has several configurations, such as "sst2" of "nyu-mll/glue"
+    revision: str = ""  # branch, tag or commit; "" means the newest
 
 
 class Reader:
-    """Reads rows with the columns of the dataset; labels become their names, and a label of -1, which stands for
-    unknown, becomes None. Splits are those of the dataset, or parts of them: ``train[:10%]``."""
+    """Reads the rows of a split as records with the columns of the dataset.
+
+    Label numbers become label names; the label -1, which stands for unknown, becomes None. A split is a split of the
+    dataset or a part of one, such as ``train[:10%]``.
+    """
 
     named_splits = True
 
@@ -30,7 +33,7 @@ class Reader:
         self._options = options
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """Yield the rows of the split that ``path`` ends in. Raises ``UserError`` for what is not there."""
+        """Yield the rows of the split that the last part of ``path`` names. Raises ``UserError`` if it is missing."""
         folder, split = os.path.split(path)
         options = self._options
         rows = hugging_face_dataset.rows_of(
@@ -42,7 +45,7 @@ class Reader:
 
 
 def plain(value: Any, feature: Any) -> Any:
-    """Return ``value`` with the names of its labels in place of their numbers."""
+    """Return ``value`` with label names in place of label numbers, also inside lists and dicts."""
     if hasattr(feature, "int2str") and isinstance(value, int):
         return feature.int2str(value) if value >= 0 else None
     if isinstance(value, Mapping) and isinstance(feature, Mapping):

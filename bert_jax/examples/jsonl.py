@@ -1,4 +1,4 @@
-"""The reader ``jsonl``: JSON objects, one on each line, one after another, or in an array."""
+"""The reader ``jsonl``: reads JSON objects, one per line, one after another, or in an array."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ NEXT_OBJECT = re.compile(r"\n(?=\s*\{)")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The place of the objects in a file."""
+    """Where the objects are in a file."""
 
-    field: str = ""  # of the one object of the file, with the list of all; such as "data"; a dot goes into nested ones
+    # If the file is a single object: the name of its field with the list of objects, such as "data". A dot selects a
+    # field of a nested object.
+    field: str = ""
 
 
 class Reader:
-    """Reads each object as a record. Text that is not JSON is bad, and reading goes on at the next line that begins an
-    object."""
+    """Reads each object as a record.
+
+    Text that is not JSON gives a ``Bad``, and reading continues at the next line that begins an object.
+    """
 
     named_splits = False
 
@@ -51,7 +55,7 @@ class Reader:
 
 
 def parse(text: str, path: str) -> Any:
-    """Return the one JSON value of a file. Raises ``UserError`` if it is not JSON."""
+    """Return the JSON value in ``text``, the whole content of ``path``. Raises ``UserError`` if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -65,7 +69,7 @@ def kind(value: Any) -> str:
 
 
 def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of JSON values that follow each other."""
+    """Yield (place, value) for each of the JSON values that follow one another in ``text``."""
     decoder = json.JSONDecoder()
     place, line, counted = SPACE.match(text).end(), 1, 0  # type: ignore[union-attr]
     while place < len(text):

@@ -8,14 +8,14 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Example
 
 MOST = 1000
-FEW = 10  # examples whose labels may be all different
+FEW = 10  # at most so many examples may all have different labels
 
 
 def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
-    """Return every value of ``role`` (for a list, every item) as text, sorted; whole numbers by size.
+    """Return the different values of ``role`` (for lists, the items) as text, sorted; whole numbers by size.
 
     Raises:
-      UserError: there is no value, or more than 1,000, or no two examples have the same.
+      UserError: there is no value, there are more than 1,000 different values, or no two examples share a value.
     """
     values = [example[role] for example in examples if role in example]
     lists = any(isinstance(value, list) for value in values)

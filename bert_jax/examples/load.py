@@ -1,4 +1,4 @@
-"""Loads the examples of a run: reads files, assigns columns to roles, deals out splits and compares them."""
+"""Loads the examples of a run: reads files, assigns columns to roles, makes splits, and finds overlaps of splits."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class DataConfig:
     """The keys of ``config.data``: the files of labelled data, their format and their columns."""
 
     format: str  # the name of a reader
-    splits: Mapping[str, str]  # name -> path below the folder of the data; names begin with train, dev or test
+    splits: Mapping[str, str]  # name -> path below the data folder; names begin with train, dev or test
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
-    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column or columns; dots go deeper
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column(s); a dot goes into a field
     dev_fraction: float = 0.0  # share of train to use as dev if there is no dev split
     split_seed: int = 42
-    train_fraction: float = 1.0  # a smaller share is part of every larger one
+    train_fraction: float = 1.0  # share of train to use; a larger share contains every smaller share
     overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes the examples from train
     bad_examples: Literal["error", "skip"] = "error"
 
@@ -63,7 +63,7 @@ def load(
 
     Args:
       folder: the paths of ``config.splits`` are relative to it; "" if they are absolute.
-      note: called with lines about what was skipped and what is in two splits.
+      note: called with lines about skipped examples and about examples that are in two splits.
 
     Raises:
       UserError: an unknown format, option, role or column; a file that is missing or not of the format; bad examples or
@@ -86,7 +86,7 @@ def load(
 
 
 def make_reader(config: DataConfig) -> Reader:
-    """Return the reader of ``config.format``. Raises ``UserError`` that lists the readers or the options there are."""
+    """Return the reader of ``config.format``. Raises ``UserError`` for an unknown format or option."""
     module = catalogue.find("examples", config.format, having="Reader")
     return module.Reader(build(module.Options, config.options, "config.data.options"))
 
@@ -111,7 +111,7 @@ def _examples(
     problems: dict[str, list[str]] = {}  # problem -> the splits that have it
     for split, found in items.items():
         records = [item for item in found if isinstance(item, Record)]
-        if records:  # if there are none, the problem is another one
+        if records:  # without records, another error is raised later
             chosen[split], wrong = choose(split, records, config.columns, roles)
             for problem in wrong:
                 problems.setdefault(problem, []).append(split)
@@ -133,7 +133,7 @@ def _made(split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], 
 def _account(
     config: DataConfig, bad: Mapping[str, Sequence[Bad]], items: Mapping[str, Sequence[Any]], note: Note
 ) -> None:
-    """Raise ``UserError`` about the bad examples of all splits together, or note them, split by split."""
+    """Raise one ``UserError`` about the bad examples of all splits, or if they are skipped, call ``note`` per split."""
     every = [item for found in bad.values() for item in found]
     if every and config.bad_examples == "error":
         raise UserError(
@@ -158,7 +158,7 @@ def _with_ids(
     columns: Columns,
     note: Note,
 ) -> tuple[Example, ...]:
-    """Return the examples with the file's own ids, or with split and row number; bad rows are counted too."""
+    """Return the good examples with ids: the file's own ids, or split and row number (bad rows have numbers too)."""
     good = [
         (row, item, example)
         for row, (item, example) in enumerate(zip(items, made, strict=True))

@@ -1,4 +1,4 @@
-"""The reader ``mrpc``: Microsoft's paraphrase corpus, with GLUE's dev split."""
+"""The reader ``mrpc``: reads Microsoft's paraphrase corpus, with GLUE's dev split."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ SPLITS = ("train", "dev", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """No options: the files are those of the corpus and GLUE's ``dev_ids.tsv``, in one folder."""
+    """No options: one folder has the files of the corpus and GLUE's ``dev_ids.tsv``."""
 
 
 class Reader:
-    """Reads ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt``; the rows of the former that ``dev_ids.tsv``
-    names are the split ``dev``. Columns: ``Quality``, ``#1 ID``, ``#2 ID``, ``#1 String``, ``#2 String``."""
+    """Reads the rows of ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt``.
+
+    The rows of ``msr_paraphrase_train.txt`` that ``dev_ids.tsv`` names are the split ``dev``, its other rows the split
+    ``train``. The columns are ``Quality``, ``#1 ID``, ``#2 ID``, ``#1 String`` and ``#2 String``.
+    """
 
     named_splits = True
 
@@ -29,8 +32,10 @@ class Reader:
         self._table = TableReader(TableOptions(delimiter="\t", quoting="off"))
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """Yield the rows of the split that ``path`` ends in. Raises ``UserError`` for another split, or a missing
-        file."""
+        """Yield the rows of the split that the last part of ``path`` names.
+
+        Raises ``UserError`` for an unknown split or a missing file.
+        """
         folder, split = os.path.split(path)
         if split not in SPLITS:
             raise UserError(f"config.data.splits has {split!r}; the format mrpc has {', '.join(SPLITS)}")

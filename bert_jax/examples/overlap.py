@@ -1,4 +1,4 @@
-"""Finds inputs that are in two splits, because a score on them means nothing."""
+"""Finds inputs that are in two splits. A score on inputs that the model was trained on means nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ SHOWN = 3
 
 
 class Overlap(NamedTuple):
-    """Examples of ``second`` whose inputs are in ``first`` too, ignoring case and white space."""
+    """The overlap of two splits: examples of ``second`` with the same inputs as an example of ``first``.
 
-    first: str
-    second: str
-    shared: int
+    Case and white space are ignored.
+    """
+
+    first: str  # name of a split
+    second: str  # name of a split
+    shared: int  # number of examples of ``second`` that are in ``first`` too
     total: int  # number of examples of ``second``
-    pairs: tuple[tuple[str, str], ...]  # (id in second, id in first) of the first few
+    pairs: tuple[tuple[str, str], ...]  # (id in second, id in first) of the first few shared examples
 
     def __str__(self) -> str:
         shown = ", ".join(f"{there} is {here}" for there, here in self.pairs)
@@ -29,7 +32,7 @@ class Overlap(NamedTuple):
 
 
 def find(splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]) -> list[Overlap]:
-    """Return the overlaps of all pairs of splits, train first; pairs without one are left out."""
+    """Return the overlap of each pair of splits, train first; pairs without shared examples are left out."""
     keys = {name: [key(example, inputs) for example in examples] for name, examples in splits.items()}
     found = []
     for first, second in itertools.combinations(sorted(splits, key=_rank), 2):
@@ -45,7 +48,7 @@ def find(splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]) -> list
 def without(
     splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]
 ) -> tuple[dict[str, tuple[Example, ...]], int]:
-    """Return the splits without the examples of train that are in another kind of split too, and how many those are."""
+    """Return the splits without the train examples that are also in a dev or test split, and the number removed."""
     others = {key(e, inputs) for name, split in splits.items() if _rank(name)[0] > 0 for e in split}
     result = {
         name: tuple(e for e in split if _rank(name)[0] > 0 or key(e, inputs) not in others)
@@ -55,7 +58,11 @@ def without(
 
 
 def key(example: Example, inputs: Sequence[str]) -> bytes:
-    """Return a hash of what a model sees of ``example``, ignoring case and white space."""
+    """Return a hash of the model's inputs in ``example``; case and white space do not matter.
+
+    Args:
+      inputs: the roles that are inputs.
+    """
     seen = [_plain(example.get(role)) for role in inputs]
     return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).digest()
 

@@ -1,4 +1,4 @@
-"""The reader ``parallel_lines``: sentences in one file, their tags in another, line by line."""
+"""The reader ``parallel_lines``: reads sentences from one file and their tags from another, line by line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.examples.tags import Scheme, to_iob2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The name of the second file: that of the first, with ``tags`` in place of ``sentences``."""
+    """The scheme of the tags, and how to name the file of tags: ``tags`` replaces ``sentences`` in the name."""
 
     sentences: str = "sentences"
     tags: str = "tags"
@@ -22,9 +22,9 @@ class Options:
 
 
 class Reader:
-    """Reads sentences as ``{"words", "tags"}``; one space separates words, and tags, which become IOB2.
+    """Reads sentences as records ``{"words", "tags"}``, with tags in IOB2. Words, and tags, are separated by one space.
 
-    The path of a split is that of its sentences.
+    The path of a split is the path of its file of sentences.
     """
 
     named_splits = False

@@ -1,7 +1,7 @@
-"""Shared by all readers: records that know their place, and the lines of files, compressed or not, local or remote.
+"""Code shared by all readers: records with their place in a file, and functions that read text files.
 
-A reader is one file of this package with a frozen dataclass ``Options`` (the keys of ``config.data.options``) and a
-class ``Reader``. It knows a format, but no task.
+The files may be compressed, and local or remote. Each reader is a file of this package with a frozen dataclass
+``Options`` (the keys of ``config.data.options``) and a class ``Reader``. A reader knows a format, but no task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Record(dict[str, Any]):
-    """The columns of one example as found (str, int, float, bool, list, dict, None), and their place in a file."""
+    """The columns of one example as found in a file (str, int, float, bool, list, dict, None), and their place."""
 
     def __init__(self, columns: Any, where: str) -> None:
         super().__init__(columns)
@@ -28,27 +28,24 @@ class Record(dict[str, Any]):
 
 
 class Bad(NamedTuple):
-    """Something that should be a record but is not. The loader raises or counts it."""
+    """An item of a file that should be a record but is not. The loader raises an error, or skips and counts it."""
 
     where: str
     reason: str  # follows the place in a message: "has 3 fields where 4 are needed"
 
 
 class Reader(Protocol):
-    """Reads one format.
+    """Interface: reads one format of labelled data."""
 
-    ``named_splits`` says that the last part of a path is the name of a split, not of a file.
-    """
-
-    named_splits: ClassVar[bool] = False
+    named_splits: ClassVar[bool] = False  # whether the last part of a path names a split, not a file
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """Yield the records of ``path`` in order. Raises ``UserError`` for a file that is not of the format at all."""
+        """Yield the records of ``path`` in order. Raises ``UserError`` if the whole file is not of the format."""
         ...
 
 
 def packed_name(path: str) -> str | None:
-    """Return ``path`` or the compressed file of that name (``train.tsv.xz`` for ``train.tsv``), if there; else None."""
+    """Return ``path``, or its compressed form (``train.tsv.xz`` for ``train.tsv``), whichever exists; else None."""
     for candidate in (path, *(path + ending for ending in UNPACKERS)):
         if files.as_path(candidate).exists():
             return candidate
@@ -70,7 +67,7 @@ def plain_name(path: str) -> str:
 
 
 def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line without LF or CRLF) of a file, without a byte order mark.
+    """Yield (number, line) for the lines of a file, numbered from 1, without LF, CRLF and byte order mark.
 
     Bytes that are not valid in ``encoding`` become lone surrogates, which the loader finds and reports with their
     place.
@@ -86,7 +83,7 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
 
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
-    """Return all of a file, read like ``text_lines`` but with its line ends."""
+    """Return the text of a file, decoded as by ``text_lines``, but with its line ends."""
     _check_encoding(encoding)
     blocks = []
     try:

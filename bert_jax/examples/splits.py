@@ -1,4 +1,4 @@
-"""Makes splits of one: a dev set dealt out of train, and shares of train, each of which contains every smaller one."""
+"""Takes a dev split out of train, and makes nested shares of train: each contains every smaller share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bert_jax.examples.columns import Example
 
 
 def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Return (train, dev); dev has ``fraction`` of the examples, rounded up, and within one of that share of each
-    label.
+    """Divide ``examples`` into (train, dev); dev has ``fraction`` of them, rounded up.
 
-    A hash of seed and id decides which. Both keep the order of ``examples``.
+    Of each label, the number of examples in dev is within one of the same fraction. A hash of seed and id decides which
+    examples are taken. Both splits keep the order of ``examples``.
     """
     count = share(len(examples), fraction)
     dealt = set(_order(examples, f"dev {seed}", "middle")[:count])
@@ -24,8 +24,11 @@ def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple
 
 
 def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Example, ...]:
-    """Return ``fraction`` of the examples, rounded up, and within one of that share of each label, but at least one of
-    each if there is room. Every example that a smaller fraction keeps a larger one keeps too."""
+    """Return ``fraction`` of the examples, rounded up, in their order.
+
+    Of each label, the number kept is within one of the same fraction, but at least one if there is room. A larger
+    fraction keeps every example that a smaller fraction keeps.
+    """
     if fraction == 1:
         return tuple(examples)
     kept = set(_order(examples, f"train {seed}", "first")[: share(len(examples), fraction)])
@@ -38,10 +41,10 @@ def share(count: int, fraction: float) -> int:
 
 
 def _order(examples: Sequence[Example], salt: str, lead: Literal["first", "middle"]) -> list[int]:
-    """Return the indices of ``examples`` in an order whose every beginning has each label in its share.
+    """Return the indices of ``examples`` in an order of which every prefix has each label in its overall proportion.
 
-    The r-th by hash of the n examples of a label is placed at (r + 1/2) / n of the way; with ``lead="first"`` the first
-    of each label come before all others.
+    The n examples of a label are sorted by a hash; the example with rank r (from 0) is placed at (r + 1/2) / n of the
+    order. If ``lead="first"``, the example with rank 0 of each label comes before all others.
     """
     groups: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for i, example in enumerate(examples):

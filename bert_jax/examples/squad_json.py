@@ -1,4 +1,4 @@
-"""The reader ``squad_json``: questions about passages, in the format of SQuAD 1.1 and 2.0."""
+"""The reader ``squad_json``: reads questions about passages, in the format of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Options:
 
 
 class Reader:
-    """Reads questions as ``{"id", "title", "context", "question", "answers": [{"text", "answer_start"}],
-    "is_impossible"}``.
+    """Reads questions as records.
 
-    Offsets stay as found: the task counts and corrects those that do not point at their text. A question without
-    answers in the file has none; an impossible one has an empty list.
+    Columns: ``{"id", "title", "context", "question", "answers": [{"text", "answer_start"}], "is_impossible"}``.
+    Character offsets stay as found: the task counts and corrects offsets that do not point at their text. A question
+    has no ``answers`` if the file gives none; an impossible question has an empty list.
     """
 
     named_splits = False
@@ -65,7 +65,7 @@ def _is_answer(answer: Any) -> bool:
 
 
 def _list(value: Any, key: str, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (place, item) of the list ``value[key]``. Raises ``UserError`` if there is none."""
+    """Yield (place, item) for each item of the list ``value[key]``. Raises ``UserError`` if there is no such list."""
     found = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(found, list):
         inside = f" at {place}" if place else ""

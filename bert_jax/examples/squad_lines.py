@@ -1,4 +1,4 @@
-"""The reader ``squad_lines``: tokenized SQuAD, one line each in ``.context``, ``.question`` and ``.span``."""
+"""The reader ``squad_lines``: reads tokenized SQuAD from ``.context``, ``.question`` and ``.span``, line by line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Options:
 
 
 class Reader:
-    """Reads questions as ``{"context", "question", "answers", "answer"}``.
+    """Reads questions as records ``{"context", "question", "answers", "answer"}``.
 
-    A span has the first and the last token of the answer; ``answers`` has its text as in the context. ``answer`` is the
-    text in the file of answers, which need not be the same. The path of a split is that of its contexts, such as
-    ``val.context``. Without a file of spans there are no answers.
+    A line of ``.span`` has the positions of an answer's first and last token; ``answers`` has the text of this span in
+    the context. ``answer`` is the text in the file ``.answer``, which may differ. The path of a split is the path of
+    its contexts, such as ``val.context``. Without a ``.span`` file there are no ``answers``.
     """
 
     named_splits = False

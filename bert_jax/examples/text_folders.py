@@ -1,4 +1,4 @@
-"""The reader ``text_folders``: a folder of text files for each class, or a zip of them."""
+"""The reader ``text_folders``: reads a folder, or a zip file, that has a subfolder of text files for each class."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from bert_jax.storage import files
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The files to read, and the treatment of those that are not UTF-8."""
+    """The files to read, and what to do with files that are not UTF-8."""
 
-    pattern: str = "*.txt"  # for names of files; also "*.txt.gz" (not in a zip)
-    bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, undefined bytes as themselves
+    pattern: str = "*.txt"  # glob for the names of files; outside a zip also for compressed files ("*.txt.gz")
+    bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, or if that fails as Latin-1
 
 
 class Reader:
-    """Reads files as ``{"text", "label", "id"}``, in the order of their paths. The label is the name of the file's
-    folder, the id its path below the folder that all files share."""
+    """Reads files as records ``{"text", "label", "id"}``, in the order of their paths.
+
+    The label is the name of the file's folder; the id is its path below the folder that all files share.
+    """
 
     named_splits = False
 
@@ -62,7 +64,7 @@ class Reader:
             yield short, self._decoded(text.encode("utf-8", "surrogateescape"))
 
     def _shortened(self, path: str, names: list[str]) -> list[tuple[str, str]]:
-        """Return (name, its part below the folder of all classes) of the files that match the pattern, sorted."""
+        """Return (name, part of the name below the folder with all classes) for each matching file, sorted."""
         pattern = self._options.pattern
         names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), pattern))
         if not names:
@@ -74,7 +76,7 @@ class Reader:
         return [(name, "/".join(name.split("/")[len(shared) :])) for name in names]
 
     def _decoded(self, raw: bytes) -> str | None:
-        """Return the text; None if it is not UTF-8 and that is an error."""
+        """Return ``raw`` as text, or None if it is not UTF-8 and the option ``bad_text`` is "error"."""
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The reader ``tfds_dataset``: a prepared dataset of TensorFlow Datasets, read without TensorFlow."""
+"""The reader ``tfds_dataset``: reads a prepared dataset of TensorFlow Datasets (TFDS) without TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from bert_jax.examples.reading import Bad, Record
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The dataset to read. It is searched for in ``--data``, or if that is "" in the folder of TFDS."""
+    """The dataset to read, which is in the folder ``--data``, or if that is "", in the data folder of TFDS."""
 
     name: str = ""  # "glue/sst2", also with a version; "" if --data is the dataset's folder
 
 
 class Reader:
-    """Reads examples with the features of the dataset as columns: bytes become text, labels their names, and a label of
-    -1, which stands for unknown, None. Splits are those of the dataset, or parts of them: ``train[:10%]``."""
+    """Reads the examples of a split as records with the features of the dataset as columns.
+
+    Bytes become text. Label numbers become label names; the label -1, which stands for unknown, becomes None. A split
+    is a split of the dataset or a part of one, such as ``train[:10%]``.
+    """
 
     named_splits = True
 
@@ -30,8 +33,10 @@ class Reader:
         self._name = options.name
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """Yield the examples of the split that ``path`` ends in. Raises ``UserError`` for what is missing or
-        damaged."""
+        """Yield the examples of the split that the last part of ``path`` names.
+
+        Raises ``UserError`` if the dataset or the split is missing or damaged.
+        """
         folder, split = os.path.split(path)
         builder = tfds_dataset.opened(self._name, folder, "config.data.options.name and --data")
         try:
@@ -46,7 +51,7 @@ class Reader:
 
 
 def plain(value: Any, feature: Any) -> Any:
-    """Return what TFDS decoded as text, numbers, lists and dicts."""
+    """Return a value that TFDS decoded, converted to text, numbers, lists and dicts."""
     if hasattr(feature, "int2str") and not hasattr(value, "__len__"):
         return feature.int2str(int(value)) if int(value) >= 0 else None
     if isinstance(value, Mapping):

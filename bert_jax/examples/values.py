@@ -1,4 +1,4 @@
-"""Checks the value of each role, and brings the forms that files have for it into one."""
+"""Checks the value of each role, and converts the different forms that it has in files into a single form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_blank(value: Any, role: str) -> bool:
-    """Return whether a value is empty. An empty list of answers is not: it is an answer."""
+    """Return whether a value is empty. An empty list of answers counts as a value: it says that there is no answer."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return isinstance(value, list | tuple) and not value and role != "answers"
 
 
 def is_unicode(value: Any) -> bool:
-    """Return whether all text in ``value`` can be encoded. A lone surrogate cannot; it also stands for bytes that were
-    not valid in the file's encoding."""
+    """Return whether no text in ``value`` has a lone surrogate, which cannot be encoded.
+
+    A lone surrogate may also stand for a byte that was not valid in the file's encoding.
+    """
     if isinstance(value, str):
         return value.isascii() or not SURROGATE.search(value)
     if isinstance(value, Mapping):
@@ -32,14 +34,14 @@ def is_unicode(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return text, or a number as it is written."""
+    """Return ``value``, a text or a number, as text. Raises ``ValueError`` for any other value."""
     if not isinstance(value, SCALARS):
         raise ValueError(f"a {type(value).__name__} where text is needed")
     return value if isinstance(value, str) else str(value)
 
 
 def texts(value: Any) -> list[str]:
-    """Return a list of texts, none of them empty; one text becomes a list of one."""
+    """Return ``value`` as a list of texts; a single text becomes a list. Raises ``ValueError`` if a text is empty."""
     items = [text(item) for item in ([value] if isinstance(value, SCALARS) else _items(value))]
     if not all(item.strip() for item in items):
         raise ValueError("an empty text in a list")
@@ -47,22 +49,24 @@ def texts(value: Any) -> list[str]:
 
 
 def words(value: Any) -> list[str]:
-    """Return a list of texts; one text is split at its spaces."""
+    """Return ``value`` as a list of words; a single text is split at its white space."""
     if isinstance(value, str):
         return value.split()
     return [item if type(item) is str else text(item) for item in _items(value)]
 
 
 def label(value: Any) -> str | int | float | bool:
-    """Return a name, an index or a number."""
+    """Return ``value``, a label: a name, an index or a number. Raises ``ValueError`` for any other value."""
     if not isinstance(value, SCALARS):
         raise ValueError(f"a {type(value).__name__} where one name or number is needed")
     return value.strip() if isinstance(value, str) else value
 
 
 def answers(value: Any) -> list[dict[str, Any]]:
-    """Return a list of ``{"text", "answer_start"}``, also from the dict of two lists that TFDS and ``datasets`` make of
-    it."""
+    """Return ``value`` as a list of ``{"text", "answer_start"}``.
+
+    TFDS and ``datasets`` turn such a list into a dict of two lists, which is accepted too.
+    """
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         starts = value.get("answer_start") or [None] * len(value["text"])
         value = [{"text": t, "answer_start": s} for t, s in zip(value["text"], starts, strict=True)]
@@ -78,7 +82,7 @@ def answers(value: Any) -> list[dict[str, Any]]:
 
 
 def flag(value: Any) -> bool:
-    """Return True or False, also from a word or a digit."""
+    """Return ``value`` as True or False; words ("yes", "false") and the digits 0 and 1 are accepted too."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).strip().lower() not in known:
         raise ValueError(f"{str(value)[:40]!r} where true or false is needed")
