@@ -1,2 +1,1 @@
-"""Plans what a job needs and takes before it costs money: the train step is compiled for a machine that is not
-there."""
+"""Plans what a job needs and costs before it is run: compiles the train step for a machine that need not be present."""

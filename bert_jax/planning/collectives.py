@@ -1,4 +1,4 @@
-"""The communication of a program: its kind, its bytes, the mesh axes and links that it uses, and how long it takes."""
+"""The communication of a compiled program: collective operations, their bytes, mesh axes and duration."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Collective:
     """One collective operation, run once.
 
     Attributes:
-      axes: names of the mesh axes along which the members of a group differ; ("?",) where they fit no axes.
-      bytes: of the whole array: what a device has at the end (all-gather), what all hold together (all-to-all), or what
-        each has at the beginning (the others).
-      seconds: by the bandwidth of the links, but at least the time of the hops.
+      axes: the names of the mesh axes along which the members of a group differ; ("?",) if the groups do not follow
+        axes.
+      bytes: the size of the whole array. For an all-gather it is the result on a device, for an all-to-all the arrays
+        of all devices together, for other kinds the operand on a device.
+      seconds: the duration by the bandwidth of the links, but at least the latency of the hops.
     """
 
     kind: str
@@ -38,13 +39,13 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """Devices as a mesh, and what connects them.
+    """A mesh of devices with the network that connects them.
 
     Attributes:
-      shape: sizes of the axes ``names``; partition numbers count through them, the last axis fastest.
-      places: [devices, 1 + dimensions] for each partition: its slice, then its place in the torus. None: every device
-        reaches every other equally.
-      extent: length of the torus in each dimension.
+      names, shape: names and sizes of the mesh axes; partition numbers count through the mesh, the last axis fastest.
+      places: [devices, 1 + dimensions] for each partition, its slice and then its coordinates in the torus. If None,
+        every device reaches every other equally fast.
+      extent: the length of the torus in each dimension.
     """
 
     names: tuple[str, ...]
@@ -52,10 +53,10 @@ class Fabric:
     chip: Chip
     places: np.ndarray | None = None
     extent: tuple[int, ...] = ()
-    per_host: int = 0  # if ``places`` is None: devices of one host; 0: all
+    per_host: int = 0  # number of devices of one host, used if ``places`` is None; 0 if all are on one host
 
     def axes(self, groups: Groups, whole: bool = True) -> tuple[str, ...]:
-        """Return the axes along which members of a group differ; ("?",) if ``whole`` and a group lacks some of them."""
+        """Return the axes along which members of a group differ; ("?",) if ``whole`` and a group lacks some members."""
         where = np.stack(np.unravel_index(groups, self.shape), axis=-1)  # [G, M, axes]
         varies = (where != where[:, :1]).any(axis=(0, 1))
         full = math.prod(n for n, v in zip(self.shape, varies, strict=True) if v)
@@ -64,9 +65,9 @@ class Fabric:
         return tuple(name for name, v in zip(self.names, varies, strict=True) if v)
 
     def rates(self, group: np.ndarray) -> tuple[float, int]:
-        """Return (bytes a second that reach one member from the others, hops to the farthest member).
+        """Return (bytes per second that reach one member from the others, number of hops to the farthest member).
 
-        Members on one host share what crosses the network: the sum or the copy of their rows crosses it once.
+        Members on one host share the network traffic: the sum or the copy of their data crosses the network once.
         """
         if self.places is None:
             hosts = 1 if not self.per_host else len(np.unique(group // self.per_host))
@@ -85,14 +86,17 @@ class Fabric:
         return max(bandwidth, self.chip.link_bandwidth), max(hops, 1)
 
     def _closes(self, length: int) -> bool:
-        """Return whether the links of a whole axis make a ring. In three dimensions optical switches close it, which
-        only whole cubes of 4 x 4 x 4 have (jax-ml/scaling-book, tpus.md, "TPU Networking")."""
+        """Return whether the links along a whole torus axis of ``length`` make a ring.
+
+        In three dimensions optical switches close the ring, and only slices of whole 4 x 4 x 4 cubes have these
+        switches (jax-ml/scaling-book, tpus.md, "TPU Networking").
+        """
         axes = self.extent if self.chip.dimensions == 3 else (length,)
         return all(n % self.chip.torus == 0 for n in axes)
 
 
 def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
-    """Return the ``Fabric`` of a ``jax.sharding.Mesh``."""
+    """Return the ``Fabric`` of a ``jax.sharding.Mesh`` of ``chip`` devices."""
     devices = list(mesh.devices.flat)
     shape = tuple(mesh.devices.shape)
     if not all(hasattr(device, "coords") for device in devices):
@@ -103,7 +107,7 @@ def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
 
 
 def within(module: Module, computation: Computation, instruction: Instruction) -> list[tuple[Computation, Instruction]]:
-    """Return the collectives that an instruction is, or that its fusion or asynchronous start contains."""
+    """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start."""
     if instruction.opcode.removesuffix("-start") in KINDS:
         return [(computation, instruction)]
     called = module.called(instruction) if instruction.opcode in ("fusion", "async-start") else None
@@ -113,9 +117,9 @@ def within(module: Module, computation: Computation, instruction: Instruction) -
 
 
 def measured(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
-    """Return the ``Collective`` of an instruction on a mesh."""
+    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``."""
     kind = instruction.opcode.removesuffix("-start")
-    if computation.name.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce and the slice of its result
+    if computation.name.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
         kind = "reduce-scatter"
     sent = sum(a.bytes for name in instruction.operands for a in _shape(computation, name))
     groups = replica_groups(instruction, math.prod(on.shape))
@@ -131,7 +135,9 @@ def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, a
     """Return the seconds of a collective (jax-ml/scaling-book: sharding.md; gpus.md for switches).
 
     An all-gather or reduce-scatter of V bytes takes V / W, an all-reduce 2 V / W, an all-to-all V / 4 W on a torus and
-    V / (members W) behind a switch; never less than the hops take. W is ``bandwidth``: of all that reaches a device."""
+    V / (members W) behind a switch; no collective takes less than its hops. W is ``bandwidth``, the total rate at which
+    a device receives.
+    """
     if members <= 1:
         return 0.0
     if kind == "collective-permute":
@@ -142,8 +148,10 @@ def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, a
 
 
 def replica_groups(instruction: Instruction, devices: int) -> Groups:
-    """Return the groups of an instruction, written as ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)`` or
-    ``mesh['a'=2,'b'=2] {'a'}``; for a permutation, its pairs."""
+    """Return the groups of an instruction, or the (source, target) pairs of a permutation.
+
+    The groups may be written as ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)`` or ``mesh['a'=2,'b'=2] {'a'}``.
+    """
     text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
     if text.startswith("["):
         return _iota(text).reshape(_numbers(text[: text.index("]")]))
@@ -165,7 +173,10 @@ def _of_mesh(attributes: str) -> Groups:
 
 
 def _iota(text: str) -> np.ndarray:
-    """Return the array that ``[..]<=[2,2]T(1,0)`` writes: 0, 1, ... in the second shape, transposed, read in order."""
+    """Return, flattened, the array described by XLA's iota notation, such as ``[4]<=[2,2]T(1,0)``.
+
+    The array counts 0, 1, ..., is reshaped to the shape after ``<=``, and is transposed by ``T``.
+    """
     shape = _numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
     order = re.search(r"T\(([\d,]+)\)", text)
     numbers = np.arange(math.prod(shape)).reshape(shape)
@@ -183,7 +194,7 @@ def _shape(computation: Computation, name: str) -> Sequence[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveTotal:
-    """All collectives of one kind over the same axes, in one step."""
+    """The total of all collectives of one kind over the same mesh axes in one step."""
 
     kind: str
     axes: tuple[str, ...]
@@ -193,9 +204,11 @@ class CollectiveTotal:
 
 
 def table(found: Sequence[tuple[Collective, float]]) -> list[CollectiveTotal]:
-    """Return the totals of collectives, given each with how often it runs in a step; the most bytes first.
+    """Return the totals of collectives, those with the most bytes first.
 
-    Groups of one device, which send nothing, are left out."""
+    ``found`` pairs each collective with the number of times it runs in a step. Groups of one device are left out,
+    because they send nothing.
+    """
     key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
     rows = []
     for (kind, axes), group in itertools.groupby(sorted(found, key=key), key):

@@ -1,4 +1,4 @@
-"""Compiles the very train step of a run, from shapes alone, for devices that need not exist."""
+"""Compiles exactly the train step of a run, from array shapes alone, for devices that need not be present."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on each device while a step runs. The new state takes the place of the old one.
+    """The bytes of each device's memory while a step runs, by use. The new state takes the place of the old state.
 
     Attributes:
       temporaries: activations, gradients and everything else that lives only within a step; the compiler reuses their
         space.
-      padding: what the layout of the arguments adds to the bytes of their numbers.
-      outputs: results that do not take the place of an argument.
+      padding: the bytes that the layout of the arguments adds to the bytes of their elements.
+      outputs: the bytes of results that do not take the place of an argument.
     """
 
     parameters: int
@@ -42,7 +42,7 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """Return the bytes that stay from step to step."""
+        """Return the bytes of what stays in memory from step to step."""
         return self.parameters + self.optimizer + self.frozen
 
     @property
@@ -52,12 +52,12 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """The compiled step of a phase.
+    """The compiled train step of a phase.
 
     Attributes:
       text: the optimized program; "" if the compiler gave up for lack of memory.
-      refused_bytes: the bytes that it said it would have needed then.
-      flops, bytes: the compiler's own analysis; it counts the body of a loop once.
+      refused_bytes: if the compiler gave up, the bytes that it said it would have needed; otherwise 0.
+      flops, bytes: the compiler's own analysis, which counts the body of a loop once.
     """
 
     phase: Phase
@@ -74,7 +74,7 @@ class Compiled:
 
 
 def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, devices: list[Any]) -> Compiled:
-    """Compile the step for the batches of ``kind`` of a phase, as ``training.loop`` does on devices that exist."""
+    """Compile the train step for batches of ``kind`` of a phase, just as ``training.loop`` does on real devices."""
     start = time.perf_counter()
     mesh, tx = experiment.make_mesh(devices), make_optimizer(experiment.optimizer)
     num_rows = phase.batch_size
@@ -113,7 +113,10 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
 
 
 def measured(known: Memory, stats: Any) -> Memory:
-    """Return ``known`` with what the compiler says that it needs; unchanged if it says nothing (None)."""
+    """Return ``known`` with the sizes that the compiler reports in ``stats`` added.
+
+    ``known`` itself if ``stats`` is None.
+    """
     if stats is None:
         return known
     arguments = known.state + known.batch
@@ -127,7 +130,7 @@ def measured(known: Memory, stats: Any) -> Memory:
 
 
 def bytes_of(tree: Any) -> int:
-    """Return the bytes of abstract arrays that one device holds."""
+    """Return the bytes that one device holds of a tree of abstract arrays."""
     return sum(
         int(leaf.dtype.itemsize) * _size(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree)
     )
@@ -141,10 +144,11 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def out_of_memory(message: str, arguments: int = 0) -> int | None:
-    """Return the bytes that a compiler needed in vain, 1 if it gives no figure; None if it failed for another reason.
+    """Return the bytes that a compiler says it lacked memory for (1 if it does not say), or None for any other failure.
 
     Args:
-      arguments: bytes of the arguments, which the compiler does not count in its figure of temporaries.
+      message: the text of the compiler's error.
+      arguments: the bytes of the arguments, which the compiler does not count as temporaries.
     """
     if "RESOURCE_EXHAUSTED" not in message and "out of memory" not in message.lower():
         return None

@@ -1,4 +1,4 @@
-"""The cost of an instruction of an optimized program: products, elementwise work, bytes of main memory."""
+"""Computes the cost of an instruction of an optimized program: matrix products, elementwise work, memory traffic."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _ELEMENTWISE = """add subtract multiply divide power maximum minimum and or xor 
 round-nearest-even round-nearest-afz exponential exponential-minus-one log log-plus-one sqrt rsqrt cbrt tanh erf
 logistic sine cosine tan atan2 compare select clamp convert shift-left shift-right-logical shift-right-arithmetic
 remainder popcnt is-finite"""
-FREE = frozenset(_FREE.split())  # these compute and move nothing
-ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # one operation per output element; others, such as broadcast, only move
+FREE = frozenset(_FREE.split())  # operations that compute nothing and move no data
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # one operation per output element; others only move data
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of one run of an instruction on one device.
+    """The cost of running an instruction once on one device.
 
     Attributes:
-      products: FLOPs of matrix products, by dtype of their operands ("bf16", "f32").
-      elementwise: operations on single elements.
+      products: FLOPs of matrix products, by the dtype of the operands ("bf16", "f32").
+      elementwise: the number of operations on single elements.
       bytes: bytes read from and written to the main memory.
     """
 
@@ -52,8 +52,10 @@ class Cost:
 
 
 def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    """Return the cost of an instruction that is neither a loop nor a collective. Of a fusion all work counts, but only
-    the memory traffic at its border."""
+    """Return the cost of an instruction that is neither a loop nor a collective.
+
+    For a fusion, all work inside it counts, but only the memory traffic of its inputs and outputs.
+    """
     if instruction.opcode in FREE:
         return Cost()
     work = _work(module, computation, instruction)
@@ -90,8 +92,10 @@ def _dot(instruction: Instruction, left: Array, right: Array) -> float:
 
 
 def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
-    """Return the FLOPs of a convolution; a TPU writes every matrix product as one. As in XLA's own analysis, positions
-    of the window on padding or between dilated elements do not count."""
+    """Return the FLOPs of a convolution. A TPU program expresses every matrix product as a convolution.
+
+    As in XLA's own analysis, window positions on padding or between dilated elements do not count.
+    """
     inputs, kernel, outputs = re.split(r"_|->", instruction.attribute("dim_labels"))
     window = _window(instruction.attribute("window"), sum(c.isdigit() for c in inputs))
     flops = 2.0 * instruction.arrays[0].size * right.dims[kernel.index("i")]
@@ -103,7 +107,7 @@ def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
 
 
 def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
-    """Return (stride, low padding, dilation of the input, dilation of the kernel) for each axis."""
+    """Return (stride, low padding, dilation of the input, dilation of the kernel) of each of the window's axes."""
 
     def read(name: str, default: int) -> list[int]:
         match = re.search(rf"\b{name}=([\dx_\-]+)", text)
@@ -117,7 +121,7 @@ def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
 
 @functools.cache
 def _valid(length: int, kernel: int, output: int, stride: int, pad: int, dilate: int, kernel_dilate: int) -> int:
-    """Return the number of pairs of an output position and a kernel position that meet an element of the input."""
+    """Return the number of pairs (output position, kernel position) that fall on an input element, along one axis."""
     where = np.arange(output)[:, None] * stride - pad + np.arange(kernel)[None, :] * kernel_dilate
     return int(((where >= 0) & (where <= (length - 1) * dilate) & (where % dilate == 0)).sum())
 
@@ -126,8 +130,10 @@ def _valid(length: int, kernel: int, output: int, stride: int, pad: int, dilate:
 
 
 def _traffic(module: Module, computation: Computation, instruction: Instruction) -> int:
-    """Return the bytes of main memory that are read and written. A slice reads only what it cuts out; an update in
-    place writes only what it updates."""
+    """Return the bytes of main memory that an instruction reads and writes.
+
+    A slice reads only the part that it cuts out; an update in place writes only the part that it updates.
+    """
     out = main_memory(instruction.arrays)
     if instruction.opcode in ("broadcast", "rng-bit-generator"):
         return out
@@ -158,7 +164,10 @@ def _moved(instruction: Instruction) -> int:
 
 
 def _read(called: Computation, parameter: Instruction, whole: int) -> int:
-    """Return the bytes of an operand that a fusion reads: only what it cuts out, if it does nothing else with it."""
+    """Return the bytes of an operand that a fusion reads.
+
+    If the fusion only cuts parts out of it, only those parts count.
+    """
     users = _users(called, parameter)
     if whole and users and all(_cuts(user, name) for user, name in users):
         return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u, _ in users))
@@ -166,7 +175,10 @@ def _read(called: Computation, parameter: Instruction, whole: int) -> int:
 
 
 def _users(called: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
-    """Return (instruction that reads the given one, name under which it reads it), looking through bitcasts."""
+    """Return (user, name) for each instruction that reads ``instruction``, directly or through bitcasts.
+
+    ``name`` is the name of the operand under which the user reads it.
+    """
     found = []
     for user in called.users.get(instruction.name, ()):
         found += _users(called, user) if user.opcode == "bitcast" else [(user, instruction.name)]
@@ -178,7 +190,7 @@ def _cuts(user: Instruction, name: str) -> bool:
 
 
 def _written(called: Computation, out: int) -> int:
-    """Return the bytes of all results of a fusion; one that updates an operand in place writes only the update."""
+    """Return the bytes of all results of a fusion. A result that updates an operand in place counts only the update."""
     root = called.root
     names = root.operands if root.opcode == "tuple" else (root.name,)
     return min(out, sum(_result(called, called.by_name[name]) for name in names))
@@ -194,7 +206,7 @@ def _result(called: Computation, instruction: Instruction) -> int:
 
 
 def main_memory(found: Sequence[Array]) -> int:
-    """Return the bytes of those arrays that lie in the device's main memory."""
+    """Return the total bytes of the arrays that are in the device's main memory."""
     return sum(array.bytes for array in found if array.space == 0)
 
 

@@ -1,6 +1,7 @@
-"""Estimates the memory and time of a layout by formulas, to choose the layouts that are worth compiling.
+"""Estimates the memory and time of a layout by formulas, to choose which layouts to compile.
 
-``timeline`` predicts the time of a compiled program."""
+The time of a compiled program is predicted by ``timeline`` instead.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +11,15 @@ import math
 from bert_jax.models.config import ModelConfig
 from bert_jax.training.chips import Chip
 
-_EFFICIENCY = 0.5  # share of the peak: a guess; it is the same for all layouts and does not change their order
+_EFFICIENCY = 0.5  # assumed share of the peak rate; it is the same for all layouts, so it does not change their order
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
-    """The layout of a batch on devices: ``rows`` of ``length``, each with ``masked`` predicted positions."""
+    """How a batch is computed on devices: mesh axes, micro-batches, rematerialisation, and the shape of the batch.
+
+    It has ``rows`` of ``length`` positions, each with ``masked`` predicted positions.
+    """
 
     data: int
     fsdp: int
@@ -28,21 +32,21 @@ class BatchLayout:
 
     @property
     def rows_at_once(self) -> float:
-        """Return the rows of a device in one micro-batch."""
+        """Return the number of rows that a device computes in one micro-batch."""
         return self.rows / (self.data * self.fsdp * self.micro_batches)
 
 
 def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
     """Return the bytes that the forward pass keeps for the backward pass, on one device.
 
-    A layer keeps 34 L D + 5 H L^2 bytes a row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
-    Recomputation in Large Transformer Models", equation 1). The outputs of products with weights are 18 L D: queries,
-    keys and values 6, the MLP's first 8, and 2 each of attention's output and the MLP's second. float32 takes twice
-    that.
+    A layer keeps 34 L D + 5 H L^2 bytes per row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
+    Recomputation in Large Transformer Models", equation 1). Of these, the outputs of products with weights are 18 L D:
+    6 for queries, keys and values, 8 for the MLP's first layer, and 2 each for attention's output and the MLP's second
+    layer. float32 takes twice as much.
     """
     d, heads, length = model.hidden_size, model.num_heads, layout.length
     scale = 1 if model.dtype == "bfloat16" else 2
-    # Of the 34, 10 are not split over the tensor axis (equation 2); of the 18, the last two.
+    # Of the 34 L D, 10 are not split over the tensor axis (equation 2); of the 18 L D, the last two terms are not.
     kept = {
         "none": length * d * (10 + 24 / layout.tensor) + 5 * heads * length**2 / layout.tensor,
         "dots": length * d * (4 + 14 / layout.tensor),
@@ -56,14 +60,14 @@ def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
 
 
 def gradient_bytes(parameters: int, layout: BatchLayout) -> float:
-    """Return the bytes of the gradients on one device: those of the parameters, twice if micro-batches are summed."""
+    """Return the bytes of the gradients on one device: as many as the parameters, twice that with micro-batches."""
     return parameters * (2.0 if layout.micro_batches > 1 else 1.0)
 
 
 def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops: float, parameter_count: int) -> float:
-    """Return a rough time of a step: computation at half the peak, then communication over one torus axis."""
+    """Return a rough time of a step: computation at ``_EFFICIENCY`` of the peak, then communication over one axis."""
     devices = layout.data * layout.fsdp * layout.tensor
-    again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # a third more: the forward pass is repeated
+    again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # "full" repeats the forward pass
     dtype = "bf16" if model.dtype == "bfloat16" else "f32"
     width = 2 if model.dtype == "bfloat16" else 4
     compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY
@@ -72,9 +76,9 @@ def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops:
     sent = 0.0
     if layout.data > 1:
         sent += 2 * own / layout.fsdp
-    if layout.fsdp > 1:  # gathered forward and backward in every micro-batch, scattered after each
+    if layout.fsdp > 1:  # in each micro-batch: parameters gathered forward and backward, gradients scattered
         sent += 3 * own * layout.micro_batches
-    if layout.tensor > 1:  # four all-reduces a layer
+    if layout.tensor > 1:  # four all-reduces in each layer
         positions = layout.rows_at_once * layout.micro_batches * layout.length
         sent += 8 * width * model.num_layers * positions * model.hidden_size
     return compute + sent / bandwidth + 1e-5 * math.log2(devices + 1) + 2e-5 * layout.micro_batches

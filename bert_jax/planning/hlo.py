@@ -1,4 +1,4 @@
-"""Parses the text of an optimized XLA program into instructions."""
+"""Parses the text of an optimized XLA program (HLO) into instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)")
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array of a shape. ``space`` 0 is the main memory of the device; others lie on the chip."""
+    """One array in the shape of an instruction.
+
+    ``space`` is 0 for the device's main memory, otherwise a memory on the chip.
+    """
 
     dtype: str
     dims: tuple[int, ...]
@@ -30,7 +33,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes without the padding of its layout."""
+        """Return the number of bytes, without the padding of the array's layout."""
         if self.dtype in ("pred", "token", "opaque"):
             return self.size if self.dtype == "pred" else 0
         bits = _BITS.search(self.dtype)
@@ -59,12 +62,12 @@ class Instruction:
         return tuple(_NAME.findall(self.operand_text))
 
     def attribute(self, name: str) -> str:
-        """Return the text of ``name=``, up to the end of its bracket, brace or word; "" if it is missing."""
+        """Return the text after ``name=`` up to the comma that ends the value; "" if there is no such attribute."""
         match = re.search(rf"\b{name}=", self.attributes)
         return _value(self.attributes, match.end()) if match else ""
 
     def computation(self, name: str) -> str:
-        """Return the name of the computation in an attribute such as ``calls=%x``."""
+        """Return the name of the computation that the attribute ``name`` refers to, such as ``x`` for ``calls=%x``."""
         return self.attribute(name).lstrip("%")
 
 
@@ -89,7 +92,7 @@ class Computation:
 
     @functools.cached_property
     def users(self) -> Mapping[str, tuple[Instruction, ...]]:
-        """Return the instructions that read each name: name -> instructions."""
+        """Return, for each instruction's name, the instructions that read it."""
         found: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
@@ -99,13 +102,13 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A program. ``entry`` is in the order in which the device runs it."""
+    """A program. The instructions of ``entry`` are in the order in which the device runs them."""
 
     entry: Computation
     computations: Mapping[str, Computation]
 
     def called(self, instruction: Instruction) -> Computation | None:
-        """Return the computation of a fusion, a call or an asynchronous start; None for other instructions."""
+        """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions."""
         for attribute in ("calls", "to_apply", "called_computation"):
             if (name := instruction.computation(attribute)) in self.computations:
                 return self.computations[name]
@@ -155,7 +158,7 @@ def _instructions(lines: list[str]) -> Iterator[Instruction]:
 
 
 def _closing(line: str, start: int) -> int:
-    """Return the index after the parenthesis that closes the one at ``start``."""
+    """Return the index after the parenthesis that closes the parenthesis at ``start``."""
     depth = 0
     for match in re.compile(r"[()]").finditer(line, start):
         depth += 1 if match[0] == "(" else -1
@@ -165,7 +168,7 @@ def _closing(line: str, start: int) -> int:
 
 
 def _value(text: str, start: int) -> str:
-    """Return the text from ``start`` to the comma, outside of braces and brackets, that ends a value."""
+    """Return the text from ``start`` to the next comma outside of braces, brackets and parentheses."""
     depth = 0
     for i in range(start, len(text)):
         if text[i] in "{[(":

@@ -1,4 +1,4 @@
-"""Formats a plan as lines to read, and as a record."""
+"""Formats a plan, as lines of text and as a record for ``--json``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREDICTED = (
 
 
 def as_lines(plan: Plan) -> list[str]:
-    """Return all lines of a plan."""
+    """Return a plan as lines of text."""
     mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     lines = [
         f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, micro_batches={plan.micro_batches}, "
@@ -133,7 +133,7 @@ def advice_record(advice: list[Advice], factor: int) -> Record:
 
 
 def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> list[str]:
-    """Return the lines for a plan that does not fit."""
+    """Return the lines about the smallest change that fits, for a plan that does not fit."""
     if smaller is None:
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
     seconds = smaller.plan.training_seconds
@@ -148,7 +148,7 @@ def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> 
 
 
 def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record:
-    """Return the smallest change that fits for ``--json``."""
+    """Return the smallest change that fits as a record for ``--json``."""
     return {
         "name": describe(smaller.change),
         "flags": smaller.change.overrides(batches),
@@ -159,12 +159,12 @@ def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record
 
 
 def _most(plan: Plan) -> int:
-    """Return the bytes of a device in the phase that needs the most."""
+    """Return the bytes that each device needs in the phase that needs the most."""
     return max(phase.compiled.needed_bytes for phase in plan.phases)
 
 
 def search_lines(found: SearchResult, batches: Mapping[str, int]) -> list[str]:
-    """Return the table of a search: what was compiled, the fastest first; then the next best by arithmetic."""
+    """Return the table of a search: the compiled layouts, fastest first, then the next best by formulas."""
     lines = [
         f"search: {found.tried} layouts that divide the batches, by arithmetic; {len(found.compiled)} compiled: the "
         "best of these and the recipe's own"
@@ -191,7 +191,7 @@ def _found(found: SearchResult, batches: Mapping[str, int]) -> str:
 
 
 def candidate_record(candidate: Candidate) -> Record:
-    """Return a compiled layout for ``--json``."""
+    """Return a compiled layout as a record for ``--json``."""
     return {
         "change": dataclasses.asdict(candidate.change),
         "own": candidate.own,
@@ -203,7 +203,7 @@ def candidate_record(candidate: Candidate) -> Record:
 
 
 def as_record(plan: Plan) -> Record:
-    """Return the plan for ``--json``: bytes, seconds and FLOPs as plain numbers."""
+    """Return the plan as a record for ``--json``: bytes, seconds and FLOPs are plain numbers."""
     return {
         "topology": plan.topology.name,
         "devices": plan.topology.num_devices,

@@ -1,4 +1,4 @@
-"""The plan of a run: what each phase needs on each chip, how long it would take, and what that would cost."""
+"""The plan of a run: the memory that each phase needs on each chip, how long it would take, and what it would cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ DAY = 86_400.0
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Changes to a recipe. All but ``batch_divisor`` leave what is learned as it is."""
+    """Changes to a recipe. Only ``batch_divisor`` changes the result of training.
+
+    The others change its memory and speed.
+    """
 
     mesh: MeshConfig | None = None
     micro_batches: int | None = None
@@ -32,7 +35,7 @@ class Change:
     batch_divisor: int = 1
 
     def overrides(self, batches: Mapping[str, int]) -> list[str]:
-        """Return the changes as flags of a command line. ``batches``: rows of each phase's batch in the recipe."""
+        """Return the changes as command-line flags. ``batches``: the batch size of each phase in the recipe."""
         flags = []
         if self.mesh is not None:
             flags += [f"--config.mesh.{axis}={size}" for axis, size in dataclasses.asdict(self.mesh).items()]
@@ -46,10 +49,13 @@ class Change:
 
 
 class Recipe(Protocol):
-    """A run that can be planned with changes."""
+    """Interface of a run that can be planned, also with changes."""
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        """Return the task, without text, and the loop's settings. Raises ``UserError`` for what does not divide."""
+        """Return the task, without text, and the loop's settings.
+
+        Raises ``UserError`` if the changed mesh or batch cannot be divided over ``devices``.
+        """
         ...
 
     def remat(self) -> str:
@@ -57,13 +63,13 @@ class Recipe(Protocol):
         ...
 
     def shape(self) -> Any:
-        """Return the ``ModelConfig``."""
+        """Return the ``ModelConfig`` of the recipe."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A topology, its chip and its devices."""
+    """The machine to plan for: its topology, chip and devices."""
 
     topology: Topology
     chip: Chip
@@ -77,11 +83,11 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """The figures from which the cost of a run is computed."""
+    """The figures by which the cost of a run is computed: prices and restarts."""
 
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
-    restart_seconds: float = 600.0  # until the machine is back, the state restored and the step compiled
+    restart_seconds: float = 600.0  # time until the machine is back, the state is restored and the step is compiled
 
     def __post_init__(self) -> None:
         names = ("restarts_per_day", "restart_seconds")
@@ -92,12 +98,12 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """The plan of one phase on a machine. ``prediction`` is None if its step does not fit."""
+    """The plan of one phase on a machine. ``prediction`` is None if the train step does not fit."""
 
     compiled: Compiled
     prediction: Prediction | None
     fits: bool
-    model_flops: float  # of a step on all devices, by ``models/flops.py``
+    model_flops: float  # FLOPs of a step on all devices together, by ``models/flops.py``
     num_devices: int
     peak_flops: float
 
@@ -107,7 +113,7 @@ class PhasePlan:
 
     @property
     def positions_per_second(self) -> float | None:
-        """Return the positions of rows a second, padding included."""
+        """Return the number of row positions computed per second, padding included."""
         if self.prediction is None:
             return None
         return self.phase.batch_size * self.phase.max_length / self.prediction.seconds
@@ -120,7 +126,7 @@ class PhasePlan:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds of all steps, without restarts, evaluations and saves."""
+        """Return the seconds of all steps of the phase, without restarts, evaluations and saves."""
         return None if self.prediction is None else self.phase.num_steps * self.prediction.seconds
 
 
@@ -150,8 +156,10 @@ class Plan:
 
     @property
     def restart_share(self) -> float | None:
-        """Return the share of the training time that restarts cost: each loses half a save interval and the time to
-        return."""
+        """Return the time that restarts cost, as a share of the training time.
+
+        Each restart loses half a save interval and the time until training resumes.
+        """
         seconds = self.training_seconds
         if seconds is None:
             return None
@@ -161,7 +169,7 @@ class Plan:
 
     @property
     def days(self) -> float | None:
-        """Return the days of the run, restarts included."""
+        """Return the duration of the run in days, restarts included."""
         seconds, share = self.training_seconds, self.restart_share
         return None if seconds is None or share is None else seconds * (1 + share) / DAY
 
@@ -176,10 +184,10 @@ class Plan:
 
 
 class Attempt:
-    """A recipe with a change on a machine. Each phase is compiled when it is first asked for.
+    """Plans a recipe with a change on a machine. Each phase is compiled when it is first needed.
 
     Raises:
-      UserError: a mesh or a batch does not divide.
+      UserError: the mesh does not divide the devices or a batch.
     """
 
     def __init__(self, recipe: Recipe, machine: Machine, change: Change = Change()) -> None:  # noqa: B008
@@ -189,7 +197,7 @@ class Attempt:
         self._done: dict[str, PhasePlan] = {}
 
     def phase(self, kind: str) -> PhasePlan:
-        """Return the plan of the phase that the recipe calls ``kind``."""
+        """Return the plan of the phase named ``kind`` in the recipe."""
         if kind not in self._done:
             [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
             self._done[kind] = self._planned(phase)
@@ -225,16 +233,19 @@ class Attempt:
 
 
 def make(recipe: Recipe, machine: Machine, rates: Rates = Rates(), change: Change = Change()) -> Plan:  # noqa: B008
-    """Compile every phase of a recipe for a machine.
+    """Return the plan of a recipe on a machine; compiles every phase.
 
     Raises:
-      UserError: a mesh or a batch does not divide; raised before the first compile.
+      UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
     return Attempt(recipe, machine, change).plan(rates)
 
 
 def fits_in(compiled: Compiled, machine: Machine) -> bool:
-    """Return whether a step fits. A TPU's compiler refuses what its chip cannot hold; elsewhere the sum decides."""
+    """Return whether a step fits into memory.
+
+    A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.
+    """
     if machine.topology.platform == "tpu":
         return not compiled.refused_bytes
     return not compiled.refused_bytes and compiled.memory.total <= machine.chip.memory_bytes

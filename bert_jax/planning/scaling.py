@@ -1,5 +1,7 @@
-"""Advice on a recipe when the machine, and with it the batch, grows: rules of the literature, each with its source.
-None of them replaces a trial."""
+"""Gives advice on a recipe when the machine, and with it the batch, grows: rules of the literature, with sources.
+
+No rule replaces a trial.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,23 @@ import math
 from bert_jax.training.chips import Chip
 from bert_jax.training.loop import Experiment
 
-# LAMB: the peak rate grows with the root of the batch, and the warm-up, as a share of the steps, with the batch: You
-# et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", who trained BERT-large with
-# batches of 512 to 32,768 sequences and tuned nothing in between. The two rules start from
-# google-research/albert, README.md, "Pre-training Instructions": batch 4,096, rate 0.00176 (5 / (2^1.5 x 1000)), 3,125
-# of 125,000 steps.
+# Rules for LAMB: the peak rate is proportional to the square root of the batch size, and the warm-up's share of the
+# steps is proportional to the batch size. Source: You et al. 2020, "Large Batch Optimization for Deep Learning:
+# Training BERT in 76 minutes", who trained BERT-large by these rules with batches of 512 to 32,768, without tuning.
+# The starting point is google-research/albert, README.md, "Pre-training Instructions": batch 4,096, rate 0.00176
+# (5 / (2^1.5 x 1000)), warm-up of 3,125 of 125,000 steps.
 LAMB_AT, LAMB_RATE, LAMB_WARMUP = 4096, 5 / (2**1.5 * 1e3), 1 / 40
 LAMB_RANGE = (512, 32_768)
-LAMB_FROM = 1024  # up to this batch the recipe's optimizer is kept: four times the published one; our own choice
+LAMB_FROM = 1024  # up to this batch size (4 x BERT's) the recipe's optimizer is kept; our own choice
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Advice for one phase at a larger batch.
+    """Advice for one phase with a larger batch.
 
     Attributes:
-      warmup_steps: at the beginning of the phase; 0: it goes on where the phase before ended.
-      b1, b2, eps: of ``config.optimizer``; None: as in the recipe.
+      warmup_steps: the warm-up at the beginning of the phase. If 0, the rate goes on from the end of the phase before.
+      b1, b2, eps: settings of ``config.optimizer``. If None, as in the recipe.
     """
 
     phase: str
@@ -41,11 +43,11 @@ class Advice:
 
 
 def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> int:
-    """Return the factor, a power of two, by which batches must grow for devices to compute at least as long as they
-    communicate.
+    """Return the factor by which batches must grow so that devices compute at least as long as they communicate.
 
-    With data parallelism, and gradients of matrices summed in bfloat16, that takes (peak FLOP/s / bandwidth of one
-    closed axis) positions a device (jax-ml/scaling-book, training.md, "Data Parallelism": 2,550 on v5p).
+    It is a power of two. With data parallelism, and gradients of matrices summed in bfloat16, each device needs (peak
+    FLOP/s / bandwidth of one closed axis) positions (jax-ml/scaling-book, training.md, "Data Parallelism": 2,550 on
+    v5p).
     """
     first = experiment.phases.phases[0]
     positions = max(chip.matrix_flops.values()) / chip.axis_bandwidth
@@ -54,8 +56,7 @@ def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> in
 
 
 def advise(experiment: Experiment, factor: int) -> list[Advice]:
-    """Return advice for every phase with ``factor`` times the rows a batch and as many fewer steps: all rows stay the
-    same."""
+    """Return advice for every phase, with batches ``factor`` times as large and so many fewer steps: the same rows."""
     return [_of_phase(experiment, index, factor) for index in range(len(experiment.phases.phases))]
 
 
@@ -81,9 +82,11 @@ def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
 
 
 def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | None, float | None]:
-    """Return (b1, b2, eps) of Adam by the square root scaling rule of Malladi et al. 2022, "On the SDEs and Scaling
-    Rules for Adaptive Gradient Algorithms": a moment forgets as many rows as before. None if it would have to forget
-    more than it has."""
+    """Return (b1, b2, eps) of Adam for a batch ``factor`` times as large, each None if the rule gives a negative beta.
+
+    This is the square root scaling rule of Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient
+    Algorithms": the moments average over as many rows as before.
+    """
     adam = experiment.optimizer
     b1, b2 = 1 - factor * (1 - adam.b1), 1 - factor * (1 - adam.b2)
     if min(b1, b2) < 0:
@@ -92,7 +95,10 @@ def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | N
 
 
 def lamb(batch: int) -> tuple[float, float]:
-    """Return (peak rate, share of the steps that warm up) for a batch; held at the ends of what was tried."""
+    """Return (peak rate, share of the steps that warm up) for a batch size.
+
+    The batch size is first clipped to ``LAMB_RANGE``.
+    """
     times = min(max(batch, LAMB_RANGE[0]), LAMB_RANGE[1]) / LAMB_AT
     return LAMB_RATE * math.sqrt(times), LAMB_WARMUP * times
 

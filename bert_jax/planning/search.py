@@ -1,4 +1,7 @@
-"""Searches the layouts of a recipe on a machine: all are judged by formulas, the best and the recipe's own compiled."""
+"""Searches the layouts of a recipe on a machine.
+
+All layouts are estimated by formulas; the best layouts and the recipe's own are compiled.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,17 @@ from bert_jax.training.step import metric_names
 Note = Callable[[str], None]
 
 MICRO_BATCHES, REMAT, TENSOR, FSDP = (1, 2, 4, 8), ("none", "dots", "full"), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
-NEAR = 0.01  # accuracy of predictions: a recipe this near to the fastest stays as it is
+NEAR = 0.01  # accuracy of predictions: a recipe that is slower by no more than this share stays as it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout, judged by formulas and perhaps compiled.
+    """A layout, with estimates by formulas and, if it was compiled, its plan.
 
     Attributes:
-      memory, seconds: estimated bytes of a device and time of training.
+      memory, seconds: the estimated bytes of each device and the estimated time of training.
       own: whether it is the recipe's own layout.
-      plan: the result of compiling it; None if it was not compiled.
+      plan: the plan of the compiled layout; None if it was not compiled.
     """
 
     change: Change
@@ -48,11 +51,11 @@ class Candidate:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Return the predicted time of training; None if the layout was not compiled or does not fit."""
+        """Return the predicted time of training, or None if the layout was not compiled or does not fit."""
         return self.plan.training_seconds if self.plan is not None and self.plan.fits else None
 
     def line(self) -> str:
-        """Return the layout's row of the table."""
+        """Return the layout's row in the printed table."""
         mesh = self.change.mesh
         assert mesh is not None
         text = (
@@ -72,9 +75,10 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-      compiled: the recipe's own layout and the most promising ones, the fastest first, what does not fit last.
-      others: the next best by formulas.
-      tried: number of layouts that were judged.
+      compiled: the recipe's own layout and the most promising layouts, the fastest first; layouts that do not fit come
+        last.
+      others: the next best layouts by formulas, not compiled.
+      tried: the number of layouts that were estimated by formulas.
     """
 
     compiled: tuple[Candidate, ...]
@@ -88,12 +92,12 @@ class SearchResult:
 
     @property
     def fastest(self) -> Candidate | None:
-        """Return the fastest layout that was compiled and fits; None if none fits."""
+        """Return the fastest layout that was compiled and fits, or None if none fits."""
         return next((c for c in self.compiled if c.predicted_seconds is not None), None)
 
     @property
     def best(self) -> Candidate | None:
-        """Return the recipe's own layout if it is ``NEAR`` the fastest, else the fastest."""
+        """Return the recipe's own layout if its time is within ``NEAR`` of the fastest, else the fastest layout."""
         own, fastest = self.own.predicted_seconds, self.fastest
         if own is None or fastest is None or fastest.predicted_seconds is None:
             return fastest
@@ -101,11 +105,13 @@ class SearchResult:
 
 
 def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: Note) -> SearchResult:
-    """Find the fastest layout that fits and keeps the batch. The recipe's own and the ``compiles`` best by formulas are
-    compiled.
+    """Find the fastest layout that fits into memory and keeps the batch.
+
+    The recipe's own layout and the ``compiles`` best layouts by formulas are compiled.
 
     Raises:
-      UserError: the recipe's own layout does not divide the devices or its batches; raised before the first compile.
+      UserError: the recipe's own layout does not divide the devices or its batches. This is raised before the first
+        compile.
     """
     judged = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
     fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or sorted(judged, key=lambda c: c.memory)
@@ -119,12 +125,12 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
 
 
 def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates, the fastest first, what does not fit last."""
+    """Return the candidates, the fastest first; candidates that do not fit come last."""
     return tuple(sorted(compiled, key=lambda c: math.inf if c.predicted_seconds is None else c.predicted_seconds))
 
 
 def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
-    """Return every layout that divides the batches, judged by formulas, and the recipe's own."""
+    """Return every layout that divides the batches, and the recipe's own, with estimates by formulas."""
     own = _own(recipe, machine)
     splits = list(itertools.product(MICRO_BATCHES, REMAT))
     meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads)
@@ -136,7 +142,7 @@ def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
 
 
 def _own(recipe: Recipe, machine: Machine) -> Change:
-    """Return the recipe's own layout in numbers: no axis is -1."""
+    """Return the recipe's own layout with all sizes filled in (no axis is -1)."""
     _, experiment = recipe.variant(Change(), machine.devices)
     sizes = dict(experiment.make_mesh(machine.devices).shape)
     return Change(dataclasses.replace(experiment.mesh, **sizes), experiment.training.micro_batches, recipe.remat())
@@ -145,7 +151,7 @@ def _own(recipe: Recipe, machine: Machine) -> Change:
 def _on_mesh(
     recipe: Recipe, machine: Machine, mesh: MeshConfig, splits: Iterable[tuple[int, str]]
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each (micro-batches, remat) of ``splits`` that divides the batches."""
+    """Yield a candidate for each (micro-batches, remat) in ``splits`` that divides the batches on ``mesh``."""
     try:
         task, experiment = recipe.variant(Change(mesh, micro_batches=1), machine.devices)
     except UserError:
@@ -164,7 +170,7 @@ def _meshes(devices: int, heads: int) -> Iterator[MeshConfig]:
 
 
 def _state_bytes(task: Task, experiment: Experiment, machine: Machine) -> tuple[int, int, int]:
-    """Return (bytes of the whole state on a device, bytes of its parameters, number of parameters in all)."""
+    """Return (bytes of the whole state on a device, bytes of the parameters on it, number of parameters in all)."""
     mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
     state, frozen = abstract_fresh(task, tx, metric_names(task), experiment.phases.phases[0].batch_size, mesh)
     return bytes_of((state, frozen)), bytes_of(state.params), _count(state.params)

@@ -1,4 +1,4 @@
-"""Finds, by compiling, the smallest change with which a recipe fits into memory."""
+"""Finds the smallest change with which a recipe fits into memory, by compiling changed recipes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from bert_jax.planning.plan import Attempt, Change, Machine, Plan, Rates, Recipe
 from bert_jax.training.mesh import MeshConfig
 
 Note = Callable[[str], None]
-_LEVELS = 8  # how often a batch is halved, or the number of micro-batches doubled
+_LEVELS = 8  # how many times a batch is halved, or the number of micro-batches or fsdp doubled, at most
 
 
 @dataclasses.dataclass(frozen=True)
 class FittingChange:
-    """A change that fits, and the ``plan`` with it. ``same``: another one that fits and leaves the batch as it is."""
+    """A change with which the recipe fits, and its ``plan``.
+
+    ``same``: another fitting change that keeps the batch size.
+    """
 
     change: Change
     plan: Plan
@@ -24,13 +27,15 @@ class FittingChange:
 
 
 def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> FittingChange | None:
-    """Return the first change with which the recipe fits: a smaller batch, more micro-batches, remat or fsdp.
+    """Return the first change with which the recipe fits; None if there is none.
 
-    They are tried in this order, the smallest step of each before the next step of any.
+    The kinds of change are a smaller batch, more micro-batches, remat and fsdp. In this order, the smallest step of
+    each kind is tried before the next step of any kind.
 
-    A smaller batch changes what is learned, so if it is the first that fits, another change is sought that keeps the
-    batch. A change that cannot suffice by arithmetic is not compiled: halving the batch, for example, at best halves
-    the temporaries. Phases that fit already are compiled only with a change with which the others fit.
+    A smaller batch changes the result of training, so if it is the first change that fits, another fitting change that
+    keeps the batch is searched too. A change is not compiled if arithmetic shows that it cannot suffice: halving the
+    batch, for example, at best halves the temporaries. Phases that already fit are compiled only with changes that make
+    the other phases fit.
     """
     tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
     first: FittingChange | None = None
@@ -68,7 +73,7 @@ def _changes(plan: Plan) -> Iterator[Change]:
 
 
 def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
-    """Return whether a change could make every phase fit if it had its full effect."""
+    """Return whether a change could make every phase fit, if it reduced memory as much as it possibly can."""
     return all(
         _least(change, refused, phase.compiled.memory.state, phase.compiled.needed_bytes) <= machine.chip.memory_bytes
         for phase in refused.phases
@@ -78,7 +83,7 @@ def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
 
 def _least(change: Change, refused: Plan, state: int, needed: int) -> float:
     temporaries = max(0, needed - state)
-    if change.mesh is not None:  # where data shrinks as fsdp grows, the batch is split no further
+    if change.mesh is not None:  # data shrinks as fsdp grows, so the batch is not split further
         return state * refused.mesh["fsdp"] / change.mesh.fsdp + temporaries
     if change.remat is not None:
         return state + temporaries * {"dots": 0.3, "full": 0.05}[change.remat]

@@ -1,4 +1,4 @@
-"""Predicts how long a step takes, by the peaks of a chip and the program that the compiler made."""
+"""Predicts how long a step takes, from the compiled program and the peak rates of a chip."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _ASYNC_COPIES = ("copy-start", "slice-start")
 
 @dataclasses.dataclass
 class Clock:
-    """The time on one device while its program is walked through in the order of the schedule.
+    """The simulated time on one device as its program is walked through in the order of the schedule.
 
     Attributes:
       now: seconds since the step began.
-      network, memory: when the links, and the copies that run beside the computation, are free again.
-      work: cost of all that ran.
-      compute: seconds of computation; ``bound`` says what limits them.
-      exposed: seconds in which nothing but communication ran.
+      network, memory: the times at which the links, and the copies that run beside the computation, are free again.
+      work: the cost of all instructions so far.
+      compute: seconds of computation; ``bound`` divides them by what limits the computation.
+      exposed: seconds in which only communication ran.
+      ends: for each asynchronous operation, its end and whether it is communication.
     """
 
     now: float = 0.0
@@ -39,7 +40,7 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The predicted seconds of one step on one device, and what they are spent on."""
+    """The predicted seconds of one step on one device, and how they are spent."""
 
     seconds: float
     compute_seconds: float
@@ -52,15 +53,16 @@ class Prediction:
 
     @property
     def intensity(self) -> float:
-        """Return the FLOPs for each byte of main memory."""
+        """Return the number of FLOPs for each byte of main memory read or written."""
         return (self.products + self.elementwise) / max(self.bytes, 1.0)
 
 
 def predict(module: Module, on: Fabric) -> Prediction:
-    """Return the prediction for a program, which is walked through once.
+    """Return the prediction for a program, by walking through it once.
 
     A fusion takes max(products / peak, elementwise / peak, bytes / bandwidth). An asynchronous collective or copy runs
-    beside what stands between its start and its end; the end waits for the rest of it.
+    at the same time as the instructions between its start and its end; at its end, the program waits until it is
+    complete.
     """
     clock = Clock()
     _walk(module, module.entry, on, clock, 1.0)
@@ -77,14 +79,14 @@ def predict(module: Module, on: Fabric) -> Prediction:
 
 
 def seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
-    """Return the seconds that each peak of a chip needs for a cost."""
+    """Return the seconds that a cost takes at each peak rate of a chip, if that rate were the only limit."""
     products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items())
     elementwise = cost.elementwise / chip.vector_ops if chip.vector_ops else 0.0
     return {"products": products, "elementwise": elementwise, "memory": cost.bytes / chip.memory_bandwidth}
 
 
 def _walk(module: Module, computation: Computation, on: Fabric, clock: Clock, times: float) -> None:
-    """Advance the clock over a computation. ``times``: how often it runs in a step."""
+    """Advance the clock over a computation, which runs ``times`` times in a step."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
             _loop(module, instruction, on, clock, times)
@@ -143,7 +145,7 @@ def _copy(
 
 
 def _wait(instruction: Instruction, clock: Clock, times: float) -> None:
-    """Wait for what one of the operands started."""
+    """Wait for the asynchronous operation that one of the operands started."""
     del times
     for name in instruction.operands:
         end, is_network = clock.ends.pop(name, (0.0, False))
@@ -162,7 +164,10 @@ def _loop(module: Module, instruction: Instruction, on: Fabric, clock: Clock, ti
 
 
 def trips(module: Module, instruction: Instruction) -> int:
-    """Return how often a loop runs: by its annotation, or the constant that its counter is compared with; else 1."""
+    """Return how often a loop runs.
+
+    It is the loop's annotation, or the constant that the loop's counter is compared with; 1 if neither is known.
+    """
     if match := re.search(r'known_trip_count[^}]*?"?n"?\s*[:=]\s*"?(\d+)', instruction.attributes):
         return int(match[1])
     condition = module.computations[instruction.computation("condition")]
@@ -172,7 +177,7 @@ def trips(module: Module, instruction: Instruction) -> int:
 
 
 def _branches(instruction: Instruction) -> list[str]:
-    """Return the computations that a call or a conditional may run; of several branches only the first."""
+    """Return the computation that a call runs, or the first branch of a conditional, as a list of names."""
     for attribute in ("to_apply", "branch_computations", "true_computation"):
         if text := instruction.attribute(attribute):
             return [re.findall(r"%?([\w.\-]+)", text)[0]]

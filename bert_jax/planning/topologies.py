@@ -1,4 +1,7 @@
-"""Machines by name: ``v5e:16x16``, ``cpu:8``, ``h200:8``. Programs can be compiled for them without having them."""
+"""Machines by name: ``v5e:16x16``, ``cpu:8``, ``h200:8``.
+
+Programs can be compiled for a machine that is not present.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, Chip
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
-# common ones; /types-topologies for v4: A <= B <= C, each up to 4 or a multiple of 4.
+# common slices; for v4 /types-topologies: shapes A x B x C with A <= B <= C, each up to 4 or a multiple of 4.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 SHAPES = {
@@ -33,7 +36,10 @@ _ACCELERATOR_TYPES = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A machine by the ``name`` that the user wrote. ``shape`` is the torus of a TPU slice, or (devices,)."""
+    """A machine, with the ``name`` that the user gave.
+
+    ``shape`` is the torus of a TPU slice, or (number of devices,).
+    """
 
     name: str
     kind: str
@@ -49,15 +55,15 @@ class Topology:
 
     @property
     def devices_of_a_host(self) -> int:
-        """Return the number of devices of one host; 0: all are on one."""
+        """Return the number of devices of one host, or 0 if all devices are on one host."""
         return GPUS_OF_A_HOST if self.platform == "gpu" else 0
 
 
 def parse(name: str) -> Topology:
-    """Return the topology that ``KIND:SHAPE`` names.
+    """Return the topology with the name ``KIND:SHAPE``.
 
     Raises:
-      UserError: there is no such kind or shape; lists the known ones.
+      UserError: there is no such kind or shape; the message lists the known ones.
     """
     kind, _, shape = name.partition(":")
     if kind in SHAPES:
@@ -77,25 +83,25 @@ def parse(name: str) -> Topology:
 
 
 def devices(topology: Topology) -> list[Any]:
-    """Return devices to compile for, in the order that a run on them has.
+    """Return devices to compile for, in the same order as in a run on the real devices.
 
-    Call it before jax is used otherwise: a process keeps the number of CPU devices that it first had.
+    Call this before any other use of jax, because a process keeps the number of CPU devices that it had at first.
 
     Raises:
-      UserError: the compiler for them is not installed, or was set up otherwise.
+      UserError: the compiler for these devices is not installed, or was set up for others.
     """
     return {"tpu": _tpu, "gpu": _gpu, "cpu": _cpu}[topology.platform](topology)
 
 
 def chip(topology: Topology) -> Chip:
-    """Return the peaks of one device. Those of a CPU are measured now, and its devices share them."""
+    """Return the peak rates of one device. A CPU's rates are measured now and divided among its devices."""
     if topology.platform != "cpu":
         return (CHIPS | GPUS)[topology.kind]
     device, count = jax.devices("cpu")[0], topology.num_devices
     flops = peak_rates.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
     bandwidth = peak_rates.memory_bandwidth(device) / count
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
-    # Devices of one machine communicate through its memory: what one receives is read once and written once.
+    # Devices of one machine communicate through its memory: data that a device receives are read and written once.
     return Chip("cpu", "cpu", {"bf16": flops, "f32": flops}, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
 
 
@@ -158,6 +164,6 @@ def _cpu(topology: Topology) -> list[Any]:
 
 
 def _use_cpu() -> None:
-    """Use the CPU backend, which shapes and keys need; it leaves a TPU or GPU of this machine alone."""
+    """Use the CPU backend, which array shapes and keys need, so that a TPU or GPU of this machine stays free."""
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")

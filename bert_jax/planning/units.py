@@ -1,10 +1,10 @@
-"""Bytes and seconds as text."""
+"""Formats bytes and seconds as text."""
 
 from __future__ import annotations
 
 
 def size(count: float) -> str:
-    """Return bytes as text: ``1.50 GiB``."""
+    """Return a number of bytes as text, such as ``1.50 GiB``."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= scale:
             return f"{count / scale:.2f} {unit}"
