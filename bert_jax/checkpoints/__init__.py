@@ -1,1 +1,1 @@
-"""Saved steps: the one package that knows Orbax."""
+"""Saves and reads checkpoints. Only this package uses Orbax."""

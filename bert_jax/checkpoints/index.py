@@ -1,4 +1,4 @@
-"""Reads the index that Orbax keeps of the folder ``state/`` of a saved step (OCDBT of tensorstore)."""
+"""Reads the index that Orbax keeps of the folder ``state/`` of a saved step (in tensorstore's OCDBT format)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import tensorstore as ts
 
 
 def digests(state: Path, pool: Executor) -> dict[str, str]:
-    """Return the sha256 of every piece of an array: ``params.encoder.kernel/0.0`` -> digest, "" if it cannot be read.
+    """Return the sha256 of every piece of an array, by name, such as ``params.encoder.kernel/0.0``.
+
+    The digest is "" if the piece cannot be read.
 
     Raises:
       ValueError: the index in the local folder ``state`` is damaged.
@@ -28,9 +30,10 @@ def digests(state: Path, pool: Executor) -> dict[str, str]:
 
 
 def lengths(state: Path) -> dict[str, int]:
-    """Return the least number of bytes that each file in the local folder ``state`` must have, by the index.
+    """Return the least number of bytes that each file in the local folder ``state`` must have, according to the index.
 
-    Every call leaks some memory in tensorstore (0.1.86), so this is for damaged steps, not for every save.
+    Every call leaks some memory in tensorstore (0.1.86), so use this only for steps that may be damaged, not at every
+    save.
 
     Raises:
       ValueError: the index is damaged or missing.
@@ -47,19 +50,21 @@ def lengths(state: Path) -> dict[str, int]:
         for entry in ts.ocdbt.dump(base, location).result()["entries"]:
             if "location" in entry:  # an inner node of the tree
                 waiting.append(entry["location"])
-            elif "indirect_value" in entry:  # small arrays lie in the index itself
+            elif "indirect_value" in entry:  # an array outside of the index, as all but small arrays are
                 file, end = _file_and_end(entry["indirect_value"])
                 needed[file] = max(end, needed.get(file, 0))
     return needed
 
 
 def size(path: Path) -> int:
-    """Return the size of a file in bytes; -1 if it is not there."""
+    """Return the size of a file in bytes, or -1 if there is no such file."""
     return path.stat().st_size if path.is_file() else -1
 
 
 def _file_and_end(location: str) -> tuple[str, int]:
-    """Return the file of a location and where the stretch ends in it: ``value:ocdbt.process_0/:d/4b9a:256220:3857``
-    gives ``ocdbt.process_0/d/4b9a`` and 260,077."""
+    """Return the file that a location lies in, and the offset in the file at which it ends.
+
+    ``value:ocdbt.process_0/:d/4b9a:256220:3857`` gives ``ocdbt.process_0/d/4b9a`` and 260,077.
+    """
     _, folder, name, start, length = location.split(":")
     return folder + name, int(start) + int(length)

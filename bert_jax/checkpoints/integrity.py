@@ -1,9 +1,9 @@
 """Finds out whether a saved step is still as it was written.
 
-A save writes the sha256 of the step's files into ``SHA256SUMS`` and those of its arrays into ``ARRAYS``, which names
-the damaged ones. (``_CHECKPOINT_METADATA`` and ``commit_success.txt``, Orbax's own notes of the commit, come later, and
-no restore reads them.) Every reader verifies a step first. Orbax itself would notice few damages and report each in
-hundreds of lines, because it reads all arrays at once.
+A save writes the sha256 of the step's files into ``SHA256SUMS``, and the sha256 of its arrays into ``ARRAYS``, by which
+damaged arrays can be named. (``_CHECKPOINT_METADATA`` and ``commit_success.txt``, Orbax's own notes of the commit, are
+written later, and no restore reads them.) Every reader verifies a step first. Orbax itself would notice only few kinds
+of damage and report each in hundreds of lines, because it reads all arrays at once.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from bert_jax.storage.checksums import CHECKSUMS, damages
 
 STATE = "state"
 ARRAYS = "ARRAYS"
-THREADS = 8  # to compute digests with
+THREADS = 8  # the number of threads that compute digests
 
 
 class DamagedStepError(ValueError):
-    """A step differs from what was saved. The message names the file, and the arrays if it can."""
+    """A step differs from what was saved. The message names the file and, if possible, the damaged arrays."""
 
     def of(self, step: int) -> str:
-        """Return what is wrong with ``step``."""
+        """Return a sentence that says what is wrong with ``step``."""
         return f"step {step} is damaged: {self}"
 
 
 class ForeignStepError(DamagedStepError):
-    """A step is whole, but was put where it does not belong. The message says whose it is."""
+    """A step is undamaged but is in the wrong place. The message says which run or step it belongs to."""
 
     def of(self, step: int) -> str:
         return f"checkpoints/{step} {self}"
 
 
 def write_lists(folder: str | os.PathLike[str]) -> None:
-    """Write ``ARRAYS`` (on a local disk) and ``SHA256SUMS`` into the folder of a step that is about to be whole."""
+    """Write ``SHA256SUMS``, and on a local disk ``ARRAYS``, into the folder of a step that is otherwise complete."""
     step = files.as_path(folder)
     names, arrays = _of_items(step), dict[str, str]()
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda name: files.sha256(step / name), names)
         digests = dict(zip(names, found, strict=True))
         if not files.is_remote(step):
-            with contextlib.suppress(ValueError):  # an index of another form: then no array can be named
+            with contextlib.suppress(ValueError):  # an index of another format: then no array can be named
                 arrays = index.digests(Path(step) / STATE, pool)
     if arrays:
         (step / ARRAYS).write_text(files.listing(arrays))
@@ -59,9 +59,10 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
 
 
 def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
-    """Return whether a step is verified: False if it has no list, as a step that an older version saved.
+    """Return whether the step has a list of sha256 and agrees with it.
 
-    Without a list only the lengths of the files are checked, not their contents.
+    It is False if the step has no list, because an older version saved it. Then only the lengths of the files are
+    checked, not their contents.
 
     Args:
       share: (i, n) reads only every n-th file, starting with file i.
@@ -76,12 +77,12 @@ def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) 
 
 
 def is_listed(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a step has a list to verify it by."""
+    """Return whether a step has a list of sha256 by which it can be verified."""
     return _list(files.as_path(folder)) is not None
 
 
 def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> Iterator[str]:
-    """Yield what is wrong with a step, file by file. See ``check_step``."""
+    """Yield a text for each damaged file of a step that says what is wrong. See ``check_step``."""
     step = files.as_path(folder)
     if (sums := _list(step)) is not None:
         for name, finding in damages(step, _of_items(step), share, sums):
@@ -91,8 +92,7 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
 
 
 def damaged_arrays(step: epath.Path, name: str) -> list[str]:
-    """Return the names of the arrays that are damaged with the file ``name`` of a step, as far as the rest of it
-    tells."""
+    """Return the names of the arrays that are damaged because the file ``name`` is, as far as that can be found out."""
     if files.is_remote(step) or not name.startswith(f"{STATE}/"):
         return []
     if not all((Path(step) / STATE / other).is_file() for other in files.below(step / STATE)):
@@ -111,19 +111,18 @@ def _arrays_clause(arrays: list[str]) -> str:
 
 
 def _list(step: epath.Path) -> str | None:
-    """Return the list of all files of an upload, else that of the step; None if there is neither."""
+    """Return the name of the list of a step: that of an upload, or else that of a save; None if there is neither."""
     return next((name for name in (files.MARKER, CHECKSUMS) if (step / name).exists()), None)
 
 
 def _of_items(step: epath.Path) -> list[str]:
-    """Return the names of all files in the folders of a step, where its items are, without the file system's hidden
-    ones."""
+    """Return the names of all files in the subfolders of a step, which hold its items, without hidden files."""
     names = (name for name in files.below(step) if "/" in name)
     return [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
 
 
 def _cut_short(step: Path) -> Iterator[str]:
-    """Yield each file of a step without a list that is missing or shorter than it has to be."""
+    """Yield a text for each file that is missing or too short, in a step without a list."""
     for name in ("facts/metadata", f"{STATE}/_METADATA"):
         try:
             json.loads(reading.read_bytes(step / name))

@@ -1,4 +1,4 @@
-"""Reads a saved tree into a state, matching leaves by name; the state may have gained leaves since the save."""
+"""Reads a saved tree into a state and matches the leaves by name; the state may have leaves that the save lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-# Returns the fresh values of the leaves of these names. Raises ``ValueError`` for one that must not start fresh.
+# Returns fresh values of the leaves with these names. Raises ``ValueError`` for a leaf that must not start fresh.
 Fresh: TypeAlias = Callable[[list[str]], Mapping[str, Any]]
 
 
@@ -19,17 +19,17 @@ def leaf_name(path: tuple[Any, ...]) -> str:
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """Return the leaves of ``tree`` by their names, in its order."""
+    """Return the leaves of ``tree`` by name, in the tree's order."""
     return {leaf_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def none_fresh(names: list[str]) -> Mapping[str, Any]:
-    """Refuse to make any leaf fresh."""
+    """Raise ``ValueError``: a ``Fresh`` that lets no leaf start fresh."""
     raise ValueError(f"it lacks {listed(names)}")
 
 
 def listed(names: list[str]) -> str:
-    """Return a phrase that lists at most three of ``names``."""
+    """Return a phrase that lists the first three of ``names`` and the number of the rest."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -37,12 +37,12 @@ def read_tree(folder: epath.Path, shapes: Any, fresh: Fresh, options: ocp.option
     """Return the tree that was saved in ``folder``, placed as ``shapes`` says.
 
     Args:
-      shapes: the tree wanted, of ``jax.ShapeDtypeStruct``.
+      shapes: the wanted tree, whose leaves are ``jax.ShapeDtypeStruct``.
       fresh: makes the leaves that the saved tree lacks.
 
     Raises:
-      ValueError: the saved tree has a leaf that ``shapes`` lacks, or one of another shape; or it lacks one that must
-        not start fresh. Orbax's own errors for a damaged file pass through.
+      ValueError: the saved tree has a leaf that ``shapes`` lacks, or a leaf of another shape; or it lacks a leaf that
+        must not start fresh. Orbax's own errors for a damaged file are not changed.
     """
     checkpointer = ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options

@@ -1,5 +1,4 @@
-"""Lists all saved steps of a workdir: those of the run, of its best evaluation, of frozen parts, and those set
-aside."""
+"""Lists all saved steps of a workdir: steps of the run, of its best evaluation, of frozen parts, and damaged steps."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ class SavedStep:
     step: int
     size: int  # bytes
     time: float | None  # when it was saved, in seconds of the epoch, if that can be read
-    listed: bool  # whether it has a list of sha256
-    set_aside: bool  # whether it was found to be damaged
+    listed: bool  # whether the step has a list of sha256
+    set_aside: bool  # whether the step was found to be damaged and moved away
 
 
 def overview(workdir: str) -> list[SavedStep]:
-    """Return all whole steps below ``workdir``, by folder and number; those set aside come last."""
+    """Return all complete steps below ``workdir``, by folder and number; then the damaged steps that were set aside."""
     root, found = files.as_path(workdir), []
     entries = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     homes = [root / "checkpoints", *(entry / "checkpoints" for entry in sorted(entries, key=lambda entry: entry.name))]

@@ -1,4 +1,4 @@
-"""Saves checkpoints on an object store: each step is first written on this machine, then uploaded whole."""
+"""Saves checkpoints on an object store: each step is first written on this machine and, when complete, uploaded."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from etils import epath
 from bert_jax.storage import files, write_errors
 from bert_jax.storage.checksums import CHECKSUMS
 
-ORBAX_MARK = "commit_success.txt"  # what Orbax writes last
-MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # each of them alone shows that a step is whole: one may be lost
+ORBAX_MARK = "commit_success.txt"  # the file that Orbax writes last
+MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # any one of these files shows that a step is complete: one may be lost
 
 
 class RemoteSteps:
-    """Uploads steps from the folder ``local`` to ``remote`` in the background, and prunes the old ones there.
+    """Uploads steps from the local folder ``local`` to ``remote`` in the background, and removes old steps there.
 
     Args:
-      keep: returns the steps to keep, given all of them in ascending order.
+      keep: given all steps in ascending order, returns the steps to keep.
     """
 
     def __init__(self, remote: str | os.PathLike[str], keep: Callable[[list[int]], list[int]]):
         self._remote, self._keep = files.as_path(remote), keep
         self.local = files.cache_directory() / "checkpoints" / sha256(os.fspath(remote).encode()).hexdigest()[:16]
-        shutil.rmtree(self.local, ignore_errors=True)  # only the store counts: a step that is not there is lost
+        shutil.rmtree(self.local, ignore_errors=True)  # what an earlier run did not upload is lost
         self.local.mkdir(parents=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload-checkpoint")
         self._pending: Future[None] | None = None
 
     def upload(self, step: int, written: Callable[[], None]) -> None:
-        """Upload ``step`` once ``written`` returns. An error is raised by the next ``wait``."""
+        """Upload ``step`` when ``written`` returns, in the background. An error is raised by the next ``wait``."""
         self._pending = self._thread.submit(self._upload, step, written)
 
     def _upload(self, step: int, written: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class RemoteSteps:
             files.remove(self._remote / str(old))
 
     def wait(self) -> None:
-        """Wait for the upload under way, if any; raise the error that ended it."""
+        """Wait until the current upload, if any, has ended, and raise its error if it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -57,7 +57,7 @@ class RemoteSteps:
 
 
 def whole_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """Return the whole steps in ``folder``, ascending."""
+    """Return the numbers of the complete steps in ``folder``, ascending."""
     path = files.as_path(folder)
     if not path.is_dir():
         return []
@@ -70,7 +70,7 @@ def _is_whole(step: epath.Path) -> bool:
 
 @contextlib.contextmanager
 def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
-    """Yield a folder where Orbax can read the step: for one on an object store a copy, while the block lasts.
+    """Context manager: yield a folder where Orbax can read the step. A step on an object store is copied for this time.
 
     Args:
       copied: whether to copy also from ``gs://``, which Orbax can read itself.

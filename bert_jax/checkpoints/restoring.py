@@ -1,4 +1,4 @@
-"""Reads saved steps; each is verified before anything of it is used."""
+"""Reads saved steps. Each step is verified before any of it is used."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # JAX and tensorstore use this word if memory or the like is short
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # the word in errors of JAX and tensorstore if memory or another resource is short
 UNVERIFIED = "is unverified: it has no list of sha256, as those that older versions have saved"
 T = TypeVar("T")
 
 
 def steps_folder(workdir: str) -> epath.Path:
-    """Return the folder of the steps as an absolute path, which Orbax requires."""
+    """Return the folder of a workdir's steps, as the absolute path that Orbax requires."""
     local = os.path.abspath(os.path.expanduser(workdir))
     return files.as_path(workdir if files.is_remote(workdir) else local) / "checkpoints"
 
 
 def saved_steps(workdir: str) -> list[int]:
-    """Return the steps that were written whole, ascending."""
+    """Return the numbers of the completely written steps, ascending."""
     return whole_steps(steps_folder(workdir))
 
 
 def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
-    """Return the newest of ``steps`` that is known to be as it was saved; None if none is."""
+    """Return the newest of ``steps`` that is verified to be as it was saved, or None."""
     return next((step for step in sorted(steps, reverse=True) if is_verified(workdir, step)), None)
 
 
 def is_verified(workdir: str, step: int) -> bool:
-    """Return whether a step has a list of sha256 and agrees with it."""
+    """Return whether a step has a list of sha256 and agrees with it. An error of the store counts as no."""
     try:
         return check_step(steps_folder(workdir) / str(step))
     except (DamagedStepError, OSError):
@@ -56,16 +56,17 @@ def is_verified(workdir: str, step: int) -> bool:
 def restore(
     workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh, run_id: str | None = None
 ) -> Any | None:
-    """Return the newest step that is whole, placed as ``shapes`` says; None if nothing was saved yet.
+    """Return the newest undamaged step, placed as ``shapes`` says; None if nothing was saved yet.
 
-    A step of another run than ``run_id`` (None: any run will do), or of another number than its folder, counts as
-    damaged. Leaves that a step of an earlier version lacks are made by ``fresh``; without it they are an error.
-    Damaged steps are set aside once an older one is restored. If there is no older one, nothing is touched: where a
-    step has no list of sha256, the fault may lie elsewhere. With several processes each verifies a part of the files.
+    A step counts as damaged also if it is of another run than ``run_id`` (unless that is None), or of another number
+    than its folder. Leaves that a step of an earlier version lacks are made by ``fresh``; by default they are an error.
+    Damaged steps are set aside when an older step has been restored. If there is no older step, nothing is changed,
+    because for a step without a list of sha256 the fault may lie elsewhere. In a job of several processes, each
+    verifies a part of the files.
 
     Raises:
       PassingError: the store does not answer.
-      UserError: there are steps, but none is whole; or one is, but cannot be restored here.
+      UserError: there are steps, but all are damaged; or a step is undamaged, but cannot be restored here.
     """
     folder, damaged = steps_folder(workdir), dict[int, str]()
     for step in _agreed_steps(workdir):
@@ -97,7 +98,7 @@ def restore(
 
 
 def _agreed_steps(workdir: str) -> list[int]:
-    """Return the saved steps as process 0 sees them, the newest first."""
+    """Return, on every process, the saved steps that process 0 sees, the newest first."""
     steps = sorted(saved_steps(workdir), reverse=True)
     number = distributed.agreed(len(steps))
     return [distributed.agreed(step) for step in [*steps, *[0] * number][:number]]
@@ -114,14 +115,14 @@ def _set_aside(folder: epath.Path, step: int) -> epath.Path:
 
 
 def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bool = False) -> tuple[T, bool]:
-    """Return what ``read`` makes of the folder of a step, and whether the step is known to be as it was saved.
+    """Return the result of ``read`` for a step's folder, and whether the step is verified to be as it was saved.
 
     Args:
-      together: whether all processes call this now.
+      together: whether all processes call this at the same time.
 
     Raises:
       DamagedStepError: the step differs from what was saved, or has no list and cannot be read.
-      Exception: any other error of ``read``, for which the step is not to blame.
+      Exception: any other error of ``read``, which is not caused by damage.
     """
     path, several = steps_folder(workdir) / str(step), together and jax.process_count() > 1
     with readable(path, copied=not several) as folder:
@@ -136,8 +137,10 @@ def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bo
 
 
 def _of_machine(error: BaseException) -> BaseException | None:
-    """Return the error of memory, of a device or of open files in the chain of ``error``'s causes: libraries wrap
-    them."""
+    """Return ``error`` or one of its causes if it is about memory, a device or open files; None if no cause is.
+
+    The causes are searched because libraries wrap such errors.
+    """
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop()
@@ -150,13 +153,15 @@ def _of_machine(error: BaseException) -> BaseException | None:
 
 
 def _of_files(error: BaseException) -> bool:
-    """Return whether the only trouble is that too many files are open."""
+    """Return whether the error says that too many files are open."""
     return write_errors.number_of(error) in write_errors.FEW
 
 
 def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
-    """Return the error to raise if a step cannot be restored for another reason than damage; None: raise ``error``
-    itself."""
+    """Return the error to raise if a step cannot be restored for a reason other than damage.
+
+    If None, ``error`` itself should be raised.
+    """
     if isinstance(error, PassingError):
         return None
     if is_passing(error):
@@ -191,16 +196,16 @@ def _bytes_per_device(shapes: Any) -> int:
 def read_step(workdir: str, step: int, shapes: Any, fresh: Fresh = none_fresh) -> Any:
     """Return the state saved at ``step``, placed as ``shapes`` says; ``fresh`` makes the leaves that the step lacks.
 
-    Raises ``DamagedStepError``, or any error of Orbax, on this process only: no process waits for another.
+    Raises ``DamagedStepError`` or any error of Orbax. Only this process reads: it does not wait for other processes.
     """
     return _read(workdir, step, lambda path: _state(path, shapes, fresh))[0]
 
 
 def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh, run_id: str | None) -> Any:
-    """Return the state in ``folder``. Raises ``ForeignStepError`` if it is not that of ``step`` of the run."""
+    """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step or run."""
     found = _facts(folder).get("run")
     saved_by = found.get("run_id") if isinstance(found, dict) else None
-    if run_id and saved_by and saved_by != run_id:  # old steps do not say it
+    if run_id and saved_by and saved_by != run_id:  # old steps do not name their run
         raise ForeignStepError(f"is of another run ({saved_by}; this one is {run_id})")
     state = _state(folder, shapes, fresh)
     saved = int(state["step"] if isinstance(state, Mapping) else state.step)
@@ -219,19 +224,19 @@ def _state(step: epath.Path, shapes: Any, fresh: Fresh) -> Any:
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:
-    """Return options by which this process reads alone, whether or not there are others."""
+    """Return options with which this process reads alone, even if the job has other processes."""
     own = jax.process_index()
     return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix="alone")
 
 
 def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
-    """Return the parameters alone, as numpy, of the newest step (or ``step``): exports and new runs start from them.
+    """Return only the parameters, as numpy, of the newest step or of ``step``, for exports and new runs.
 
     Returns:
-      (params, facts saved with them, step).
+      (parameters, the facts saved with them, step).
 
     Raises:
-      UserError: there is no whole checkpoint, or no such step, or it is damaged.
+      UserError: there is no complete checkpoint or no such step, or the step is damaged.
     """
     steps = saved_steps(workdir)
     if not steps and not files.as_path(workdir).exists():
@@ -242,7 +247,7 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     step = steps[-1] if step is None else step
     try:
         (params, facts), verified = _read(workdir, step, _params)
-    except Exception as error:  # whatever a damaged file makes a library raise
+    except Exception as error:  # a damaged file can make a library raise anything
         if isinstance(error, UserError) or _of_machine(error):
             raise
         raise UserError(
@@ -254,7 +259,7 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
 
 
 def _advice(workdir: str, step: int) -> str:
-    """Return advice on which steps of the run to choose in place of one that cannot be read."""
+    """Return advice on which step to choose instead of ``step``, which cannot be read."""
     run = os.path.dirname(workdir) if PurePath(workdir).name == BEST else workdir
     others = [s for s in saved_steps(run) if (run, s) != (workdir, step)]
     if verified := [s for s in others if is_verified(run, s)]:
@@ -266,7 +271,7 @@ def _advice(workdir: str, step: int) -> str:
 
 
 def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
-    """Return (params as numpy, facts) of a step's folder. Raises any error of Orbax."""
+    """Return (parameters as numpy, facts) from a step's folder. Raises any error of Orbax."""
     alone = _alone()
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)

@@ -1,7 +1,7 @@
 """Saves steps in the background, each with the list of sha256 by which readers verify it.
 
-A step folder appears by a rename once it is whole (on an object store: by its marker). So a run that is killed during
-a save resumes from the step before.
+The folder of a step appears by a rename when it is complete (on an object store, a marker file is written last). So a
+run that is killed during a save resumes from the step before.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bert_jax.storage.retries import is_passing
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     every_steps: int = 1000
-    keep: int = 3  # newest steps kept
-    keep_every_steps: int | None = None  # multiples of this are kept for ever, beside the newest
+    keep: int = 3  # the number of newest steps that are kept
+    keep_every_steps: int | None = None  # steps that are multiples of this are kept for ever, besides the newest
 
     def __post_init__(self) -> None:
         names = ("every_steps", "keep")
@@ -44,31 +44,33 @@ class CheckpointConfig:
         )
 
     def kept(self, steps: list[int]) -> list[int]:
-        """Return those of ``steps`` that are kept, in ascending order."""
+        """Return which of ``steps`` are kept, in ascending order."""
         forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
         return sorted({*steps[-self.keep :], *forever})
 
 
 class _Manager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
-        """Do not ask JAX. It compares the last question of any process with the one it has agreed on, and
-        ``Termination`` counts its questions: a question of Orbax between them, with the number of a step, would lose a
-        SIGTERM."""
+        """Return False without asking JAX whether the job should end; only ``Termination`` asks.
+
+        JAX compares the number of the latest call of any process with the number it has agreed on. ``Termination``
+        numbers its calls 1, 2, ...; a call of Orbax in between, numbered with a step, would make JAX lose a SIGTERM.
+        """
         del step
         return False
 
 
 class Checkpoints:
-    """Saves asynchronously into ``workdir/checkpoints``. Open it after a restore, which may set steps aside.
+    """Saves steps in the background into ``workdir/checkpoints``. Make it after a restore, which may set steps aside.
 
-    On an object store a single process writes each step on its machine first and uploads it whole. Several processes
-    write together, which Orbax can do on ``gs://`` only.
+    On an object store, a single process first writes each step on its machine and then uploads it. Several processes
+    write together, which Orbax can do only on ``gs://``.
     """
 
     def __init__(self, workdir: str, config: CheckpointConfig, name: str | None = None):
         """
         Args:
-          name: the name, in errors, of parameters that are written once and whole; None: these are the steps of a run.
+          name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
         """
         _drop_late_writes()
         self._steps, self._config, self._name = steps_folder(workdir), config, name
@@ -81,21 +83,23 @@ class Checkpoints:
                 "mount; choose such a --workdir"
             )
         self._directory = epath.Path(self._store.local if self._store else self._steps)
-        self._saving = 0  # the step being saved
+        self._saving = 0  # the number of the step being saved
         self._check_places()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps,
             cleanup_tmp_directories=True,
             create=True,
-            lightweight_initialize=True,  # else it reads metadata of all steps that are there, also damaged ones
+            lightweight_initialize=True,  # otherwise it reads metadata of all steps, also damaged ones
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
         self._manager = _Manager(self._directory, options=options)
 
     def _check_places(self) -> None:
-        """Raise ``UserError`` if something that is not a step has the name of one to come: no save could take its
-        place. What a cut ``files.remove`` has left is removed; what a cut pruning has left is older than the newest.
+        """Raise ``UserError`` if something that is not a complete step has the name of a step that is yet to be saved.
+
+        What an interrupted ``files.remove`` has left is removed instead. What an interrupted pruning has left is older
+        than the newest step, so it is not in the way.
         """
         if files.is_remote(self._directory) or not self._directory.is_dir():
             return
@@ -112,11 +116,11 @@ class Checkpoints:
                 place.rmtree()
 
     def save(self, state: Any, facts: Mapping[str, Any]) -> None:
-        """Begin to save; return once the state may be donated. An error of the save before this one is raised here."""
+        """Begin to save; return when the state may be donated. An error of the previous save is raised here."""
         self.save_tree(int(state.step), state, facts)
 
     def save_tree(self, step: int, tree: Any, facts: Mapping[str, Any]) -> None:
-        """Save any tree as ``step``; see ``save``."""
+        """Save any tree as step ``step``; see ``save``."""
         with self._explained():
             self.wait()
             self._check_space(sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
@@ -128,12 +132,15 @@ class Checkpoints:
                 self._store.upload(step, self._manager.wait_until_finished)
 
     def _write_lists(self) -> None:
-        """Write the lists of a step that is about to be whole; runs on the first process, in the background."""
+        """Write the lists of a step that is otherwise complete.
+
+        Orbax calls this on the first process, in the background.
+        """
         unfinished = self._directory / f"{self._saving}{ocp.path.atomicity.TMP_DIR_SUFFIX}"
         write_lists(unfinished if unfinished.exists() else self._directory / str(self._saving))  # gs:// has no rename
 
     def wait(self) -> None:
-        """Wait until every save has ended. Raises the error of a save that failed."""
+        """Wait until all saves have ended. Raises the error of a save that failed."""
         with self._explained():
             self._manager.wait_until_finished()
             if self._store:
@@ -141,9 +148,11 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:
-        """Let a save that has begun finish before an error of something else, or Ctrl-C, ends the run: a run that is
-        started again in the same process must find its step whole, not arriving. With several processes no one waits:
-        one of them may be lost."""
+        """Context manager: if an error or Ctrl-C ends the run, first wait until a save that has begun is complete.
+
+        A run that is started again in the same process must find this step complete. With several processes, nothing
+        waits, because one of them may be lost.
+        """
         try:
             yield
         except (Exception, KeyboardInterrupt):
@@ -153,8 +162,10 @@ class Checkpoints:
             raise
 
     def _check_space(self, needed: int) -> None:
-        """Check the free space before a byte is written: if a disk fills up during a save, libraries print hundreds of
-        lines."""
+        """Raise ``OSError`` if there is too little free space, before anything is written.
+
+        If a disk fills up during a save, libraries print hundreds of lines.
+        """
         if files.is_remote(self._directory):
             return
         free = shutil.disk_usage(self._directory).free
@@ -191,8 +202,10 @@ class Checkpoints:
 
 @functools.cache
 def _drop_late_writes() -> None:
-    """Silence the writes that still run after a save has failed: nobody waits for them, and TensorStore would print a
-    traceback for each."""
+    """Silence the errors of writes that still run after a save has failed.
+
+    Nobody waits for these writes, and TensorStore would print a traceback for each.
+    """
     hook = sys.unraisablehook
 
     def hear(args: Any) -> None:
@@ -203,15 +216,18 @@ def _drop_late_writes() -> None:
 
 
 def _meet(*, key: str, timeout_ms: int) -> None:
-    """Let the processes of a save wait for each other; Orbax calls this. A process whose save has failed must not wait
-    here: the others wait elsewhere, and it has to tell them."""
+    """Let the processes of a save wait for each other; Orbax calls this.
+
+    A process whose save has failed must not wait here, because the others wait elsewhere and it must tell them: it
+    raises its error again.
+    """
     if (error := sys.exc_info()[1]) is not None:
         raise error
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
 def save_params(workdir: str, params: Any, facts: Mapping[str, Any], name: str | None = None) -> None:
-    """Save parameters alone as a checkpoint of step 0, for ``read_params``. ``name``: see ``Checkpoints``."""
+    """Save only parameters, as a checkpoint of step 0 that ``read_params`` reads. ``name``: see ``Checkpoints``."""
     checkpoints = Checkpoints(workdir, CheckpointConfig(), name or workdir)
     checkpoints.save_tree(0, {"params": params}, facts)
     checkpoints.wait()
@@ -219,10 +235,12 @@ def save_params(workdir: str, params: Any, facts: Mapping[str, Any], name: str |
 
 
 def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
-    """Save parameters alone into ``workdir/best``. The best before is kept too: a resume may go back behind this
-    one."""
+    """Save only parameters, into ``workdir/best``.
+
+    The previous best step is kept too, because a resume may go back to a step before this one.
+    """
     folder = os.path.join(workdir, BEST)
-    drop_after(folder, step - 1)  # steps of a run that was cut back
+    drop_after(folder, step - 1)  # later steps, saved before the run went back
     distributed.wait(f"best at step {step}")
     checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
     checkpoints.save_tree(step, {"params": params}, facts)
@@ -231,8 +249,10 @@ def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) ->
 
 
 def drop_after(workdir: str, step: int) -> None:
-    """Remove the steps saved after ``step``, the newest first. Only the first process does; no save may be under
-    way."""
+    """Remove the steps saved after ``step``, the newest first.
+
+    Only the first process does this. No save may be in progress.
+    """
     if distributed.is_first():
         for later in sorted((found for found in saved_steps(workdir) if found > step), reverse=True):
             files.remove(steps_folder(workdir) / str(later))
