@@ -24,13 +24,14 @@ def attention_maps(
     token_type_ids: Sequence[Sequence[int] | np.ndarray],
     layers: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """Return the attention probabilities, without dropout, of sequences of any lengths L.
+    """Return the attention probabilities of sequences, without dropout. Sequences may have different lengths L.
 
     Args:
-      layers: numbers of layers from 0, negative ones from the top; None: all.
+      layers: the numbers of layers, from 0, or negative from the top. If None, all layers.
 
     Returns:
-      [N, H, L, L] float32 for each sequence, N of ``layers``; row q is the attention of position q and sums to 1.
+      [N, H, L, L] float32 for each sequence, where N is the number of ``layers``. Row q is the attention of position q
+      and sums to 1.
 
     Raises:
       UserError: the model does not have such a layer.
@@ -46,7 +47,7 @@ def attention_maps(
     for row, length in enumerate(lengths):
         for name, values in zip(names, (input_ids[row], token_type_ids[row], 1), strict=True):
             batch[name][row, :length] = values
-    # Unrolled, each layer keeps its own. Without a backward pass, remat would save nothing.
+    # If unrolled, each layer stores its own probabilities. Without a backward pass, remat would save nothing.
     config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
     maps = np.asarray(_probabilities(config, chosen, trained.params["encoder"], batch))
     return [maps[:, row, :, :length, :length] for row, length in enumerate(lengths)]
@@ -56,7 +57,7 @@ def attention_maps(
 def _probabilities(
     config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, np.ndarray]
 ) -> jax.Array:
-    """Return the probabilities as [N, B, H, L, L] float32."""
+    """Return the attention probabilities of a batch as [N, B, H, L, L] float32."""
     _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])
     found = kept_probabilities(config, kept["intermediates"])
     return jnp.stack([found[i] for i in layers]).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Encodes a text as the ids that an encoder reads, each with its place in the text."""
+"""Encodes a text as token ids, each with its position in the text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ CACHED_WORDS = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class TextTokens:
-    """One text of T tokens, ``[CLS]`` and ``[SEP]`` included."""
+    """The T tokens of one text, including ``[CLS]`` and ``[SEP]``."""
 
     input_ids: np.ndarray  # [T] int32
     token_type_ids: np.ndarray  # [T] int32
     offsets: np.ndarray  # [T, 2] int32: characters [start, stop) of the text (or pair); (0, 0) for special tokens
-    word_ids: np.ndarray  # [T] int32: number of the token's word, from 0; -1 for special tokens
-    num_cut: int = 0  # tokens left out
+    word_ids: np.ndarray  # [T] int32: the number of the token's word, from 0; -1 for special tokens
+    num_cut: int = 0  # the number of tokens left out because the text was too long
 
 
 class ItemEncoder:
-    """Encodes ``[CLS] text [SEP]``, ``[CLS] text [SEP] pair [SEP]``, or words one by one."""
+    """Encodes an item as ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
+
+    If it has words, one word at a time.
+    """
 
     def __init__(self, tokenizer: Tokenizer, max_length: int):
         self._tokenizer, self._max_length = tokenizer, max_length
@@ -43,7 +46,7 @@ class ItemEncoder:
         return _tokens(encoded, num_cut)
 
     def _of_words(self, words: Sequence[str]) -> TextTokens:
-        """Encode words one by one. Offsets are positions in the words joined by spaces."""
+        """Encode each word separately. Offsets are character positions in the words joined by spaces."""
         ids, offsets, word_ids = [self._tokenizer.cls_id], [(0, 0)], [-1]
         start = 0
         for number, word in enumerate(words):
@@ -67,7 +70,7 @@ def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:
     starts = np.asarray(encoded.word_starts)
     offsets = _int32(encoded.offsets)
     inside = offsets[:, 1] > offsets[:, 0]
-    # The first token begins a word, even if the text begins inside of one, as after a mark that is dropped.
+    # The first token always begins a word, even if the tokenizer says otherwise, as after a mark that it drops.
     word_ids = np.where(inside, np.maximum(np.cumsum(starts) - 1, 0), -1).astype(np.int32)
     return TextTokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
 

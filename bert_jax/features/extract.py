@@ -1,4 +1,4 @@
-"""Runs texts through a frozen encoder, as a stream: batches of similar length, with the batch axis over the mesh."""
+"""Runs a stream of texts through a frozen encoder, in batches of similar length that are split over the mesh."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 
-WINDOW_BATCHES = 16  # texts of so many batches are sorted by length together
-WINDOW_BYTES = 128 << 20  # limit for the vectors of those texts
+WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
+WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
 
 
 class Encoder(NamedTuple):
-    """A trained encoder, from any model."""
+    """A trained encoder with its tokenizer, loaded from any kind of model."""
 
     params: Any  # numpy tree of ``encoder_of(config)``, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
-    weights: tuple[float, ...] | None = None  # of its layers, if a feature_tagging model has learned them
+    weights: tuple[float, ...] | None = None  # of its layers, if a feature_tagging model learned them
 
 
 def load_encoder(workdir: str | None, init: str | None, step: int | None = None) -> Encoder:
-    """Return the encoder of a run's workdir (of a fine-tuned run the best checkpoint), or of what ``--init`` takes.
+    """Return the encoder of a run's workdir (the best checkpoint of a fine-tuned run), or of a model in ``init``.
+
+    ``init`` is what the flag ``--init`` accepts.
 
     Raises:
-      UserError: neither or both are given, or there is no model.
+      UserError: neither or both of ``workdir`` and ``init`` are given, or there is no model.
     """
     if (workdir is None) == (init is None):
         raise UserError("give either --workdir=DIR, a run of ours, or --init=DIR, a Hugging Face directory")
@@ -57,7 +59,7 @@ def load_encoder(workdir: str | None, init: str | None, step: int | None = None)
 
 
 def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Return the weights of layers that a feature_tagging model has learned, the lowest first; None for other models.
+    """Return the layer weights that a feature_tagging model has learned, the lowest layer first; None for other models.
 
     They are gamma * softmax(w).
     """
@@ -70,7 +72,7 @@ def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class TextFeatures:
-    """A text with its vectors."""
+    """A text with its tokens and vectors."""
 
     item: Item
     tokens: TextTokens
@@ -79,11 +81,11 @@ class TextFeatures:
 
 @dataclasses.dataclass
 class ReadCounts:
-    """Counts of what was read so far."""
+    """Counts of the texts and tokens that were read so far."""
 
     texts: int = 0
     tokens: int = 0
-    positions: int = 0  # of the batches, padding included
+    positions: int = 0  # positions in all batches, padding included
     cut_texts: int = 0
     cut_tokens: int = 0
 
@@ -95,8 +97,10 @@ class ReadCounts:
 
 
 class Extractor:
-    """Computes vectors of texts, in their order, without dropout. The numbers do not depend on the number of
-    devices."""
+    """Computes vectors of texts, without dropout, and returns them in the order of the texts.
+
+    The vectors do not depend on the number of devices.
+    """
 
     def __init__(
         self,
@@ -110,14 +114,14 @@ class Extractor:
     ):
         """
         Args:
-          max_length: tokens of a text, special ones included; longer texts are cut. None: as many as the model can
-            read.
-          batch_size: rounded up to a multiple of the devices.
-          weights: of the weighted sums, the lowest layer first; None: those that a feature_tagging model has learned,
-            else equal ones.
+          max_length: the most tokens of a text, special tokens included; longer texts are cut. If None, as many as the
+            model can read.
+          batch_size: the number of texts in a batch, rounded up to a multiple of the number of devices.
+          weights: the layer weights of weighted sums, the lowest layer first. If None, the weights that a
+            feature_tagging model has learned, or else equal weights.
 
         Raises:
-          UserError: the model does not have such layers or weights, or cannot read such a length.
+          UserError: the model does not have such layers, needs another number of weights, or cannot read such a length.
         """
         config = encoder.config
         self.layers, self.max_length = tuple(layers), max_length or config.max_length
@@ -142,7 +146,7 @@ class Extractor:
         self._token_bytes = sum(math.prod(shape) for shape in self.shapes.values()) * self.dtype.itemsize
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
-        """Yield the vectors of each item, in order, with at most one window of them in memory."""
+        """Yield the vectors of each item, in order. Only one window of vectors is in memory at a time."""
         window: list[tuple[Item, TextTokens]] = []
         num_bytes = 0
         for item in items:
@@ -189,7 +193,7 @@ class Extractor:
 
 
 def vector_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
-    """Return the shape of one vector of layer ``name``."""
+    """Return the shape of one vector of the layer ``name``."""
     if name == "all":
         return (config.num_layers + 1, config.hidden_size)
     return ((LAST_FOUR if name == "concat_last_four" else 1) * config.hidden_size,)
@@ -205,7 +209,10 @@ def _weights(name: str, encoder: Encoder, given: Sequence[float] | None) -> tupl
 
 
 def _rows(wanted: int, shards: int, most: int) -> int:
-    """Return the number of rows of a batch; it takes few values, so that few shapes are compiled."""
+    """Return the number of rows to use for a batch of ``wanted`` texts.
+
+    Only a few values, so that few shapes are compiled.
+    """
     rows = shards
     while rows < wanted:
         rows *= 2
@@ -220,7 +227,7 @@ def read_layers(
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Return layer -> [B, L, ...] or [B, D] of a batch of ids [B, L]. ``layers``: their names and weights."""
+    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers``: their names and weights."""
     top = {name for name, _ in layers} <= set(TOP_ONLY)
     read: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
     hidden, mask = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32), batch["attention_mask"]

@@ -1,4 +1,4 @@
-"""Fills the ``[MASK]``s of a text with the words that a model finds most likely."""
+"""Fills each ``[MASK]`` of a text with the words that a model finds most likely."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bert_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """The candidates for each mask of ``text``, most likely first, with their probabilities.
+    """The candidates for each mask in ``text``, most likely first, with their probabilities.
 
-    A candidate is the text of a piece; ``##`` stands before one that continues a word, in every kind of tokenizer.
+    A candidate is the text of a piece. If the piece continues a word, ``##`` is put before it, whatever the tokenizer.
     """
 
     text: str
@@ -31,15 +31,14 @@ class Filled:
 def fill_mask(
     params: Any, config: ModelConfig, tokenizer: Tokenizer, texts: Sequence[str], best: int = 5
 ) -> list[Filled]:
-    """Return the candidates for the masks of each text; texts do not influence each other.
+    """Return the candidates for the masks of each text. The texts do not influence each other.
 
     Args:
-      params: those of an encoder of ``config`` and of its ``mlm_head``, others beside them or not.
-      texts: at least one ``[MASK]`` in each, or the tokenizer's own name of it, such as ``<mask>``.
+      params: a tree with the parameters of an encoder of ``config`` and of its ``mlm_head``; others are ignored.
+      texts: texts with at least one ``[MASK]`` each, or the tokenizer's own name of the mask, such as ``<mask>``.
 
     Raises:
-      UserError: a text has no mask, or is longer than the model's positions; or the model reads only one side of a
-        mask.
+      UserError: a text has no mask or is longer than the model's positions; or the model is left-to-right.
     """
     if config.causal:
         raise UserError(
@@ -55,7 +54,7 @@ def fill_mask(
         "masked_positions": _pad(masks, 0),  # [B, P]
     }
     logits = jax.jit(Model(config, (LM_HEAD,)).apply)({"params": params}, batch)["mlm_logits"]  # [B, P, V]
-    probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # the rest is padding of the embeddings
+    probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # other logits are of padding
     probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
 
     def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:
@@ -73,7 +72,10 @@ def fill_mask(
 
 
 def check_masked(texts: Sequence[str], where: str = "") -> None:
-    """Raise ``UserError`` for a text without a mask by any usual name; ``where`` is the key that has the texts."""
+    """Raise ``UserError`` for a text without any usual name of the mask.
+
+    ``where`` is the config key that has the texts.
+    """
     for text in texts:
         if not any(name in text for name in NAMES["mask"]):
             raise _no_mask(text, where)
@@ -85,10 +87,13 @@ def _no_mask(text: str, where: str) -> UserError:
 
 
 def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, where: str = "") -> list[np.ndarray]:
-    """Return the ids of each text, int32 [L].
+    """Return the token ids of each text, int32 [L].
+
+    Args:
+      where: the config key that has the texts, for messages.
 
     Raises:
-      UserError: a text has no ``[MASK]``, or is longer than ``max_length``; ``where`` is the key that has the texts.
+      UserError: a text has no ``[MASK]``, or is longer than ``max_length``.
     """
     encoded = [np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids, np.int32) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
@@ -103,7 +108,7 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
 
 
 def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-    """Return rows of any length as one int32 array [B, longest], filled up with ``value``."""
+    """Return rows of different lengths as one int32 array [B, longest], padded with ``value``."""
     padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
@@ -116,6 +121,6 @@ def as_record(filled: Filled) -> dict[str, Any]:
 
 
 def as_table(filled: Filled) -> str:
-    """Return the text, then a line for each mask."""
+    """Return the text, followed by one line of candidates for each mask."""
     lines = [", ".join(f"{word} {probability:.2f}" for word, probability in c) for c in filled.predictions]
     return "\n".join([filled.text, *(f"  {line}" for line in lines)])

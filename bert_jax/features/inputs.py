@@ -1,4 +1,4 @@
-"""Streams the texts to read: from a file with one text on each line, or from columns of any reader of examples."""
+"""Streams the texts to encode, from a file with one text on each line or from columns of any reader of examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.examples.columns import MISSING, select
 from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
 from bert_jax.examples.values import is_blank, is_unicode, text, words
 
-LINES = "lines"  # the format without a reader: one text on each line
+LINES = "lines"  # the format that needs no reader: one text on each line
 FORMATS = {
     ".txt": LINES,
     ".tsv": "delimited",
@@ -32,17 +32,17 @@ class Item:
     id: str
     text: str
     pair: str | None = None
-    words: tuple[str, ...] | None = None  # ``text`` is these joined by spaces
+    words: tuple[str, ...] | None = None  # ``text`` is the words joined by spaces
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A file of texts.
+    """A file of texts, and how to read it.
 
     Attributes:
-      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped); "" decides by the file's ending.
-      column: the column with the text, or a list of words.
-      id_column: the column with the ids; "" takes the number of the line or row, from 1.
+      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped). If "", the file's ending decides.
+      column: the column that holds the text, or a list of words.
+      id_column: the column that holds the ids. If "", the id is the number of the line or row, from 1.
     """
 
     path: str
@@ -56,15 +56,15 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """The result of a first pass."""
+    """The result of reading all texts once, before any work: how many there are, and which are bad."""
 
     num_texts: int
-    bad: tuple[Bad, ...]  # the first few
+    bad: tuple[Bad, ...]  # the first few bad texts
     num_bad: int
 
 
 def check(source: Input) -> Checked:
-    """Read everything once, before any slow work.
+    """Read all texts once, before any slow work, and count the bad ones.
 
     Raises:
       UserError: there is no such file, no text, an unknown format, option or column, or a bad text.
@@ -85,14 +85,14 @@ def check(source: Input) -> Checked:
 
 
 def listed(found: Checked) -> str:
-    """Return a line that lists what is bad."""
+    """Return a line that lists the first bad texts and says how many there are."""
     more = f"; and {found.num_bad - len(found.bad):,} more" if found.num_bad > len(found.bad) else ""
     examples = "; ".join(f"{item.where} {item.reason}" for item in found.bad)
     return f"{found.num_bad:,} of {found.num_texts + found.num_bad:,} texts are bad: {examples}{more}"
 
 
 def items(source: Input) -> Iterator[Item]:
-    """Yield the texts in order, without the bad ones."""
+    """Yield the texts in order, without the bad texts."""
     return (item for item in _items(source) if isinstance(item, Item))
 
 

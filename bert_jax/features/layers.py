@@ -1,4 +1,4 @@
-"""The vectors that can be taken from an encoder's hidden states, with the names of Devlin et al. 2019, table 7."""
+"""The kinds of vectors that can be taken from an encoder's hidden states, named as in Devlin et al. 2019, table 7."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ LAST_FOUR = 4
 
 
 class VectorKind(NamedTuple):
-    """A kind of vector.
+    """A kind of vector, computed from the hidden states of an encoder.
 
     Attributes:
-      of: (hidden states [N + 1, B, L, D] float32, attention_mask [B, L], weights) -> [B, L, ...] or [B, D].
-      needs: how many Transformer layers the model must have.
-      is_sentence: whether there is one vector for each text, not for each token.
-      weighted: number of last layers in a weighted sum; 0: all, None: not a weighted sum.
+      of: the function (hidden states [N + 1, B, L, D] float32, attention_mask [B, L], weights) -> [B, L, ...] or [B,
+        D].
+      needs: the number of Transformer layers that the model must have.
+      is_sentence: whether there is one vector for each text rather than one for each token.
+      weighted: the number of top layers in a weighted sum, or 0 for all layers. None if it is not a weighted sum.
     """
 
     of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -31,18 +32,23 @@ class VectorKind(NamedTuple):
 
 
 def weighted_sum(hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted sum [...] of hidden [N + 1, ...], from the embeddings up; weights [n] are for the last n."""
+    """Return the weighted sum [...] of the last n of hidden [N + 1, ...], whose first is the embeddings.
+
+    Weights are [n].
+    """
     return jnp.tensordot(weights, hidden[-weights.shape[0] :], axes=1)
 
 
 def concatenated(hidden: jax.Array) -> jax.Array:
-    """Return the last four [4, ..., D] as [..., 4D], the lowest first."""
+    """Return the last four layers of hidden [N + 1, ..., D], concatenated to [..., 4D], the lowest layer first."""
     return jnp.concatenate(list(hidden[-LAST_FOUR:]), axis=-1)
 
 
 def mean(sequence: jax.Array, attention_mask: jax.Array) -> jax.Array:
-    """Return the mean [B, D] of sequence [B, L, D] over real tokens, [CLS] and [SEP] included, as sentence-transformers
-    does."""
+    """Return the mean [B, D] of sequence [B, L, D] over real tokens.
+
+    [CLS] and [SEP] are included, as in sentence-transformers.
+    """
     mask = attention_mask[..., None].astype(sequence.dtype)
     return jnp.sum(sequence * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
 
@@ -61,11 +67,11 @@ LAYERS: dict[str, VectorKind] = {
     "mean": VectorKind(lambda hidden, mask, weights: mean(hidden[-1], mask), is_sentence=True),
     "cls": VectorKind(lambda hidden, mask, weights: hidden[-1][:, 0], is_sentence=True),
 }
-TOP_ONLY = ("last", "mean", "cls")  # these need no layer but the last
+TOP_ONLY = ("last", "mean", "cls")  # these need only the last layer
 
 
 def check_layers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` for a name that is unknown or given twice, or if there is none."""
+    """Raise ``UserError`` if a name is unknown or given twice, or if there is no name."""
     for name in names:
         choose("layer", name, LAYERS)
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -76,7 +82,7 @@ def check_layers(names: Sequence[str]) -> None:
 
 
 def check_depth(names: Sequence[str], num_layers: int) -> None:
-    """Raise ``UserError`` for layers that a model of ``num_layers`` does not have."""
+    """Raise ``UserError`` if a name needs more layers than the ``num_layers`` of the model."""
     lacking = [name for name in names if LAYERS[name].needs > num_layers]
     if lacking:
         there = [name for name, layer in LAYERS.items() if layer.needs <= num_layers]
@@ -86,10 +92,13 @@ def check_depth(names: Sequence[str], num_layers: int) -> None:
 
 
 def layer_weights(name: str, num_layers: int, given: Sequence[float] | None) -> tuple[float, ...]:
-    """Return the weights of layer ``name``, equal ones if none are ``given``; () for a layer without weights.
+    """Return the weights for the vectors ``name``; () if these have no weights.
+
+    Args:
+      given: the weights, or None for equal weights.
 
     Raises:
-      UserError: the number of weights is not that of the layers.
+      UserError: the number of weights is not the number of layers.
     """
     weighted = LAYERS[name].weighted
     if weighted is None:

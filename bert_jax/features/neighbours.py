@@ -1,4 +1,4 @@
-"""Finds the contexts in which a word means nearly the same, by the cosine of its contextual vectors."""
+"""Finds contexts in which a word has nearly the same meaning, by the cosine of its contextual vectors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bert_jax.features.layers import LAYERS
 
 @dataclasses.dataclass(frozen=True)
 class Neighbour:
-    """An occurrence of the word in the corpus."""
+    """An occurrence of the word in a text of the corpus, with its similarity to the query."""
 
     score: float  # cosine
-    id: str  # of the text
+    id: str  # the id of the text
     text: str
     start: int  # the word is text[start:stop]
     stop: int
@@ -30,7 +30,7 @@ class Neighbour:
 
 @dataclasses.dataclass(frozen=True)
 class NearestContexts:
-    """The nearest contexts of one occurrence, the nearest first."""
+    """The nearest contexts of one query occurrence, nearest first. The query is text[start:stop]."""
 
     text: str
     start: int
@@ -40,13 +40,13 @@ class NearestContexts:
 
 @dataclasses.dataclass
 class NeighbourCounts:
-    texts: int = 0  # of the corpus
+    texts: int = 0  # number of texts of the corpus
     occurrences: int = 0
-    beyond: int = 0  # occurrences after the length that the model reads
+    beyond: int = 0  # occurrences that come after the tokens that the model reads
 
 
 def check_layer(name: str) -> None:
-    """Raise ``UserError`` unless ``name`` is a layer of vectors of tokens."""
+    """Raise ``UserError`` unless ``name`` is a layer that gives one vector for each token."""
     allowed = [layer for layer, kind in LAYERS.items() if not kind.is_sentence and layer != "all"]
     if name not in allowed:
         raise UserError(f"--layer={name} has no vector of a word; allowed: {', '.join(allowed)}")
@@ -55,16 +55,15 @@ def check_layer(name: str) -> None:
 def find_neighbours(
     extractor: Extractor, word: str, texts: Sequence[str], corpus: Input, best: int = 10, ignore_case: bool = True
 ) -> tuple[list[NearestContexts], NeighbourCounts]:
-    """Return the ``best`` contexts of ``word`` in ``corpus``, which is streamed, for its first occurrence in each of
-    ``texts``.
+    """Return the ``best`` nearest contexts of ``word`` in ``corpus``, for its first occurrence in each of ``texts``.
 
-    Occurrences in the ``texts`` themselves are left out, and equal texts count once.
+    The corpus is streamed. Occurrences in ``texts`` themselves are left out, and equal texts of the corpus count once.
 
     Args:
-      extractor: computes one layer of vectors of tokens.
+      extractor: computes token vectors of one layer.
 
     Raises:
-      UserError: one of ``texts`` does not have the word, or no text of the corpus does.
+      UserError: one of ``texts`` does not have the word, or no text of the corpus has it.
     """
     pattern = whole_word(word, ignore_case)
     without = [text for text in texts if not pattern.search(text)]
@@ -77,7 +76,7 @@ def find_neighbours(
     if len(queries) < len(texts):
         raise UserError(f"{word!r} comes after the {extractor.max_length} tokens that are read; shorten the text")
     counts = NeighbourCounts()
-    # One heap for each query, its worst at [0]; of equal scores the first in the corpus wins.
+    # One heap for each query, with its worst neighbour at [0]; if scores are equal, the first in the corpus is better.
     heaps: list[list[tuple[float, int, Neighbour]]] = [[] for _ in texts]
     asked = set(texts)
     occurrences = _vectors(extractor, _having(pattern, items(corpus), asked, counts), pattern, counts)
@@ -101,8 +100,10 @@ def find_neighbours(
 
 
 def whole_word(word: str, ignore_case: bool) -> re.Pattern[str]:
-    """Return a pattern that finds ``word`` if no letter or digit continues it; ideographs may always stand side by
-    side."""
+    """Return a pattern that finds ``word`` unless it is part of a longer word.
+
+    A letter or digit beside it makes a longer word, except beside an ideograph.
+    """
     if not word.strip():
         raise UserError("--word is empty; give the word to compare")
     before, after = ("" if _is_ideograph(edge) or not edge.isalnum() else r"\w" for edge in (word[0], word[-1]))
@@ -117,7 +118,7 @@ def _is_ideograph(character: str) -> bool:
 def _having(
     pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], counts: NeighbourCounts
 ) -> Iterator[Item]:
-    """Yield each text with the word once; texts without it are not even encoded."""
+    """Yield each different text of the corpus that has the word, so that the other texts are not even encoded."""
     seen: set[int] = set()
     for item in found:
         counts.texts += 1
@@ -130,7 +131,7 @@ def _having(
 def _vectors(
     extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: NeighbourCounts, first: bool = False
 ) -> Iterator[tuple[Item, int, int, np.ndarray]]:
-    """Yield (text, start, stop, vector) of every occurrence, or only of the ``first`` in each text."""
+    """Yield (text, start, stop, vector) for every occurrence, or only for the ``first`` occurrence in each text."""
     for features in extractor.run(texts):
         for match in pattern.finditer(features.item.text):
             vector = word_vector(features, *match.span())
@@ -143,8 +144,7 @@ def _vectors(
 
 
 def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | None:
-    """Return the mean [D] float32 over the tokens that share characters with text[start:stop]; None if there are
-    none."""
+    """Return the mean vector [D] float32 of the tokens that overlap text[start:stop]. If no token does, return None."""
     begins, ends = features.tokens.offsets.T
     of_word = (begins < stop) & (ends > start)
     if not of_word.any():
@@ -164,14 +164,14 @@ def as_record(found: NearestContexts) -> dict[str, Any]:
 
 
 def as_table(found: NearestContexts) -> str:
-    """Return the text asked for, then a line for each neighbour, with the word in brackets."""
+    """Return the query's text, followed by one line for each neighbour, with the word in brackets."""
     lines = [marked(found.text, found.start, found.stop)]
     lines += [f"  {n.score:.3f}  {marked(n.text, n.start, n.stop)}  ({n.id})" for n in found.neighbours]
     return "\n".join(lines)
 
 
 def marked(text: str, start: int, stop: int, around: int = 60) -> str:
-    """Return the word in brackets with ``around`` characters on both sides."""
+    """Return the word in brackets with up to ``around`` characters of the text on each side."""
     left, right = text[max(0, start - around) : start], text[stop : stop + around]
     left = f"...{left}" if start > around else left
     right = f"{right}..." if len(text) > stop + around else right

@@ -1,4 +1,4 @@
-"""Reads what ``writing`` wrote, text by text."""
+"""Reads the files that ``writing`` wrote, text by text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 
 
 def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
-    """Yield the texts of a file or folder that ``bert-jax features`` wrote, in order, one in memory at a time.
+    """Yield the texts, with vectors, of a file or folder that ``bert-jax features`` wrote, one in memory at a time.
 
-    ``Item.words`` and ``TextTokens.num_cut`` are lost.
+    ``Item.words`` and ``TextTokens.num_cut`` are not in the file, so they have their defaults.
 
     Raises:
-      UserError: there is no file, or it is of another kind.
+      UserError: there is no such file or folder, or the folder has no index.
     """
     folder = Path(files.as_path(path))
     if folder.is_dir():
@@ -89,7 +89,7 @@ def _parquet(path: Path) -> Iterator[TextFeatures]:
 
 
 def _array(value: Any) -> np.ndarray:
-    """Return a list as [n], or a list of lists of one size as [n, width]."""
+    """Return a list as an array [n], or a list of lists of one size as an array [n, width]."""
     values = value.values
     if hasattr(values.type, "list_size"):
         return np.asarray(values.flatten()).reshape(len(values), values.type.list_size)

@@ -1,5 +1,4 @@
-"""Searches with sentence vectors: every text is encoded once, and the nearest documents of a query are found by
-cosine."""
+"""Searches with sentence vectors: encodes every text once, and finds the nearest documents of each query by cosine."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ from bert_jax.tasks.metrics.retrieval import retrieval_metrics
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 
-BLOCK_TEXTS = 4096  # so many texts are encoded, searched and dropped together
+BLOCK_TEXTS = 4096  # number of texts that are encoded, searched and dropped together
 SHORTEST = 16
-# Words of BM25: runs of letters and digits; in scripts without spaces, each character.
+# Matches the words of BM25: runs of letters and digits; in scripts without spaces, each character.
 WORD = re.compile(
     r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
 )
@@ -36,7 +35,7 @@ Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalRequest:
-    """The flags of ``bert-jax retrieve``. None: as the model was trained."""
+    """The flags of ``bert-jax retrieve``. If ``pooling`` or ``max_length`` is None, it is as in training."""
 
     workdir: str
     step: int | None = None
@@ -52,8 +51,10 @@ class RetrievalRequest:
 
 
 class TextEncoder:
-    """Turns texts into vectors, on all devices. Texts of a block are sorted by length, so that there is little
-    padding."""
+    """Encodes texts as vectors, on all devices.
+
+    Texts of a block are sorted by length, so that there is little padding.
+    """
 
     def __init__(self, trained: TrainedModel, pooling: Pooling, max_length: int, batch_size: int):
         trained.config.check_lengths({"--max_length": max_length})
@@ -98,7 +99,10 @@ class TextEncoder:
 
 
 def padded(length: int, max_length: int) -> int:
-    """Return one of few lengths, each of which is compiled: powers of two from ``SHORTEST`` on, and 1.5 times those."""
+    """Return the length to pad to: the smallest allowed length that is at least ``length``, up to ``max_length``.
+
+    Allowed lengths are powers of two from ``SHORTEST`` up, and 1.5 times those, so that only a few shapes are compiled.
+    """
     bound = SHORTEST
     while bound < length:
         bound = bound * 3 // 2 if bound & (bound - 1) == 0 else bound // 3 * 4
@@ -107,7 +111,7 @@ def padded(length: int, max_length: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalResult:
-    """The result of a search. ``metrics`` has those of each searcher; it is empty if relevances are not known."""
+    """The result of a search. ``metrics`` are by searcher ("model", "bm25"), and empty if relevances are not known."""
 
     rankings: Rankings
     metrics: dict[str, dict[str, float]]
@@ -119,12 +123,12 @@ class RetrievalResult:
 def retrieve(
     collection: Collection, request: RetrievalRequest, baseline: Literal["bm25", "none"] = "bm25"
 ) -> RetrievalResult:
-    """Search ``collection`` with the model of a run, pretrained or fine-tuned; if it is scored, also with BM25.
+    """Search ``collection`` with the model of a run, and with BM25 too if ``collection`` has relevances.
 
-    A document with the id of the query is not an answer to it, as in BEIR.
+    The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR.
 
     Raises:
-      UserError: there is no model, or rows are longer than its positions, or the baseline's package is missing.
+      UserError: there is no model, rows are longer than its positions, or the baseline's package is missing.
     """
     scored = bool(collection.relevances)
     if baseline == "bm25" and scored:
@@ -152,13 +156,13 @@ def retrieve(
 
 
 def best(query: str, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:
-    """Return document -> score, the best first."""
+    """Return document -> score for the ``top`` documents, the best first, without a document named like the query."""
     listed = zip(places.tolist(), scores.tolist(), strict=True)
     return dict([(names[place], score) for place, score in listed if names[place] != query][:top])
 
 
 def words(text: str) -> list[str]:
-    """Return the words of BM25, in lower case."""
+    """Return the words of a text for BM25, in lower case."""
     return WORD.findall(text.lower())
 
 
@@ -173,7 +177,7 @@ def check_bm25() -> Callable[..., Any]:
 
 
 def bm25(collection: Collection, top: int) -> Rankings:
-    """Return the best documents by BM25 (Lucene's variant)."""
+    """Return the ``top`` documents of each query by BM25 (Lucene's variant), with their scores."""
     searcher = check_bm25()(k1=K1, b=B, method="lucene")
     names = list(collection.documents)
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
@@ -185,7 +189,7 @@ def bm25(collection: Collection, top: int) -> Rankings:
 
 
 def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:
-    """Yield one record for each query, with its documents, the best first."""
+    """Yield one record for each query, with its documents, best first."""
     for query, documents in rankings.items():
         listed = [{"id": name, "score": round(score, 6)} for name, score in documents.items()]
         yield {"id": query, "text": collection.queries[query], "documents": listed}

@@ -19,7 +19,7 @@ NOTE_SECONDS = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class FeatureRequest:
-    """The flags of ``bert-jax features``; ``Extractor`` explains those that it takes."""
+    """The flags of ``bert-jax features``. ``Extractor`` documents the flags that it takes."""
 
     source: Input
     output: str
@@ -31,7 +31,7 @@ class FeatureRequest:
     batch_size: int = 32
     dtype: Literal["float32", "float16"] = "float32"
     weights: tuple[float, ...] | None = None
-    part_mb: int = 512  # size of a file, if the output is a folder
+    part_mb: int = 512  # size of each file in MiB, if the output is a folder
 
     def __post_init__(self) -> None:
         check_layers(self.layers)
@@ -41,10 +41,10 @@ class FeatureRequest:
 
 
 def write_features(request: FeatureRequest, note: Note) -> ReadCounts:
-    """Write the vectors of every text, in order; the memory needed does not grow with their number.
+    """Write the vectors of every text, in order. The memory needed does not grow with the number of texts.
 
     Raises:
-      UserError: something about the texts, the model or the output is wrong; raised before the first batch.
+      UserError: something about the texts, the model or the output is wrong. This is raised before the first batch.
     """
     found = check(request.source)
     if found.num_bad:
@@ -65,7 +65,7 @@ def write_features(request: FeatureRequest, note: Note) -> ReadCounts:
 def with_progress(
     features: Iterable[TextFeatures], counts: ReadCounts, num_texts: int, note: Note
 ) -> Iterator[TextFeatures]:
-    """Yield ``features``, with a note about the progress from time to time."""
+    """Yield ``features``, and note the progress from time to time."""
     last = time.monotonic()
     for number, one in enumerate(features, 1):
         yield one
@@ -75,7 +75,7 @@ def with_progress(
 
 
 def facts(request: FeatureRequest, encoder: Encoder, extractor: Extractor) -> dict[str, Any]:
-    """Return what the file says about itself."""
+    """Return the metadata of the output file."""
     counts = extractor.counts
     return {
         "format": "bert_jax features",
@@ -92,7 +92,7 @@ def facts(request: FeatureRequest, encoder: Encoder, extractor: Extractor) -> di
 
 
 def summary(extractor: Extractor, seconds: float) -> str:
-    """Return a line that says what was read, cut and padded."""
+    """Return a line that says how much was read, cut and padded."""
     counts = extractor.counts
     line = f"{counts.texts:,} texts, {counts.tokens:,} tokens in {seconds:.1f} s ({counts.tokens / seconds:,.0f}/s)"
     line += f", padding {1 - counts.tokens / max(counts.positions, 1):.1%}"

@@ -1,4 +1,7 @@
-"""Writes vectors to files, text by text, whole or not at all: safetensors (a file, or a folder of parts) or parquet."""
+"""Writes vectors to files, text by text, as safetensors (a file, or a folder of several) or parquet.
+
+The output appears only when it is complete.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from bert_jax.storage import files
 
 INDEX = "index.json"
 STRINGS = ("id", "text", "pair")
-GROUP_BYTES = 32 << 20  # size of a parquet row group, and so of what is held in memory
+GROUP_BYTES = 32 << 20  # size of a parquet row group, which is held in memory until it is written
 SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
 
 
@@ -30,24 +33,25 @@ class Writer(Protocol):
     def add(self, features: TextFeatures) -> None: ...
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Complete the output; ``facts`` describe all of it."""
+        """Complete the output; ``facts`` are metadata about all of it."""
         ...
 
     def close(self) -> None:
-        """Close all files, finished or not."""
+        """Close all files, whether or not the output was finished."""
         ...
 
 
 @contextlib.contextmanager
 def writer(output: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int) -> Iterator[Writer]:
-    """Yield a writer of ``output``, which appears if the block ends well: ``*.safetensors``, ``*.parquet``, or a folder
-    of safetensors files of about ``part_bytes`` each.
+    """Context manager: yield a writer of ``output``, which appears when the block ends without an error.
+
+    ``output`` is ``*.safetensors``, ``*.parquet``, or a folder of safetensors files of about ``part_bytes`` each.
 
     Args:
       shapes: layer -> shape of one vector.
 
     Raises:
-      UserError: ``output`` is there already, cannot be written, or has another ending.
+      UserError: ``output`` already exists, cannot be written, or has another ending.
     """
     ending = check_output(output)
     if ending == ".safetensors":
@@ -69,8 +73,10 @@ def _closed(target: Writer) -> Iterator[Writer]:
 
 
 def check_output(output: str) -> str:
-    """Return the ending of ``output``, "" for a folder. Raises ``UserError`` for another ending, or if ``output`` is
-    there."""
+    """Return the ending of ``output``, which is "" for a folder.
+
+    Raises ``UserError`` for any other ending, or if ``output`` already exists.
+    """
     ending = os.path.splitext(output)[1]
     if ending not in ("", ".safetensors", ".parquet"):
         raise UserError(f"--output={output} ends in {ending}; .safetensors, .parquet or a folder is allowed")
@@ -81,17 +87,17 @@ def check_output(output: str) -> str:
 class SafetensorsFile:
     """A safetensors file whose tensors grow text by text.
 
-    Tensors: ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens], ``offsets`` [tokens, 2], layers [tokens, ...] or
-    [texts, D]; ``token_starts`` [texts + 1] says where the tokens of each text begin; the strings ``id``, ``text`` and
-    ``pair`` are UTF-8, ``<name>_bytes``, with ``<name>_starts`` [texts + 1].
+    The tensors of tokens are ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens] and ``offsets`` [tokens, 2]. Each
+    layer is [tokens, ...] or [texts, D]. ``token_starts`` [texts + 1] says where the tokens of each text begin. The
+    strings ``id``, ``text`` and ``pair`` are UTF-8 in ``<name>_bytes``, with ``<name>_starts`` [texts + 1].
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str):
         self._path = path
         self._spool = path.parent / f"{path.name}.spool"
         self._spool.mkdir()
-        # The library needs all tensors in memory. So each tensor grows in its own file, and ``finish`` writes the
-        # format: a header before the plain numbers.
+        # The safetensors library needs all tensors in memory. So each tensor grows in a file of its own, and
+        # ``finish`` writes the format itself: a header, then the plain numbers.
         self._files: dict[str, IO[bytes]] = {}
         self._types: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._rows: dict[str, int] = {}
@@ -137,7 +143,7 @@ class SafetensorsFile:
         """Write the file; ``facts`` become its metadata."""
         header: dict[str, Any] = {"__metadata__": {name: str(value) for name, value in facts.items()}}
         start = 0
-        # Wide numbers first, so that every tensor begins at a multiple of its number's size.
+        # Tensors of wide numbers come first, so that every tensor begins at a multiple of the size of its numbers.
         order = sorted(self._types, key=lambda name: (-np.dtype(self._types[name][0]).itemsize, name))
         for name in order:
             self._files[name].close()
@@ -165,7 +171,7 @@ class SafetensorsFile:
 
 
 class SafetensorsFolder:
-    """A folder of safetensors files, and an index of them."""
+    """A folder of safetensors files, with an index file that lists them."""
 
     def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int):
         self._folder, self._shapes, self._dtype, self._part_bytes = folder, shapes, dtype, part_bytes
@@ -198,7 +204,7 @@ class SafetensorsFolder:
 
 
 class ParquetFile:
-    """A parquet file: a row is a text; a layer is a list of vectors of fixed size, or one vector."""
+    """A parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str):
         import pyarrow as pa
