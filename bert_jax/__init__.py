@@ -1,7 +1,7 @@
 """Pretraining of BERT-family encoders with JAX: text in, checkpoints and Hugging Face models out.
 
-The packages can each be imported by themselves; README.md has the map of them. This module imports none, so that
-``import bert_jax`` stays instant.
+Each package can be imported by itself; README.md has a map of the packages. This module imports none of them, so that
+``import bert_jax`` takes no time.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Runs ``python -m bert_jax <verb>``, and ``bert-jax <verb>``."""
+"""Runs ``python -m bert_jax <subcommand>`` and ``bert-jax <subcommand>``."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ import sys
 
 
 def main() -> int:
-    """Run the verb of the command line and return its exit code."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # while imports go on, there is nothing to save
+    """Run the subcommand of the command line and return its exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # during the imports there is nothing to save
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from bert_jax.cli.main import run
 

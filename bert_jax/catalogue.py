@@ -1,4 +1,7 @@
-"""A part is found by its file name: adding one means adding one file, and no list has to be kept."""
+"""Finds components, such as tasks or masking strategies, by file name.
+
+To add a component, add one file; there is no list to update.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from bert_jax.errors import UserError
 
 
 def parts(package: str, having: str | None = None) -> dict[str, Path]:
-    """Return the name and file of every module of ``bert_jax.<package>``; none of them is imported.
+    """Return the name and file of every module of ``bert_jax.<package>``, without importing any.
 
-    ``having`` keeps only the modules that define this class or function, which is what makes a file a part of a kind:
-    ``parts("corpora", having="Source")`` returns the sources of documents.
+    If ``having`` is given, return only the modules that define a class or function of this name, which marks a
+    component of a kind: ``parts("corpora", having="Source")`` returns the sources of documents.
     """
     folder = Path(__file__).parent.joinpath(*package.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
@@ -28,7 +31,7 @@ def find(package: str, name: str, having: str | None = None) -> ModuleType:
     """Import and return the module ``bert_jax.<package>.<name>``.
 
     Raises:
-      UserError: there is no such part; lists those that there are, the nearest name first.
+      UserError: there is no such component; the message suggests the nearest name and lists all.
     """
     known = parts(package, having)
     if not isinstance(name, str) or name not in known:
@@ -44,5 +47,5 @@ def _definitions(file: Path) -> set[str]:
         node.name
         for node in body
         if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        and not any(ast.unparse(base) == "Protocol" for base in getattr(node, "bases", []))  # a contract is not a part
+        and not any(ast.unparse(base) == "Protocol" for base in getattr(node, "bases", []))  # interfaces do not count
     }

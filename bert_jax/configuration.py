@@ -1,4 +1,4 @@
-"""Turns a loose config tree into frozen dataclasses; unknown keys and wrong types are refused here, by name."""
+"""Turns a plain config tree into frozen dataclasses; raises errors that name unknown keys and values of wrong types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a phrase that names the valid choice closest to ``name``, then all of them."""
+    """Return a phrase that names the valid choice closest to ``name``, followed by all valid choices."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -24,21 +24,21 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
-    """Return ``table[name]``. Raises ``UserError`` that lists the valid names if it is not there."""
+    """Return ``table[name]``. Raises ``UserError`` that lists the valid names if ``name`` is not in the table."""
     if not isinstance(name, str) or name not in table:
         raise UserError(f"unknown {kind} {name!r}; {nearest(str(name), table)}")
     return table[name]
 
 
-WHOLE_BITS = 63  # whole numbers must fit into these: numpy and jax take no larger ones
+WHOLE_BITS = 63  # whole numbers must fit into so many bits, since numpy and jax take no larger numbers
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
     """Return the frozen dataclass ``cls`` made from a config sub-tree called ``where``.
 
-    Nested dataclass fields take nested mappings. Lists become tuples. Integers are accepted for floats; nothing
-    else is converted. ``also`` names valid keys of the sub-tree that something else reads. Raises ``UserError`` naming
-    every unknown key with the nearest valid one, every missing required key, and every value of a wrong type.
+    Nested mappings become nested dataclasses, and lists become tuples. Integers are accepted for floats; no other type
+    is converted. ``also`` lists keys of the sub-tree that are valid because other code reads them. Raises ``UserError``
+    naming every unknown key with the nearest valid one, every missing required key, and every value of a wrong type.
     """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
@@ -90,24 +90,28 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def _tuple_of(kind: Any, value: Any) -> str:
-    """Return a phrase that asks for a tuple of ``kind``, with an example: of ``value`` if it could be an entry."""
+    """Return a phrase that asks for a tuple of ``kind``, with an example.
+
+    The example holds ``value`` if it has this type.
+    """
     example = f"such as ({value!r},) or " if isinstance(kind, type) and isinstance(value, kind) else "such as "
     return f"a tuple, {example}()"
 
 
 def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> None:
-    """Raise ``UserError``, naming each of the fields ``names`` of a dataclass whose value is not ``sound``.
+    """Raise ``UserError`` that names every one of the fields ``names`` whose value is not ``sound``.
 
     Args:
-      where: what the config tree calls the dataclass.
-      allowed: a phrase, such as ``at least 1 is needed``.
+      config: a dataclass that holds the fields.
+      where: the path of the dataclass in the config tree.
+      allowed: a phrase that says what is allowed, such as ``at least 1 is needed``.
     """
     if wrong := unsound(config, where, allowed, *names, sound=sound):
         raise UserError(wrong)
 
 
 def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> str:
-    """Return the message that ``check_fields`` would raise; "" if all fields are sound."""
+    """Return the message that ``check_fields`` would raise, or "" if all fields are sound."""
     values = {name: getattr(config, name) for name in names}
     wrong = [
         f"{where}.{name} is {f'{value:,}' if type(value) is int else repr(value)}"
@@ -118,7 +122,7 @@ def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[
 
 
 def check_choices(config: Any, where: str) -> None:
-    """Raise ``UserError``, naming each field of a dataclass whose value its ``Literal`` does not list."""
+    """Raise ``UserError`` that names every field of a dataclass whose value is not one of its ``Literal`` type."""
     hints = typing.get_type_hints(type(config))
     choices = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
     wrong = [
@@ -133,10 +137,11 @@ def check_choices(config: Any, where: str) -> None:
 def differences(
     old: Any, new: Any, where: str = "config", absent: Mapping[str, Any] = types.MappingProxyType({})
 ) -> list[str]:
-    """Return the leaves of two nested plain structures that differ, as ``name: old -> new``.
+    """Return the values that differ between two nested plain structures, as ``name: old -> new``.
 
     Args:
-      absent: what a key that ``old`` lacks meant when it was recorded (``old_defaults``); None if that is not known.
+      absent: for keys that ``old`` lacks, the value that they meant when ``old`` was recorded (see ``old_defaults``).
+        If a key is not in it either, None.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         found = []
@@ -154,15 +159,20 @@ BEFORE = "before"
 
 
 def changed(default: Any, before: Any) -> Any:
-    """Return a field of a frozen dataclass; a recorded config that lacks it meant ``before``, not its ``default``."""
+    """Return a field of a frozen dataclass whose default was changed from ``before`` to ``default``.
+
+    A recorded config that lacks the field meant ``before``.
+    """
     return dataclasses.field(default=default, metadata={BEFORE: before})
 
 
 def old_defaults(config: Any) -> dict[str, Any]:
-    """Return, as a plain tree, the values of keys that a recorded config lacks: defaults, or ``before`` of ``changed``.
+    """Return, as a plain tree, the value that each key means if a recorded config lacks it.
+
+    It is the key's default, or ``before`` if the field was made by ``changed``.
 
     Args:
-      config: a dataclass, or an instance of one. Required fields are left out.
+      config: a dataclass type, whose required fields are left out, or an instance.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -176,7 +186,7 @@ def old_defaults(config: Any) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with the leaves of ``over`` in place of its own."""
+    """Return the tree ``base`` with the leaves of the tree ``over`` in place of its own leaves."""
     both = {
         key for key in base.keys() & over.keys() if isinstance(base[key], Mapping) and isinstance(over[key], Mapping)
     }
@@ -184,12 +194,15 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recall(cls: type[T], recorded: Mapping[str, Any], where: str) -> T:
-    """Return ``build`` of a config that an earlier version recorded: keys that it lacks have the values of then."""
+    """Return ``build`` of a config that an earlier version recorded.
+
+    Keys that it lacks get the values that they had then.
+    """
     return build(cls, merged(old_defaults(cls), recorded), where)
 
 
 def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") -> list[str]:
-    """Return the keys that were recorded of ``cls`` and that it no longer has, with their values."""
+    """Return the recorded keys that ``cls`` no longer has, with their values."""
     hints, found = typing.get_type_hints(cls), []
     for name, value in recorded.items():
         if name not in hints:

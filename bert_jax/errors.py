@@ -1,33 +1,35 @@
-"""The errors that are written for the user."""
+"""The errors whose messages are written for the user."""
 
 
 class UserError(Exception):
-    """Bad input, found early. The message is one line: what was found, what is allowed, what to do.
+    """The input is wrong. The message is one line that says what was found, what is allowed and what to do.
 
     Commands print it as ``error: <message>``, without a traceback, and exit with code 2. Some subclasses have another
-    code (``exit_codes.of_user_error``).
+    exit code (see ``exit_codes.of_user_error``).
     """
 
 
 class Preempted(BaseException):
-    """The process was told to leave its machine. Everything is saved; the same command goes on
-    (``exit_codes.PREEMPTED``).
+    """The process was told to end. Everything is saved; the same command continues (``exit_codes.PREEMPTED``).
 
-    Like ``KeyboardInterrupt`` it is not an ``Exception``: it may be raised anywhere, and nothing may catch it and go
-    on.
+    Like ``KeyboardInterrupt`` it is not an ``Exception``: it may be raised anywhere, and no code may catch it and
+    continue.
     """
 
 
 class Interrupted(Preempted):
-    """Like ``Preempted``, but by Ctrl-C: nothing starts the run again by itself (``exit_codes.INTERRUPTED``)."""
+    """The process was told to end by Ctrl-C. Unlike after ``Preempted``, no launcher starts the run again.
+
+    The exit code is ``exit_codes.INTERRUPTED``.
+    """
 
 
 class RepeatingError(UserError):
-    """The run ended in a way that the same command would only repeat: it must not be resumed as it is."""
+    """The run ended in a way that the same command would only repeat, so it must not be resumed unchanged."""
 
 
 class PeerLostError(UserError):
-    """Another process of the job is lost. All have to be started again (``exit_codes.PEER_LOST``)."""
+    """Another process of the job is lost. All processes have to be started again (``exit_codes.PEER_LOST``)."""
 
 
 class PassingError(UserError):
@@ -35,5 +37,5 @@ class PassingError(UserError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error, short enough to stand in one of our messages."""
+    """Return the first line of a library's error message, shortened so that it fits into one of our messages."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

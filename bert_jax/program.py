@@ -1,4 +1,4 @@
-"""The command that runs this program, the text of a duration, and the print of a warning."""
+"""Small helpers for output: the command that runs this program, durations as text, and warnings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MISSING = "–"
 
 
 def program() -> str:
-    """Return ``bert-jax`` if the shell finds it; else the path of the script beside this Python, or ``python -m``."""
+    """Return the command that runs this program: ``bert-jax`` if the shell finds it.
+
+    Otherwise return the path of the script beside this Python, or ``<python> -m bert_jax``.
+    """
     if shutil.which("bert-jax"):
         return "bert-jax"
     script = Path(sys.executable).parent / "bert-jax"
@@ -33,6 +36,6 @@ def duration(seconds: float | None) -> str:
 
 
 def warn(text: str) -> None:
-    """Print one line on stderr; a closed stderr is not an error."""
+    """Print a warning as one line on stderr. If stderr is closed, do nothing."""
     with contextlib.suppress(OSError, ValueError):
         print(f"warning: {text}", file=sys.stderr, flush=True)

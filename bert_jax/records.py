@@ -1,6 +1,6 @@
-"""The nouns passed between packages.
+"""The data types that are passed between packages.
 
-Shape legend, used in comments and docstrings everywhere:
+These letters stand for sizes in all comments and docstrings:
 
     B rows of a batch      L positions of a row        P masked positions of a row   K packed pairs of a row
     D hidden size          H heads                     V vocabulary                  N layers
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Batch: TypeAlias = Mapping[str, Any]  # numpy [B, ...] left of the mesh, jax right of it
+    Batch: TypeAlias = Mapping[str, Any]  # values [B, ...]: numpy on the host, jax on devices
 else:
     Batch = dict
 
@@ -26,17 +26,17 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One document of a corpus: sentences in reading order, all from one place."""
+    """One document of a corpus: its sentences in reading order."""
 
     id: str  # stable name: a path, a module name, a page title
     sentences: tuple[str, ...]
 
 
-Example: TypeAlias = dict[str, Any]  # a labelled example: the roles that a task reads, and always ``id``
+Example: TypeAlias = dict[str, Any]  # a labelled example: the values that a task reads, by name, and always ``id``
 
 
 class Feature(NamedTuple):
-    """Shape and dtype of one named array of a global batch, without the batch axis."""
+    """The shape and dtype of one named array of a batch, without the batch axis."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -46,7 +46,7 @@ BatchSpec: TypeAlias = dict[str, Feature]
 
 
 class Sum(NamedTuple):
-    """A value that is summed over rows, devices, hosts and micro-batches, and divided once, at the end."""
+    """A sum of values and a count. Both are added up over rows, devices, hosts and micro-batches, then divided once."""
 
     value: Any
     count: Any

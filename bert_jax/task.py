@@ -1,7 +1,7 @@
-"""The one contract: a pretraining objective and a fine-tuning task are the same thing, a ``Task``.
+"""The interface ``Task``, which pretraining objectives and fine-tuning tasks both implement.
 
-A Task owns both ends of the batch: the host side that writes the features and the device side that reads them. One
-loop, one step, one checkpoint format and one loader serve every Task. Numpy lies left of the mesh, jax right of it.
+A Task has two sides: on the host it makes the features of a batch as numpy arrays, and on the devices it reads them as
+jax arrays. One training loop, one train step, one checkpoint format and one loader serve every Task.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 class Variables(NamedTuple):
-    """The variables of a model. ``frozen`` has no optimizer state and is not part of a checkpoint."""
+    """The variables of a model. ``frozen`` has no optimizer state and is not saved in checkpoints."""
 
     params: Any
     frozen: Any
 
 
 class Losses(NamedTuple):
-    """The result of one (micro-)batch, as sums and counts. The rate per second counts the metric "tokens"."""
+    """The losses and metrics of one (micro-)batch, as sums and counts.
+
+    The metric "tokens" is required: tokens per second are computed from it.
+    """
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]
@@ -37,21 +40,21 @@ class Step:
 
     kind: str  # a key of Task.batch_specs
     phase: int
-    epochs: np.ndarray  # [B] int64: batches may cross epochs
-    rows: np.ndarray  # [B] int64, index within the epoch
+    epochs: np.ndarray  # [B] int64, the epoch of each row: a batch may have rows of two epochs
+    rows: np.ndarray  # [B] int64, the index of each row within its epoch
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Some rows of a source, all of one length, where the source has rows of several lengths."""
+    """The rows of one length, of a source whose rows have several lengths."""
 
     kind: str  # a key of Task.batch_specs
     rows_per_epoch: int
-    batches: int  # rows of a step divided by the phase's batch size: shorter rows come in larger batches
+    batches: int  # batch size of this bucket / batch size of the phase: shorter rows come in larger batches
 
 
 class RowSource(abc.ABC):
-    """Random access to rows. The only loader state is the step number."""
+    """Random access to rows by epoch and index. The loader keeps no other state than the step number."""
 
     @property
     @abc.abstractmethod
@@ -60,77 +63,88 @@ class RowSource(abc.ABC):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Return the buckets; none if all rows have one length. Row indices go through the buckets in order: those of
-        the first bucket come first. A step has rows of one bucket only."""
+        """Return the buckets of the rows; () if all rows have one length.
+
+        Row indices count through the buckets in order: first all rows of the first bucket. A step has rows of one
+        bucket only.
+        """
         return ()
 
     def prepare(self, epoch: int) -> None:
-        """Begin to plan an epoch in the background. A source that plans nothing does nothing."""
+        """Begin to plan ``epoch`` in the background. A source without plans does nothing."""
         del epoch
 
     @abc.abstractmethod
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n.
 
-        A row is a pure function of (corpus fingerprint, seed, phase, epoch, index); it does not depend on the other
-        rows that are asked for. An array whose name ``is_weight`` counts targets: the evaluation sets it to 0 in the
-        rows that fill up its last batch."""
+        A row is a pure function of (corpus fingerprint, seed, phase, epoch, index), so it does not depend on the other
+        rows requested. If ``is_weight`` holds for the name of an array, its values are weights of targets: the
+        evaluation sets them to 0 in the rows that only fill up its last batch.
+        """
 
 
 def is_weight(name: str) -> bool:
-    """Return whether a feature of a batch is a weight of targets; its name says so, as in ``masked_weights``."""
+    """Return whether a feature of a batch holds weights of targets, as its name shows (``masked_weights``)."""
     return name.endswith("_weights")
 
 
 class Task(Protocol):
-    """An objective or a downstream task."""
+    """A pretraining objective or a downstream task: its rows, its model and its losses."""
 
-    batch_specs: dict[str, BatchSpec]  # kind -> features of a row; each kind is compiled before its first step
+    batch_specs: dict[str, BatchSpec]  # kind of batch -> features of a row; each kind is compiled separately
     loss_weights: dict[str, float]  # term -> weight in the total loss
-    flops_per_row: dict[str, float]  # kind -> FLOPs of one row in a train step, for MFU
-    dtype: str  # of the operands of its matrix products, for MFU
+    flops_per_row: dict[str, float]  # kind of batch -> FLOPs of one row in a train step, for MFU
+    dtype: str  # dtype of the operands of the model's matrix products, for MFU
 
-    heldout_parts: tuple[str, ...]  # of the held-out rows, each also evaluated by itself; ("",) if there is only one
-    gathered_outputs: tuple[str, ...]  # names in ``outputs`` that ``finish`` reads; () if sums are enough
+    heldout_parts: tuple[str, ...]  # parts of the held-out rows, each also evaluated alone; ("",) if only one
+    gathered_outputs: tuple[str, ...]  # names of ``outputs`` that ``finish`` reads; () if sums are enough
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        """Return the rows of a split, or of one of ``heldout_parts``. ``eval`` rows are the same at every
-        evaluation."""
+        """Return the rows of a split, or only of one held-out part.
+
+        The ``eval`` rows are the same at every evaluation.
+        """
         ...
 
     def init(self, rng: Any) -> Variables:
-        """Return fresh variables, every leaf boxed with its logical axes."""
+        """Return newly initialised variables, with every leaf boxed with its logical axes."""
         ...
 
     def init_carry(self, num_rows: int) -> Any:
-        """Return what a recurrent model keeps from step to step; ``()`` if it keeps nothing. The trainer refuses any
-        other value: it does not yet carry it through accumulation, meshes, resumes and evaluations."""
+        """Return the state that a recurrent model keeps from step to step; ``()`` if it keeps none.
+
+        The trainer refuses any other value, because it cannot yet carry state through accumulation, meshes, resumes and
+        evaluations.
+        """
         ...
 
     def counts(self, batch: Batch) -> dict[str, Any]:
-        """Return the number of targets of each loss term, from the batch alone."""
+        """Return the number of targets of each loss term, computed from the batch alone."""
         ...
 
     def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
-        """Run the forward pass. The step multiplies each term's value by weight / count over the whole global batch and
-        sums over terms and micro-batches. ``rng`` is a ``models.dropout.RowRng`` or None (no dropout)."""
+        """Run the forward pass and return the losses.
+
+        ``rng`` is a ``models.dropout.RowRng``, or None for no dropout. The train step multiplies the value of each term
+        by its weight / its count over the whole global batch, and sums over terms and micro-batches.
+        """
         ...
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, Any]:
-        """Return the named arrays [B, ...] that prediction, fill-mask and teachers read."""
+        """Return the named arrays [B, ...] that prediction, fill-mask and distillation read."""
         ...
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        """Return the means of the sums, each divided once, and what follows from them, such as a perplexity."""
+        """Return the mean of each sum, and metrics computed from the means, such as a perplexity."""
         ...
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return what models without learning reach on the evaluation's first ``num_rows`` rows (unigram, majority,
-        ...)."""
+        """Return scores of simple models (unigram, majority, ...) on the first ``num_rows`` rows of the evaluation."""
         ...
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the metrics that only the host can compute, from the outputs of all rows of a held-out part.
+        """Return the metrics that only the host can compute, from the outputs for all rows of a held-out part.
 
         Args:
           outputs: ``gathered_outputs`` and ``example_ids``, each [rows of the part, ...], in the order of the part's

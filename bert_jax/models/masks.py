@@ -39,7 +39,9 @@ def padding_bias(attention_mask: jax.Array, dtype: jax.typing.DTypeLike = jnp.fl
 
                  key 0  1  2  3
         query 0      0  0  0  H
-              1      0  0  0  H       H = -10000 2      0  0  0  H 3      0  0  0  H
+              1      0  0  0  H       H = -10000
+              2      0  0  0  H
+              3      0  0  0  H
     """
     return jnp.where(attention_mask[:, None, None, :] > 0, 0.0, HIDDEN).astype(dtype)
 
@@ -67,8 +69,9 @@ def causal_bias(bias: jax.Array) -> jax.Array:
 
                  key 0  1  2  3                key 0  1  2  3
         query 0      0  H  H  H       query 0      0  H  H  H
-              1      0  0  H  H             1      0  0  H  H       H = -10000 2      0  0  0  H             2      H  H
-              0  H 3      0  0  0  H             3      H  H  0  0
+              1      0  0  H  H             1      0  0  H  H       H = -10000
+              2      0  0  0  H             2      H  H  0  H
+              3      0  0  0  H             3      H  H  0  0
 
     Packed sequences follow each other in a row, so within a sequence a key to the right is a later position.
     """

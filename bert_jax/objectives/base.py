@@ -96,9 +96,9 @@ class PretrainingObjective(abc.ABC):
 
     Class attributes of an objective:
       parts: the heads of the model; if they depend on the config, set them before calling ``super().__init__``.
-      arrangement: the default of ``config.objective.arrangement``. reads: the text from which a token is predicted:
-      "both sides", or "what came before", which needs a causal model. derived: the names of the features that
-      ``inputs`` adds to a batch.
+      arrangement: the default of ``config.objective.arrangement``.
+      reads: the text from which a token is predicted: "both sides", or "what came before", which needs a causal model.
+      derived: the names of the features that ``inputs`` adds to a batch.
     """
 
     parts: tuple[Part, ...]

@@ -1,10 +1,11 @@
 """The peak rates, memory and bandwidths of each chip, every figure with the page or file that states it.
 
 Sources:
-  [v4] .. [v6e]: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, tables under "System architecture". [book]:
-  jax-ml/scaling-book, tpus.md, the two tables under "Key Takeaways" and the appendix "VPU". [sharding], [gpus]: the
-  same book, sharding.md and gpus.md. [libtpu]: the memory that a program may use, as the compiler of libtpu 0.0.42.1
-  states it when it refuses a larger program. Data sheets state more, because the system keeps some memory for itself.
+  [v4] .. [v6e]: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e, tables under "System architecture".
+  [book]: jax-ml/scaling-book, tpus.md, the two tables under "Key Takeaways" and the appendix "VPU".
+  [sharding], [gpus]: the same book, sharding.md and gpus.md.
+  [libtpu]: the memory that a program may use, as the compiler of libtpu 0.0.42.1 states it when it refuses a larger
+    program. Data sheets state more, because the system keeps some memory for itself.
   [h100], [a100]: NVIDIA's data sheets of H100 SXM and A100 80GB SXM; half of the figures "with sparsity".
 """
 

@@ -3,8 +3,10 @@
 Parameters (the embeddings have width E, everything else has width H; the tree is the same if layers are scanned)::
 
     embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
-    embedding_projection/{kernel, bias} layer/attention/{query, key, value, output}/{kernel, bias} layer/mlp/{input,
-    output}/{kernel, bias} layer/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
+    embedding_projection/{kernel, bias}
+    layer/attention/{query, key, value, output}/{kernel, bias}
+    layer/mlp/{input, output}/{kernel, bias}
+    layer/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
 """
 
 from __future__ import annotations

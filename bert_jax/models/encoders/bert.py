@@ -3,7 +3,8 @@
 Parameters (of unrolled layers; scanned layers are stacked under ``layers``)::
 
     embeddings/{word_embeddings, position_embeddings, token_type_embeddings, layer_norm/{scale, bias}}
-    layer_<i>/attention/{query, key, value, output}/{kernel, bias} layer_<i>/mlp/{input, output}/{kernel, bias}
+    layer_<i>/attention/{query, key, value, output}/{kernel, bias}
+    layer_<i>/mlp/{input, output}/{kernel, bias}
     layer_<i>/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
 """
 
