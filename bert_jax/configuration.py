@@ -213,7 +213,7 @@ def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") 
 
 
 def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]) -> Any:
-    """Return ``config`` of ``cls`` with the ``recorded`` values of keys that neither it nor ``named`` has."""
+    """Return ``config`` plus the ``recorded`` values of those keys of ``cls`` that it and ``named`` both lack."""
     if not isinstance(config, Mapping) or not isinstance(named, Mapping):
         return config
     hints, kept = typing.get_type_hints(cls), dict(config)

@@ -1,16 +1,16 @@
-"""From a plain folder of texts to a table: BBC News, 2,225 articles, a folder for each of five classes.
+"""Classifies news articles from plain text files: BBC News, 2,225 articles, one folder for each of five classes.
 
     bert-jax finetune --config=bbc_news --init=DIR --data=DIR --workdir=runs/bbc
     bert-jax finetune --config=bbc_news:bbc --init=DIR --data=DIR --workdir=runs/bbc
     bert-jax finetune --config=bbc_news --data=DIR --workdir=runs/bbc_zero --config.train.learning_rate=1e-3
 
-DIR of --data holds ``bbc-fulltext.zip`` as it is published, read as it lies there; what stands after the colon is
-another zip or a folder in DIR, with a folder of ``.txt`` files for each class. One article is not UTF-8 and is read as
-Windows-1252. A fifth of every class is dealt out as dev, the same with every seed of the run.
+The DIR of --data holds ``bbc-fulltext.zip`` as published; it is read without unpacking. The argument after the colon
+names another zip or a folder in DIR, with a folder of ``.txt`` files for each class. One article is not UTF-8 and is
+read as Windows-1252. A fifth of every class becomes the dev split, which is the same for every seed of the run.
 
-report.html has a table with a row for each epoch: train and held-out loss and accuracy. Without --init, a small model
-is trained from zero, with a vocabulary learned from the articles; it wants a higher learning rate.
-tests/benchmarks/README.md has the figures that were reached, with the machine and the date.
+report.html has a table with the train and held-out loss and accuracy of each epoch. Without --init, a small model is
+trained from random initialisation, with a vocabulary learned from the articles; it needs a higher learning rate.
+tests/benchmarks/README.md has the scores that were reached, with the machine and the date.
 """
 
 from ml_collections import ConfigDict
@@ -36,14 +36,14 @@ def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
         }
     )
 
-    # Model: with --init its own architecture and vocabulary, and these are for a start from zero
+    # Model: used without --init, for random initialisation; --init brings its own architecture and vocabulary
     config.model = ConfigDict({"size": "tiny", "max_length": 512})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"
     config.frozen = ()
     config.bilstm_layers = 0
 
-    # Optimization. Articles have 500 tokens on average; the beginning of the longer ones is enough to tell the class.
+    # Optimization. Articles have 500 tokens on average; for longer articles the beginning is enough to tell the class.
     config.train = ConfigDict(
         {
             "learning_rate": 5e-5,

@@ -1,11 +1,11 @@
-"""Sentiment of Chinese reviews: ChnSentiCorp.
+"""Classifies the sentiment of Chinese reviews: ChnSentiCorp.
 
     bert-jax finetune --config=chnsenticorp --init=DIR --data=FOLDER --workdir=runs/chnsenticorp
 
-FOLDER has train.tsv, dev.tsv and test.tsv (label, text_a), compressed or not. Without --init the model of config.model
-starts from zero: raise the rate then (--config.train.learning_rate=5e-4).
+FOLDER has train.tsv, dev.tsv and test.tsv (columns label, text_a), compressed or not. Without --init, the model in
+config.model is trained from random initialisation and needs a higher learning rate (--config.train.learning_rate=5e-4).
 
-tests/benchmarks/README.md has what a small model reached.
+tests/benchmarks/README.md has the scores that a small model reached.
 """
 
 from ml_collections import ConfigDict
@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
         }
     )
 
-    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"

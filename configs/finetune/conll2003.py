@@ -1,27 +1,27 @@
-"""Named entities of CoNLL-2003, cased, from its columns (Devlin et al. 2019, section 5.3).
+"""Tags the named entities of CoNLL-2003, cased, from its files of columns (Devlin et al. 2019, section 5.3).
 
     bert-jax finetune --config=conll2003 --init=DIR --data=CONLL --workdir=runs/conll2003
 
-CONLL is a folder with train.txt, valid.txt and test.txt, compressed or not; tags in IOB1 become IOB2. --init is best a
-cased model. Without it the model of config.model starts from zero: raise the rate then
-(--config.train.learning_rate=5e-4).
+CONLL is a folder with train.txt, valid.txt and test.txt, compressed or not; tags in IOB1 are converted to IOB2. The
+model of --init should be cased. Without --init, the model in config.model is trained from random initialisation and
+needs a higher learning rate (--config.train.learning_rate=5e-4).
 
 ``--config=conll2003:features`` is the feature-based approach of the paper's table 7: a BiLSTM on layers of an encoder
-that is not trained (``--config.task.layers=last`` and so on; --init is needed). A BiLSTM goes word by word, so make it
-smaller on a CPU (--config.task.lstm_size=128).
+that is not trained (``--config.task.layers=last`` and so on; --init is needed). A BiLSTM processes one word after
+another, so make it smaller on a CPU (--config.task.lstm_size=128).
 
-From a prepared TFDS dataset instead, whose tags are numbers with names:
+To read a prepared TFDS dataset instead, whose tags are numbers with names:
 
     --config.data.format=tfds_dataset --config.data.options.name=conll2003 --data= --config.data.columns.words=tokens
     --config.data.columns.tags=ner --config.data.splits="{'train': 'train', 'dev': 'dev', 'test': 'test'}"
 
-tests/benchmarks/README.md has what small models reached. The paper's F1, dev and test: 96.4 and 92.4 (base), 96.6 and
-92.8 (large).
+tests/benchmarks/README.md has the scores that small models reached. The F1 scores in the paper, on dev and test, are
+96.4 and 92.4 (base), 96.6 and 92.8 (large).
 """
 
 from ml_collections import ConfigDict
 
-TASKS = {  # task, parts that are not trained
+TASKS = {  # approach -> (task, parts of the model that are not trained)
     "finetuned": ({"name": "tagging"}, ()),
     "features": (
         {"name": "feature_tagging", "layers": "concat_last_four", "lstm_size": 768, "num_lstm_layers": 2},
@@ -48,7 +48,7 @@ def get_config(approach: str = "finetuned") -> ConfigDict:
         }
     )
 
-    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": False})
     config.weights = "pretrained"

@@ -1,26 +1,26 @@
-"""A task of GLUE, from its TSV files (Devlin et al. 2019, section 4.1).
+"""Fine-tunes on a task of GLUE, from its TSV files (Devlin et al. 2019, section 4.1).
 
     bert-jax finetune --config=glue:sst2 --init=DIR --data=GLUE --workdir=runs/sst2
 
 The argument is sst2, mrpc, cola, rte, stsb, wnli, qnli, mnli or qqp. GLUE is a folder with SST-2/train.tsv and so on,
-compressed (.xz, .gz, ...) or not; MRPC is made from msr_paraphrase_train.txt and dev_ids.tsv, for a train.tsv that is
-passed around lacks a row. Without --init the model of config.model starts from zero: raise the rate then
-(--config.train.learning_rate=5e-4).
+compressed (.xz, .gz, ...) or not. MRPC is made from msr_paraphrase_train.txt and dev_ids.tsv, because a train.tsv in
+circulation lacks a row. Without --init, the model in config.model is trained from random initialisation and needs a
+higher learning rate (--config.train.learning_rate=5e-4).
 
-From a prepared TFDS dataset instead, here RTE:
+To read a prepared TFDS dataset instead, here RTE:
 
     --config.data.format=tfds_dataset --config.data.options.name=glue/rte --data=
     --config.data.splits="{'train': 'train', 'dev': 'validation'}"
 
-tests/benchmarks/README.md has what small models reached. The paper tries rates of 5e-5, 4e-5, 3e-5 and 2e-5 on dev, 3
-epochs, batches of 32.
+tests/benchmarks/README.md has the scores that small models reached. The paper chooses on dev among learning rates of
+5e-5, 4e-5, 3e-5 and 2e-5, and trains for 3 epochs with batches of 32.
 """
 
 from ml_collections import ConfigDict
 
 TABLES = {"train": "train.tsv", "dev": "dev.tsv"}
 SENTENCES = {"text": "sentence1", "pair": "sentence2"}
-TASKS = {  # folder, columns, task beside its name, metric that chooses the best evaluation
+TASKS = {  # name -> (folder, columns, options of the task, metric that selects the best evaluation)
     "sst2": ("SST-2", {"text": "sentence"}, {}, "accuracy"),
     "mrpc": (
         "MRPC",
@@ -55,7 +55,7 @@ def get_config(name: str = "sst2") -> ConfigDict:
     splits = dict(TABLES)
     if name == "mnli":
         splits = {"train": "train.tsv", "dev_matched": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv"}
-    if name == "mrpc":  # its reader takes the names of splits
+    if name == "mrpc":  # the reader of MRPC takes names of splits instead of files
         splits = {"train": "train", "dev": "dev"}
     config.data = ConfigDict(
         {
@@ -67,7 +67,7 @@ def get_config(name: str = "sst2") -> ConfigDict:
         }
     )
 
-    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"

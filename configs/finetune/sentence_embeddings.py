@@ -1,12 +1,15 @@
-"""Vectors of texts for search and comparison, from pairs that belong together.
+"""Trains an encoder to make vectors of texts for search and comparison, from pairs of texts that belong together.
 
     bert-jax finetune --config=sentence_embeddings:squad --init=DIR --data=DIR --workdir=runs/embeddings
     bert-jax retrieve --workdir=runs/embeddings --squad=FILE
 
-``squad``: questions and their paragraphs, in files of SQuAD's format; other paragraphs of a batch are the negatives.
-``stsb``: sentences with a similarity from 0 to 5 (STS-B of GLUE); those from 4 on are positives of each other, and the
-best checkpoint is the one whose cosines follow the similarities of dev.
-``simcse``: the sentences of the same files alone; the positive is the sentence itself under other dropout.
+``squad``: questions and their paragraphs, in files of SQuAD's format. The other paragraphs of a batch are negatives.
+
+``stsb``: pairs of sentences with a similarity from 0 to 5 (STS-B of GLUE). Pairs of similarity 4 or more are positives;
+the best checkpoint is the one whose cosines agree best with the similarities of dev.
+
+``simcse``: the sentences of the same files, without similarities. The positive of a sentence is the sentence itself,
+encoded with other dropout.
 """
 
 from ml_collections import ConfigDict
@@ -35,7 +38,7 @@ def get_config(data: str = "squad") -> ConfigDict:
     config.seed = 0
     config.task = ConfigDict({"name": "sentence_embeddings", "pooling": "mean", "temperature": 0.05})
     config.data = ConfigDict(SQUAD if data == "squad" else STSB)
-    # The larger the batch, the more negatives.
+    # A larger batch has more negatives.
     config.train = ConfigDict(
         {
             "learning_rate": 2e-5,

@@ -1,35 +1,36 @@
-"""The answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3).
+"""Finds the answer to a question as a span of a text (Devlin et al. 2019, sections 4.2 and 4.3).
 
     bert-jax finetune --config=squad:v1 --init=DIR --data=FOLDER --workdir=runs/squad
 
-The argument names files in FOLDER, compressed (.xz, .gz, ...) or not:
+The argument selects the files in FOLDER, which may be compressed (.xz, .gz, ...):
 
     v1                  train-v1.1.json, dev-v1.1.json: SQuAD v1.1
     v2                  train-v2.0.json, dev-v2.0.json: SQuAD v2.0, where questions may have no answer
     squad_v1_tokenized  squad_v1_tokenized/val.*: 4,285 questions of SQuAD v1.1, a tenth of them to evaluate on
     xquad_en            xquad.en.json, a fifth of its questions to evaluate on
     policyqa            policyqa_dev.json to train on, policyqa_test.json to evaluate on
-    covidqa             covidqa_200423.json, a fifth to evaluate on: texts of up to 15,000 tokens, 50 rows a question
+    covidqa             covidqa_200423.json, a fifth to evaluate on: texts up to 15,000 tokens, 50 rows per question
     cmrc2018            cmrc2018_dev.json to train on, cmrc2018_trial.json to evaluate on; needs the extra cmrc
     drcd                DRCD_dev.json to train on, DRCD_test.json to evaluate on; needs the extra cmrc
 
-Where a share is dealt out, other questions on the same texts are trained on. Answers that are not at their answer_start
-are counted, named and looked for in the context (config.task.bad_answers). Of SQuAD v2.0 ``best_f1_thresh`` is the
-threshold to predict with: --config.task.null_score_diff_threshold=...
+Where a share of the questions is held out for evaluation, other questions on the same texts are in training. Answers
+that are not at their answer_start are counted, reported and searched in the context (config.task.bad_answers). For
+SQuAD v2.0, the metric ``best_f1_thresh`` is the threshold to use in predictions:
+--config.task.null_score_diff_threshold=...
 
-tests/benchmarks/README.md has what small models reached. The paper takes 3 epochs of batches of 32 for v1.1, 2 of 48
-for v2.0, at 5e-5.
+tests/benchmarks/README.md has the scores that small models reached. The paper trains 3 epochs with batches of 32 on
+v1.1, and 2 epochs with batches of 48 on v2.0, at a learning rate of 5e-5.
 """
 
 from ml_collections import ConfigDict
 
 CHINESE = {"language": "zh"}
-TASKS = {  # splits, share of train to evaluate on, task beside its name
+TASKS = {  # name -> (splits, share of train to evaluate on, options of the task)
     "v1": ({"train": "train-v1.1.json", "dev": "dev-v1.1.json"}, 0.0, {}),
     "v2": ({"train": "train-v2.0.json", "dev": "dev-v2.0.json"}, 0.0, {"version_2": True}),
     "squad_v1_tokenized": ({"train": "squad_v1_tokenized/val.context"}, 0.1, {}),
     "xquad_en": ({"train": "xquad.en.json"}, 0.2, {}),
-    # Where many answers are longer than 30 tokens, longer ones are allowed.
+    # In some files many answers are longer than the default limit of 30 tokens, so their limit is higher.
     "policyqa": ({"train": "policyqa_dev.json", "dev": "policyqa_test.json"}, 0.0, {"max_answer_length": 60}),
     "covidqa": ({"train": "covidqa_200423.json"}, 0.2, {"max_answer_length": 90}),
     "cmrc2018": (
@@ -62,7 +63,7 @@ def get_config(name: str = "v1") -> ConfigDict:
         }
     )
 
-    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"

@@ -1,18 +1,18 @@
-"""Multiple choice: the likeliest continuation, or the answer to a question (Devlin et al. 2019, section 4.4).
+"""Multiple choice: selects the likeliest continuation or the answer to a question (Devlin et al. 2019, section 4.4).
 
     bert-jax finetune --config=swag:dream --init=DIR --data=FOLDER --workdir=runs/dream
 
-The argument is swag (train.csv, val.csv), hellaswag (hellaswag_val_full.txt, of which a fifth is dealt out as dev),
-dream (dream_train.json, dream_dev.json, dream_test.json) or csqa (commonsenseqa_dev_rand_split.jsonl, dealt out too).
-A row has as many sequences as an example has choices, so memory is that of as many times the batch.
+The argument is swag (train.csv, val.csv), hellaswag (hellaswag_val_full.txt, a fifth of which becomes dev), dream
+(dream_train.json, dream_dev.json, dream_test.json) or csqa (commonsenseqa_dev_rand_split.jsonl, a fifth of which
+becomes dev). A row has one sequence for each choice, so C choices take as much memory as a batch C times as large.
 
-A small model stayed at chance (tests/benchmarks/README.md). The paper takes 3 epochs, a rate of 2e-5 and batches of 16;
-its accuracy on SWAG, dev and test: 81.6 and - (base), 86.6 and 86.3 (large).
+A small model was no better than chance (tests/benchmarks/README.md). The paper trains for 3 epochs at a learning rate
+of 2e-5 with batches of 16. Its accuracy on SWAG is 81.6 on dev (base), and 86.6 on dev and 86.3 on test (large).
 """
 
 from ml_collections import ConfigDict
 
-TASKS = {  # format, splits, columns, share dealt out as dev, longest row
+TASKS = {  # name -> (format, splits, columns, share of train that becomes dev, max_length)
     "swag": (
         "delimited",
         {"train": "train.csv", "dev": "val.csv"},
@@ -28,7 +28,7 @@ TASKS = {  # format, splits, columns, share dealt out as dev, longest row
         0.0,
         256,
     ),
-    "csqa": (  # the question is the context
+    "csqa": (  # the context is the question itself
         "jsonl",
         {"train": "commonsenseqa_dev_rand_split.jsonl"},
         {"context": "question", "question": "question", "choices": "choices.text", "label": "answerKey"},
@@ -51,7 +51,7 @@ def get_config(name: str = "swag") -> ConfigDict:
         {"format": form, "options": {}, "splits": splits, "columns": columns, "dev_fraction": dev_fraction}
     )
 
-    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"

@@ -1,17 +1,17 @@
-"""Named entities of Chinese text, a character a word.
+"""Tags named entities in Chinese text, where every character is a word.
 
     bert-jax finetune --config=zh_ner:weibo --init=DIR --data=FOLDER --workdir=runs/weibo
 
 The argument is peopledaily (peopledaily/train.txt, dev.txt), weibo (weibo/weiboNER_2nd_conll.train, .dev, .test) or
-cluener (cluener/train.json, dev.json, test.json), compressed or not. People's Daily is MSRA's text split anew: never
-train on MSRA and evaluate on peopledaily/dev, for nearly all of its sentences are among those of MSRA.
+cluener (cluener/train.json, dev.json, test.json), compressed or not. People's Daily is the text of MSRA with other
+splits. Never train on MSRA and evaluate on peopledaily/dev: nearly all sentences of peopledaily/dev are in MSRA.
 
-tests/benchmarks/README.md has what a small model reached.
+tests/benchmarks/README.md has the scores that a small model reached.
 """
 
 from ml_collections import ConfigDict
 
-TASKS = {  # format, options, splits, longest row
+TASKS = {  # name -> (format, options, splits, max_length)
     "peopledaily": ("conll", {}, {"train": "peopledaily/train.txt", "dev": "peopledaily/dev.txt"}, 128),
     "weibo": (
         "conll",
@@ -34,7 +34,7 @@ def get_config(name: str = "peopledaily") -> ConfigDict:
     config.task = ConfigDict({"name": "tagging"})
     config.data = ConfigDict({"format": form, "options": options, "splits": splits, "columns": {}})
 
-    # Model: that of --init; or this one, from zero, with a vocabulary learned from the texts
+    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"

@@ -1,25 +1,26 @@
-"""Ablations of the paper (Devlin et al. 2019, section 5.1, tables 5 and 8), small: minutes a run on two CPU cores.
+"""Small versions of the paper's ablations (Devlin et al. 2019, section 5.1, tables 5 and 8).
 
     bert-jax ablate --config=ablation --variants=bert,no_nsp,ltr_no_nsp --seeds=0,1,2 --workdir=runs/ablation
     bert-jax pretrain --config=configs/pretrain/ablation.py:no_nsp --workdir=runs/no_nsp
 
-The model, the text and the rows are those of the quickstart, with fewer steps. The paper's own scale is
-``configs/pretrain/bert_base.py`` with the same keys: ``config.objective`` and ``config.model.attention``.
+A run takes minutes on two CPU cores. The model, the text and the rows are those of the quickstart, with fewer steps.
+For the paper's own scale, set the same keys (``config.objective`` and ``config.model.attention``) in
+``configs/pretrain/bert_base.py``.
 """
 
 from ml_collections import ConfigDict
 
-# What each variant changes.
+# The keys of ``config.objective`` that each variant changes.
 VARIANTS = {
     "bert": {},
     "no_nsp": {"name": "mlm"},
     "ltr_no_nsp": {"name": "ltr"},
-    # Share of the tokens that are predicted.
+    # The share of the tokens that are predicted.
     "mask_15": {"masking": {"rate": 0.15}},
     "mask_20": {"masking": {"rate": 0.20}},
     "mask_30": {"masking": {"rate": 0.30}},
     "mask_40": {"masking": {"rate": 0.40}},
-    # Table 8: of the predicted tokens, in per cent, [MASK], kept, random.
+    # Table 8: per cent of the predicted tokens that become [MASK], are kept, become random.
     "mix_80_10_10": {"masking": {"mask_share": 0.8, "random_share": 0.1}},
     "mix_100_0_0": {"masking": {"mask_share": 1.0, "random_share": 0.0}},
     "mix_80_0_20": {"masking": {"mask_share": 0.8, "random_share": 0.2}},
@@ -62,13 +63,13 @@ def get_config(variant: str = "bert") -> ConfigDict:
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 150})
 
-    # Layout and cadence: free to change on a restart
+    # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
     config.training = ConfigDict({"log_every_steps": 50, "eval_every_steps": 600, "eval_rows": 2048})
     config.checkpoints = ConfigDict({"every_steps": 600, "keep": 1})
-    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
-    config.export = False  # a table is wanted, not models
+    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
+    config.export = False  # ablations make a table; their models are not needed
     config.private = False
     config.examples = ()
     return config

@@ -1,11 +1,11 @@
-"""BERT-base as in the paper (Devlin et al. 2019, section A.2), both phases in one run with one learning-rate clock.
+"""BERT-base as in the paper (Devlin et al. 2019, section A.2), both phases in one run under one schedule.
 
     bert-jax pretrain --config=bert_base --workdir=runs/bert_base \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-1,000,000 steps of 256 rows: 900,000 at length 128, then 100,000 at 512; 2.4e19 FLOPs, by the count of
-``bert_jax/models/flops.py``. With Wikipedia and BooksCorpus the paper's model reached an NSP accuracy of 97-98 %, and
-GLUE 79.6 after fine-tuning.
+It takes 1,000,000 steps of 256 rows: 900,000 steps at length 128, then 100,000 at length 512. That is 2.4e19 FLOPs, as
+``bert_jax/models/flops.py`` counts them. With Wikipedia and BooksCorpus the paper's model reached an NSP accuracy of
+97-98 %, and GLUE 79.6 after fine-tuning.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objective = ConfigDict({"name": "mlm_nsp", "packing": "packed"})
     config.model = ConfigDict({"size": size, "dtype": "bfloat16"})
 
-    # Optimization: the published optimizer, peak 1e-4 after 10,000 steps
+    # Optimization: the published optimizer, with a peak learning rate of 1e-4 after 10,000 steps
     config.phases = ConfigDict(
         {
             "phase1": {"num_steps": 900_000, "batch_size": 256, "max_length": 128},
@@ -35,7 +35,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "none"})
     config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
 
-    # Layout and cadence: free to change on a restart
+    # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 4})
     config.training = ConfigDict(
@@ -43,12 +43,12 @@ def get_config(size: str = "base") -> ConfigDict:
             "log_every_steps": 100,
             "eval_every_steps": 10_000,
             "eval_rows": 10_240,
-            "eval_phase": "phase1",  # rows of 128 throughout, so that the curve means one thing
+            "eval_phase": "phase1",  # rows of length 128 in all phases, so that evaluations can be compared
             "micro_batches": 1,
         }
     )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
-    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
+    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")

@@ -3,14 +3,15 @@
     bert-jax pretrain --config=ernie1 --workdir=runs/ernie1 --config.corpus.options.paths="('zh/*.txt.gz',)" \\
         --config.corpus.columns.phrases.path=phrases.txt --config.corpus.columns.entities.path=entities.txt
 
-A phrase or an entity is what a line of these files says (THUOCL's lists will do); the columns are made while the corpus
-is built. A token outside of them is a unit by itself. Every unit is masked by a draw of its own.
+Each line of these files is a phrase or an entity (THUOCL's lists can be used). The columns that mark them are made when
+the corpus is built. A token outside of phrases or entities is a unit by itself. Whether a unit is masked is drawn
+separately for each unit.
 
-Of PaddlePaddle/ERNIE, ERNIE/script/pretrain.sh and batching.py: 1,000,000 steps of 8 x 8,192 tokens at length 512,
-rate 0.15, Adam with weight decay 0.01, peak 1e-4 after 5,000 steps; relu, 513 positions, a vocabulary of 18,000. How
-the steps are dealt to the three stages is not published: here a third each. Left out: the dialogue task, which has no
-public code, and the coin by which a file of the later stages is masked by tokens after all. On XNLI (test) the
-published model reached 78.4, where BERT has 77.2.
+The values are those of PaddlePaddle/ERNIE, ERNIE/script/pretrain.sh and batching.py: 1,000,000 steps of 8 x 8,192
+tokens at length 512, masking rate 0.15, Adam with weight decay 0.01, a peak learning rate of 1e-4 after 5,000 steps;
+ReLU, 513 positions, a vocabulary of 18,000. How many steps each of the three stages had is not published: here each has
+a third. Two things are left out: the dialogue task, which has no public code, and the random choice by which some files
+of the later stages are masked by single tokens. On XNLI (test) the published model reached 78.4, and BERT 77.2.
 """
 
 import os
@@ -38,6 +39,6 @@ def get_config() -> ConfigDict:
     )
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 5_000})
-    config.training.eval_phase = "stage1_basic"  # single tokens throughout, so that the curve means one thing
+    config.training.eval_phase = "stage1_basic"  # single tokens in all stages, so that evaluations can be compared
     config.examples = ("中国的首都是北[MASK]。",)
     return config

@@ -1,9 +1,9 @@
-"""A small BERT from nothing but this installation, on two CPU cores, in minutes.
+"""Trains a small BERT in minutes on two CPU cores, without any data besides this installation.
 
     bert-jax pretrain --config=quickstart --workdir=runs/quickstart      (or: make pretrain)
 
 The text is real English and needs no download: the docstrings of the installed Python packages. README.md has the
-figures that this recipe reached, with the machine and the date.
+results of this recipe, with the machine and the date.
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
 
     # Objective and model
     config.objective = ConfigDict({"name": "mlm_nsp", "packing": "packed"})
-    # A wider initialisation than BERT's 0.02, no dropout and a high rate: there are minutes, not days.
+    # A wider initialisation than BERT's 0.02, no dropout and a high learning rate: training is short.
     config.model = ConfigDict(
         {
             "size": "tiny",
@@ -40,14 +40,14 @@ def get_config() -> ConfigDict:
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
 
-    # Layout and cadence: free to change on a restart
+    # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    # Held-out rows have the last phase's 128 tokens throughout: the train loss, on rows of 32 until step 2800, compares
-    # with theirs only from then on (training.eval_phase chooses another phase's rows).
+    # Held-out rows always have the 128 positions of the last phase. Train rows have 32 until step 2800, so their loss
+    # can be compared with the held-out loss only after that step (training.eval_phase chooses another phase's rows).
     config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 700})
-    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
+    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
 
     config.export = True
     config.private = False

@@ -1,14 +1,14 @@
-"""RoBERTa-base (Liu et al. 2019): masked language modelling alone on full sentences, masks drawn anew at every visit.
+"""RoBERTa-base (Liu et al. 2019): only masked language modelling, on full sentences, with new masks in every epoch.
 
     bert-jax pretrain --config=roberta --workdir=runs/roberta \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-The values are those of fairseq's config/pretraining/base.yaml: 125,000 steps of 2,048 rows of 512 positions, peak 5e-4
-after 10,000 steps, then linearly to 0; Adam with b2 0.98 and eps 1e-6, weight decay 0.01, no clipping. The paper's own
-run took 500,000 steps of 8,192 rows. A byte-level BPE of 50,265 pieces keeps capitals. Its base model reached 87.6 on
-MNLI and 92.8 on QNLI (development sets).
+The values are those of fairseq's config/pretraining/base.yaml: 125,000 steps of 2,048 rows of 512 positions; a learning
+rate with a peak of 5e-4 after 10,000 steps, then linear to 0; Adam with b2 0.98 and eps 1e-6, weight decay 0.01, no
+clipping. The paper's own run took 500,000 steps of 8,192 rows. The tokenizer is a byte-level BPE of 50,265 pieces,
+which keeps capitals. The paper's base model reached 87.6 on MNLI and 92.8 on QNLI (development sets).
 
-``--config=roberta:large`` has the large encoder; its peak in the paper is 4e-4 after 30,000 steps.
+``--config=roberta:large`` has the large encoder, with the paper's peak of 4e-4 after 30,000 steps.
 """
 
 from ml_collections import ConfigDict
@@ -43,14 +43,14 @@ def get_config(size: str = "base") -> ConfigDict:
         }
     )
 
-    # Layout and cadence: free to change on a restart
+    # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 4})
     config.training = ConfigDict(
         {"log_every_steps": 100, "eval_every_steps": 5_000, "eval_rows": 4_096, "micro_batches": 1}
     )
     config.checkpoints = ConfigDict({"every_steps": 2_500, "keep": 3, "keep_every_steps": 25_000})
-    config.probe = ConfigDict({"task": ""})  # or a small labelled task, learned at the evaluations
+    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")

@@ -1,16 +1,17 @@
-"""SpanBERT (Joshi et al. 2020): spans of whole words are masked, and predicted from their two sides too; no pairs.
+"""SpanBERT (Joshi et al. 2020): spans of whole words are masked and also predicted from the tokens at their two sides.
 
     bert-jax pretrain --config=spanbert --workdir=runs/spanbert \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
 The values are those of the command in facebookresearch/SpanBERT, pretraining/README.md, for its large cased model:
-2,400,000 steps of 32 x 4,096 tokens at length 512, Adam with epsilon 1e-8 and weight decay 0.01, peak 1e-4 after 10,000
-steps, then linear to 0; spans of at most 10 words with p = 0.2, 15 places of a span in the span-boundary objective.
-``spanbert:base`` is the base model. In the paper the large one reached F1 94.6 on SQuAD 1.1 and 88.7 on SQuAD 2.0.
+2,400,000 steps of 32 x 4,096 tokens at length 512; Adam with epsilon 1e-8 and weight decay 0.01; a learning rate with a
+peak of 1e-4 after 10,000 steps, then linear to 0; spans of at most 10 words with p = 0.2; the span-boundary objective
+predicts the first 15 tokens of a span. Rows have one segment, not pairs. ``spanbert:base`` is the base model. In the
+paper the large model reached F1 94.6 on SQuAD 1.1 and 88.7 on SQuAD 2.0.
 
-Two things differ. Short ends of documents share rows here (``packing``), each with its own attention; there they are
-padded. The number of predictions is BERT's, 15 % of a row with its special tokens, rounded; there, of the text alone,
-rounded up: 77 of 512 and 19 of 128 in both.
+Two things differ from that code. Here the short ends of documents share rows (``packing``) without attending to each
+other; there they are padded. Here the number of predictions is BERT's: 15 % of a row including its special tokens,
+rounded. There it is 15 % of the text alone, rounded up. Both give 77 of 512 and 19 of 128.
 """
 
 import os

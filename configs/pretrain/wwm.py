@@ -1,11 +1,12 @@
-"""BERT with whole-word masking: the pieces of a word are masked together, each is predicted by itself.
+"""BERT with whole-word masking: the pieces of a word are masked together, and each piece is predicted by itself.
 
     bert-jax pretrain --config=wwm --workdir=runs/wwm \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-google-research/bert, README.md of 2019-05-31: text, model and training are BERT's, so all but the masking is
-``bert_base.py``. The published models are large (``wwm`` here; ``wwm:base``): on SQuAD 1.1 the uncased one reached
-F1 92.8, where BERT-large has 91.0, and on MultiNLI 87.07, where it has 86.05.
+According to google-research/bert, README.md of 2019-05-31, text, model and training are those of BERT. So everything
+except the masking is taken from ``bert_base.py``. The published models are large, as is ``wwm``; ``wwm:base`` is the
+base model. On SQuAD 1.1 the published uncased model reached F1 92.8, and BERT-large 91.0; on MultiNLI 87.07, and
+BERT-large 86.05.
 """
 
 import os
