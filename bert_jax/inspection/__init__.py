@@ -1,1 +1,1 @@
-"""Inspects a corpus: what is in the store, which rows it makes, and whether it fits its vocabulary."""
+"""Inspects a corpus: what text its store has, how well it fills training rows, and whether it fits its vocabulary."""

@@ -1,4 +1,4 @@
-"""The result of a check: one line with a verdict, the measured figure and what to do."""
+"""Defines ``Check``, the result of a check (verdict, measured figure, what to do), and helpers to make it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _WORST_LAST: tuple[Status, ...] = ("skip", "ok", "warn", "bad")
 class Check:
     """The result of one check."""
 
-    name: str  # a stable key of the JSON form
-    status: Status  # "skip": it could not be checked, and ``fix`` says what was missing
+    name: str  # the key of the check in the JSON form, which never changes
+    status: Status  # "skip" means that it could not be checked; then ``fix`` says what was missing
     figure: str  # what was measured, for people
     fix: str = ""  # what to do; "" if nothing is wrong
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # what was measured, for programs
-    text: tuple[tuple[str, str], ...] = ()  # pieces of the corpus itself: (label, text); empty in private mode
+    text: tuple[tuple[str, str], ...] = ()  # examples from the corpus: (label, text); empty in private mode
 
 
 def grade(value: float, warn: float, bad: float) -> Status:
-    """Return the status of ``value``; a limit must be exceeded to count."""
+    """Return "bad" if ``value`` is above ``bad``, "warn" if it is above ``warn``, otherwise "ok"."""
     return "bad" if value > bad else "warn" if value > warn else "ok"
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """Return the most serious of ``statuses``; ``ok`` if there is none or nothing could be checked."""
+    """Return the most serious of ``statuses``; "ok" if ``statuses`` is empty or has only "skip"."""
     found: Status = max(statuses, key=_WORST_LAST.index, default="ok")
     return "ok" if found == "skip" else found
 
 
 def percent(share: float) -> str:
-    """Return a share as text: ``0 %``, ``0.003 %``, ``12.3 %``."""
+    """Return a share as text in percent: ``0.0 %``, ``0.003 %``, ``12.3 %``."""
     if share == 0 or share >= 0.001:
         return f"{100 * share:.1f} %"
     return f"{100 * share:.2g} %" if share >= 1e-6 else "under 0.0001 %"

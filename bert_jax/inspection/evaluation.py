@@ -1,4 +1,4 @@
-"""Finds the overlap of an evaluation set with the training text, by the usual rule: a run of 13 tokens in both."""
+"""Finds the overlap of an evaluation set with the training text: 13 equal tokens in a row, which is a common rule."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import TOKENS_AT_ONCE
 from bert_jax.storage import files
 
-RUN = 13  # tokens
-FEWEST_KINDS = 5  # fewest different tokens in a run: "* * * * *" proves nothing
+RUN = 13  # the number of tokens in a run
+FEWEST_KINDS = 5  # a run with fewer different tokens does not count: "* * * * *" proves nothing
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _LINES_AT_ONCE = 1000
 
 
 class EvaluationSet(NamedTuple):
-    """An evaluation set as runs of tokens, by unit: lines of text files, or documents of a corpus."""
+    """An evaluation set as hashes of runs of ``RUN`` tokens. Its U units are lines of text files or documents."""
 
-    kind: str  # "lines" or "documents"
+    kind: str  # what the units are: "lines" or "documents"
     runs: Hashes  # [R] hashes of all runs
-    unit: np.ndarray  # int64 [R] the unit of each run
-    document: np.ndarray  # int64 [U] the file or document of each unit
+    unit: np.ndarray  # int64 [R] the number of the unit of each run
+    document: np.ndarray  # int64 [U] the number of the file or document of each unit
     num_units: int
     num_short: int  # units too short for a run, which cannot be judged
 
@@ -45,7 +45,8 @@ def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> Evaluat
     """Return the evaluation set ``where``: a folder with a corpus, or a glob of text files.
 
     Raises:
-      UserError: nothing is there, or a corpus of another vocabulary, or text without the vocabulary to tokenize it.
+      UserError: nothing is there, it is a corpus of another vocabulary, or ``tokenizer`` is not the vocabulary of
+        ``corpus``, with which text must be tokenized.
     """
     if (files.as_path(where) / MANIFEST).exists():
         other = Corpus(where)
@@ -99,7 +100,7 @@ def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
 
 
 def run_hashes(values: Hashes) -> Hashes:
-    """Return a hash of every ``RUN`` values in succession: [n - RUN + 1], none for fewer values."""
+    """Return a hash of each run of ``RUN`` successive values in ``values`` [n]: [n - RUN + 1], or [0] if n < RUN."""
     count = len(values) - RUN + 1
     if count <= 0:
         return np.zeros(0, np.uint64)
@@ -111,7 +112,7 @@ def run_hashes(values: Hashes) -> Hashes:
 
 
 def _telling(tokens: np.ndarray) -> np.ndarray:
-    """Return bool [n - RUN + 1]: which runs have enough different tokens."""
+    """Return bool [n - RUN + 1]: whether each run in ``tokens`` [n] has at least ``FEWEST_KINDS`` different tokens."""
     if len(tokens) < RUN:
         return np.zeros(0, bool)
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(tokens, RUN), axis=1)
@@ -149,7 +150,10 @@ def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name:
 
 
 def _search(split: CorpusSplit, wanted: Hashes, table: Hashes) -> np.ndarray:
-    """Return bool [W]: which of the sorted ``wanted`` are runs within a document of ``split``."""
+    """Return bool [W]: whether each of the sorted hashes ``wanted`` [W] is the hash of a run in ``split``.
+
+    A run lies within one document.
+    """
     found = np.zeros(len(wanted), bool)
     if not len(wanted):
         return found

@@ -11,13 +11,13 @@ from bert_jax.inspection.check import Check, Status, grade, percent, ratio, wors
 from bert_jax.inspection.pieces import Pieces, Tokenizer
 from bert_jax.inspection.scan import Scan
 
-OFTEN_UNKNOWN = 0.1  # share of a document's tokens
-OFTEN_PERSONAL = 20  # places in a million bytes
+OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
+OFTEN_PERSONAL = 20  # places in a million bytes; more give a warning
 CURVE_POINTS = 200
 
 
 def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
-    """Check for words that the vocabulary cannot spell."""
+    """Check how many tokens are unknown, that is, words that the vocabulary cannot spell."""
     share = ratio(scan.unknown.sum(), scan.split.num_tokens)
     often = float((scan.unknown > OFTEN_UNKNOWN * document_tokens).mean()) if len(document_tokens) else 0.0
     status = worst([grade(share, 0.01, 0.05), grade(often, 0.01, 0.1)])
@@ -32,7 +32,7 @@ def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
 
 
 def words(scan: Scan, pieces: Pieces) -> Check:
-    """Check into how many pieces the vocabulary splits a word."""
+    """Check into how many pieces the vocabulary splits a word on average."""
     tokens = int(scan.token_counts[pieces.wordlike].sum())
     starts = int(scan.token_counts[pieces.wordlike & ~pieces.continuation].sum())
     letters = ratio(scan.token_counts[pieces.single_continuation].sum(), tokens)
@@ -48,7 +48,7 @@ def words(scan: Scan, pieces: Pieces) -> Check:
 
 
 def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
-    """Check for a cased vocabulary on lowercased text, or the reverse."""
+    """Check whether a cased vocabulary meets lowercased text, or an uncased vocabulary text with capitals."""
     capital, small = pieces.capital, pieces.small
     in_vocabulary = ratio(capital.sum(), (capital | small).sum())
     used = ratio(scan.token_counts[capital].sum(), scan.token_counts[capital | small].sum())
@@ -75,7 +75,10 @@ def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
 
 
 def coverage(scan: Scan) -> Check:
-    """Check how much of the vocabulary the text uses; the facts have the curve of frequency over rank."""
+    """Check how much of the vocabulary the text uses.
+
+    The facts have a curve with points [rank of a piece, number of its occurrences].
+    """
     counts = np.sort(scan.token_counts)[::-1]
     unused, rare = float((counts == 0).mean()), float((counts < 5).mean())
     share = np.cumsum(counts) / max(int(counts.sum()), 1)
@@ -111,9 +114,9 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
     """Check for text that was read in another encoding than it was written in.
 
     Args:
-      hits: what the build counted in the text itself (``corpora.hits.encoding_hits``). The tokenizer drops what cannot
-        be shown, so the store alone is not enough. Empty for a store without such counts.
-      text_bytes: size of the text in which they were counted.
+      hits: the counts that the build made in the text itself (``corpora.hits.encoding_hits``), needed because the
+        tokenizer drops characters that cannot be shown. Empty for a store without such counts.
+      text_bytes: the size of the text in which the build counted.
     """
     places = int(scan.mojibake.sum())
     share = ratio((scan.mojibake >= 3).sum(), scan.split.num_documents)

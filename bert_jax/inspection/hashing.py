@@ -1,8 +1,8 @@
-"""64-bit hashes of sentences and documents, and exact counts of equal ones in bounded memory.
+"""Hashes sentences and documents to 64 bits, and counts equal hashes exactly in bounded memory.
 
 A sentence's hash is the sum over its tokens of a random number for (token, place), which numpy computes for whole
-arrays. The lowest byte is replaced by the sentence's length (255 for more), so that a hash shows how long its sentence
-is; 56 bits and the length are left to tell sentences apart.
+arrays. The lowest byte is replaced by the sentence's length (at most 255), so that a hash shows how long its sentence
+is; the other 56 bits and the length tell sentences apart.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from bert_jax.rows import random
 
 Hashes = npt.NDArray[np.uint64]
 LENGTH_BITS = np.uint64(0xFF)
-SORTED_AT_ONCE = 1 << 22  # hashes: 32 MB, and several times that while they are counted
+SORTED_AT_ONCE = 1 << 22  # number of hashes: they take 32 MB, and several times as much while they are counted
 _READ_AT_ONCE = 1 << 19
 
 
 def token_table(vocab_size: int, name: str) -> Hashes:
-    """Return a random number for every token."""
+    """Return a random number for every token id, [vocab_size]. Each ``name`` gives other numbers."""
     return random.fold(random.key("inspection", name), np.arange(vocab_size))
 
 
 def sequence_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
-    """Return a hash [n] of every run of ``lengths`` [n], all at least 1, in ``values``: equal for equal values in
-    order."""
+    """Return a hash of each of n consecutive runs of ``values``, [n]. Equal runs have equal hashes.
+
+    Args:
+      lengths: [n], the number of values in each run, at least 1.
+    """
     starts = np.cumsum(lengths) - lengths
     place = np.arange(len(values)) - np.repeat(starts, lengths)
     return np.add.reduceat(random.fold(values, place), starts) if len(starts) else np.zeros(0, np.uint64)
 
 
 def bag_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
-    """Return ``sequence_hashes`` that do not depend on the order; a value of 0 does not count."""
+    """Return hashes like ``sequence_hashes`` that do not depend on the order of values and ignore values of 0."""
     starts = np.cumsum(lengths) - lengths
     return np.add.reduceat(values, starts) if len(starts) else np.zeros(0, np.uint64)
 
@@ -46,7 +49,7 @@ def with_length(hashes: Hashes, lengths: np.ndarray) -> Hashes:
 
 
 def length_of(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """Return the length that ``with_length`` wrote."""
+    """Return the length that ``with_length`` put into each hash."""
     return (hashes & LENGTH_BITS).astype(np.int64)
 
 
@@ -58,15 +61,16 @@ class Groups(NamedTuple):
 
 
 def groups(values: Hashes) -> Groups:
-    """Return the groups of equal hashes in sorted ``values``."""
+    """Return the distinct hashes in ``values``, which must be sorted, and how often each occurs."""
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.zeros(0, int)
     return Groups(values[starts], np.diff(np.append(starts, len(values))))
 
 
 def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
-    """Yield ``arrays`` (on disk) sorted, part by part; equal hashes of all arrays are in the same part.
+    """Yield ``arrays`` (on disk) sorted, in parts: each item has the part of every array with the same leading bits.
 
-    The arrays are read as many times as needed to hold at most ``at_once`` hashes in memory.
+    So equal hashes of all arrays are in the same item. The arrays are read once for each part; there are enough parts
+    to hold only about ``at_once`` hashes in memory.
     """
     total, bits = sum(map(len, arrays)), 0
     while total > at_once << bits:
@@ -76,10 +80,12 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
 
 
 def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE) -> Iterator[Hashes]:
-    """Yield ``array`` sorted, part by part; of equal hashes one stays for each distinct value at their places in
-    ``others``."""
+    """Yield ``array`` sorted, part by part, without repeated pairs (value of ``array``, value of ``others``).
+
+    Equal hashes in ``array`` are kept as often as they have different values at the same places in ``others``.
+    """
     bits = 0
-    while 4 * len(array) > at_once << bits:  # both arrays, their order, and a copy in that order
+    while 4 * len(array) > at_once << bits:  # memory for both arrays, their order, and a sorted copy
         bits += 1
     for part in range(1 << bits):
         kept, beside = _part(array, part, bits), _part(array, part, bits, others)
@@ -91,7 +97,10 @@ def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE)
 
 
 def _part(array: Hashes, part: int, bits: int, taken: Hashes | None = None) -> Hashes:
-    """Return the values of ``array`` whose first ``bits`` are ``part``, or of ``taken`` at their places."""
+    """Return the values of ``array`` whose ``bits`` leading bits are ``part``.
+
+    If ``taken`` is given, return its values at the same places instead.
+    """
     taken = array if taken is None else taken
     if bits == 0:
         return np.array(taken)
@@ -103,7 +112,7 @@ def _part(array: Hashes, part: int, bits: int, taken: Hashes | None = None) -> H
 
 
 def first_places(array: Hashes, wanted: Hashes) -> dict[int, int]:
-    """Return the index of the first occurrence in ``array`` (on disk) of each of the few ``wanted``."""
+    """Return hash -> index of its first occurrence in ``array`` (on disk), for each of the few hashes ``wanted``."""
     places: dict[int, int] = {}
     for start in range(0, len(array), _READ_AT_ONCE):
         piece = np.asarray(array[start : start + _READ_AT_ONCE])

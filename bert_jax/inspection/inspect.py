@@ -1,4 +1,4 @@
-"""Runs all checks on a corpus, in one pass over its tokens and a few over their hashes."""
+"""Runs all checks on a corpus, in one pass over its tokens and a few passes over hashes of its sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.inspection.scan import Scan, scan
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
-CACHE_BYTES = 32 << 20  # for blocks; few are needed, as the text is read from one end to the other
+CACHE_BYTES = 32 << 20  # cache for blocks; few are needed, since the text is read from start to end
 VOCABULARY = "vocab.txt"
 
 
@@ -29,7 +29,7 @@ class InspectionRequest:
     """The corpus to inspect, and the settings of the inspection."""
 
     corpus: str
-    vocab: str | None = None  # default: vocab.txt in the corpus's folder or beside it, if it is the right one
+    vocab: str | None = None  # if None, a tokenizer in or beside the corpus's folder, if it made the corpus
     evaluation: str | None = None  # a glob of text files, or a corpus
     max_lengths: tuple[int, ...] = (128, 512)
     private: bool = False  # whether to leave text and paths out of the result; always so for a private corpus
@@ -56,13 +56,14 @@ class Inspection:
 
 
 def inspect(request: InspectionRequest) -> Inspection:
-    """Inspect the training split, and the held-out split against it.
+    """Inspect the training split of a corpus, and compare the held-out split with it.
 
-    Memory is bounded: about 100 bytes a document, 200 MB of blocks and hashes, and 24 bytes a token of an
-    evaluation set; the hashes of all sentences (16 bytes each) go to a temporary folder.
+    Memory is bounded: about 100 bytes per document, 200 MB of blocks and hashes, and 24 bytes per token of an
+    evaluation set. The hashes of all sentences (16 bytes per sentence) go to a temporary folder.
 
     Raises:
-      UserError: no corpus, no vocabulary where one was named, or unusable row lengths or evaluation set.
+      UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths or the evaluation
+        set cannot be used.
     """
     if not request.max_lengths or min(request.max_lengths) < 5:
         raise UserError(f"max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
@@ -122,7 +123,7 @@ def _text_checks(
 
 
 def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check]:
-    """Run the checks on what the build counted in the text itself, if it did."""
+    """Run the checks on hits that the build counted in the text itself, if the corpus has these counts."""
     hits, text_bytes = corpus.manifest.get("text_hits") or {}, corpus.manifest.get("text_bytes", 0)
     personal = [fit.personal(hits["private"], text_bytes)] if "private" in hits else []
     if not has_vocabulary and "encoding" not in hits:
@@ -140,7 +141,7 @@ def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
 
 
 def _found_vocabulary(corpus: Corpus) -> Tokenizer | None:
-    """Return the tokenizer in the corpus's folder or beside it, as in a run's folder, if it is the right one."""
+    """Return the tokenizer in the corpus's folder or its parent (a run's folder), if it made the corpus, else None."""
     for folder in (corpus.folder, corpus.folder.absolute().parent):
         if tokenizers.existing(folder):
             tokenizer = tokenizers.load(folder, corpus.manifest.get("lowercase"))

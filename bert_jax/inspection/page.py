@@ -1,4 +1,4 @@
-"""Formats an inspection: lines on a terminal, ``report.html``, and its part of the data card."""
+"""Formats the result of an inspection: as lines for a terminal, as ``report.html``, and as a part of the data card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS = {"ok": "good", "warn": "warn", "bad": "bad", "skip": "neutral"}
 
 
 def as_lines(found: Inspection) -> Iterator[str]:
-    """Yield a line for each check; what to do and pieces of text follow, indented."""
+    """Yield a line for each check, followed by indented lines with what to do and examples of text."""
     train, held = (found.corpus["splits"][name] for name in ("train", "heldout"))
     name, documents = found.corpus["fingerprint"][:12], train["num_documents"]
     yield (
@@ -40,7 +40,7 @@ def as_lines(found: Inspection) -> Iterator[str]:
 
 
 def write_report(found: Inspection, folder: str | os.PathLike[str]) -> str:
-    """Write ``folder/report.html``, one page that opens anywhere, and return its path."""
+    """Write ``folder/report.html``, a page that needs no other files, and return its path."""
     path = files.as_path(folder) / FILE
     name = "Corpus" if found.corpus["private"] else os.path.basename(found.corpus["path"].rstrip("/")) or "Corpus"
     train = found.corpus["splits"]["train"]
@@ -63,13 +63,13 @@ def write_report(found: Inspection, folder: str | os.PathLike[str]) -> str:
 
 
 def check_card(corpus: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` if ``update_card`` cannot write."""
+    """Raise ``UserError`` if ``update_card`` cannot write the card because ``corpus`` is on an object store."""
     if files.is_remote(corpus):
         raise UserError(f"--card cannot change {corpus}: a committed folder stays as it is; build it again, or copy it")
 
 
 def update_card(found: Inspection, corpus: str | os.PathLike[str]) -> str:
-    """Write ``card.md`` of the corpus again, with the result, and return its path."""
+    """Rewrite ``card.md`` of the corpus with the result of the inspection, and return its path."""
     path = files.as_path(corpus) / CARD
     manifest = Corpus(corpus).manifest
     manifest = private_manifest(manifest) if found.corpus["private"] else manifest
@@ -109,7 +109,7 @@ def _figures(found: Inspection) -> Iterator[str]:
 
 
 def _histogram(title: str, bins: list[list[int]]) -> str:
-    """Return the bins as the outline of their bars."""
+    """Return a chart of the bins ``[from, to, count]``: a curve along the outline of their bars."""
     points: list[tuple[float, float]] = []
     for low, high, n in bins:
         if not points:
@@ -129,7 +129,7 @@ def _figure(chart: Chart, scale: str) -> str:
 
 
 def _padding(facts: dict[str, Any]) -> str:
-    """Return a bar for each way to make rows."""
+    """Return a chart with the share of padding for each row length, with one pair per row and with packed rows."""
     bars = []
     for length, values in facts.items():
         for label, key in (("one pair", "one_pair_a_row"), ("packed", "packed")):

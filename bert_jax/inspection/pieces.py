@@ -1,4 +1,4 @@
-"""Classifies a vocabulary's pieces as boolean arrays over the vocabulary, so that text is judged by counting ids."""
+"""Classifies the pieces of a vocabulary into boolean arrays [V], so that text can be judged by counting ids."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bert_jax.text.tokenizer import Tokenizer
 
 Flags = npt.NDArray[np.bool_]  # [V]
 
-# UTF-8 that was read as Windows-1252 shows in pieces: a letter that the first byte turns into (its accent may be gone),
-# and within the same word a sign that a later byte turns into. Some signs also follow a common letter in good text
-# (trade mark, degree, superscripts, a loose acute accent); after such a letter they do not count.
+# (letters, signs), from UTF-8 that was read as Windows-1252: there a character's first byte became a letter (whose
+# accent may have been stripped), and a later byte became a sign after it in the same word. Some signs also follow a
+# common letter in good text (trade mark, degree, superscripts, a loose acute accent), so there they do not count.
 _SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
 _MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
@@ -25,7 +25,7 @@ _MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """Flags of the pieces of one vocabulary."""
+    """The texts of a vocabulary's V pieces, and flags [V] that say which pieces have a property."""
 
     texts: tuple[str, ...]  # without the marks of continuation or word start; "" for special tokens
     continuation: Flags
@@ -44,13 +44,12 @@ class Pieces:
 
     @functools.cached_property
     def alphabetic(self) -> Flags:
-        """Return the pieces with letters of scripts that write words with several letters, so not ideographs or
-        syllables."""
+        """Return which pieces consist of letters, other than ideographs and syllables of East Asian scripts."""
         return self.where(lambda text: text.isalpha() and _is_letter(text[0]))
 
     @functools.cached_property
     def wordlike(self) -> Flags:
-        """Return all pieces but punctuation and signs."""
+        """Return which pieces have a letter or a digit, that is, all but punctuation and signs."""
         return self.where(lambda text: any(map(str.isalnum, text)))
 
     @functools.cached_property
@@ -67,7 +66,10 @@ class Pieces:
 
     @functools.cached_property
     def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
-        """Return, for every kind, the pieces that end with such a letter, and those that continue with its sign."""
+        """Return, for each entry of ``_SIGNS``, which pieces end with a letter, and which go on with a sign.
+
+        A piece that ends with a letter looks like mojibake if a piece that goes on with a sign follows.
+        """
         first = np.array([text[:1] for text in self.texts])
         last = np.array([text[-1:] for text in self.texts])
         pairs = ((np.isin(last, list(a)), np.isin(first, list(b)) & self.continuation) for a, b in _SIGNS)
@@ -75,7 +77,7 @@ class Pieces:
 
     @functools.cached_property
     def mojibake(self) -> Flags:
-        """Return the pieces with both, as a vocabulary learned from such text has them."""
+        """Return which pieces have a letter and its sign inside, as in a vocabulary learned from mojibake."""
         return self.where(lambda text: bool(_MOJIBAKE.search(text)))
 
 

@@ -1,4 +1,4 @@
-"""Finds what is in a corpus more than once: lines, documents, and held-out text that is trained on too."""
+"""Finds repeated text in a corpus: lines, documents, and held-out text that is also in the training split."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
-LONG = 10  # tokens: shorter lines, such as "Yes." or a heading, repeat in good texts too
-TEMPLATE = 8  # tokens that are not numbers, for the same reason
-TEMPLATE_LINES = 3
+LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
+TEMPLATE = 8  # least tokens, numbers aside, of a line from a template, for the same reason
+TEMPLATE_LINES = 3  # least lines from the same template
 SHOWN = 10
 SHOWN_CHARACTERS = 100
 
 
 @dataclasses.dataclass
 class _Tally:
-    """Counts repetition among the lines of a split."""
+    """Counts equal hashes among the lines (or documents) of a split."""
 
-    distinct: int = 0
-    repeats: int = 0  # lines that repeat an earlier one
-    long_repeats: int = 0  # those with LONG tokens or more
-    long_tokens: int = 0  # tokens in those
-    top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # tokens repeated, lines, hash
+    distinct: int = 0  # number of different hashes
+    repeats: int = 0  # number of lines that repeat an earlier line
+    long_repeats: int = 0  # number of repeats among long lines
+    long_tokens: int = 0  # number of tokens in ``long_repeats``
+    top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # (repeated tokens, lines, hash)
 
     def add(self, values: Hashes, shortest: int, fewest: int) -> None:
-        """Count the sorted ``values``. A long one has at least ``shortest`` tokens and occurs at least ``fewest``
-        times."""
+        """Count the sorted hashes ``values``.
+
+        A line counts as long if it has at least ``shortest`` tokens and its hash occurs at least ``fewest`` times.
+        """
         hashes, counts = hashing.groups(values)
         again, lengths = counts - 1, hashing.length_of(hashes)
         self.distinct += len(hashes)
@@ -74,7 +76,7 @@ def lines(scan: Scan, tokenizer: Tokenizer | None) -> Check:
 def templates(scan: Scan, tokenizer: Tokenizer | None) -> Check:
     """Check for lines that differ only in numbers or in the order of words: "Page 12 of 300", tables, licence notes.
 
-    Equal lines count once.
+    Equal lines count as one line.
     """
     tally = _Tally()
     for bags in hashing.distinct_parts(scan.bag_hashes, scan.sentence_hashes):
@@ -105,7 +107,7 @@ def _shown(
 
 
 def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
-    """Return the start of a sentence, decoded."""
+    """Return the start of a sentence as text."""
     start, stop = scan.split.sentence_offsets[sentence : sentence + 2].tolist()
     length = min(stop - start, SHOWN_CHARACTERS)
     text = tokenizer.decode(scan.split.read(np.array([start]), np.array([length])).tolist())
@@ -129,8 +131,7 @@ def documents(scan: Scan) -> Check:
 
 
 def heldout(train: Scan, held: Scan) -> Check:
-    """Check for held-out documents and lines that are also in the training split: they make the held-out loss too
-    good."""
+    """Check for held-out documents and lines that are also in the training split: they lower the held-out loss."""
     documents = lines = tokens = 0
     for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes]):
         documents += int(_within(values, known).sum())
@@ -152,7 +153,7 @@ def heldout(train: Scan, held: Scan) -> Check:
 
 
 def _within(values: Hashes, known: Hashes) -> np.ndarray:
-    """Return bool [n]: which ``values`` are in the sorted ``known``."""
+    """Return bool [n]: whether each of ``values`` [n] is in ``known``, which must be sorted."""
     if not len(known):
         return np.zeros(len(values), bool)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)

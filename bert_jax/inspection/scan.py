@@ -1,4 +1,4 @@
-"""Reads the tokens of a split once: writes hashes of its sentences to disk, and counts all that can be counted."""
+"""Reads the tokens of a split once, writes hashes of its sentences to disk, and counts what the checks need."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from bert_jax.inspection import hashing
 from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Pieces
 
-TOKENS_AT_ONCE = 1 << 17  # few enough for the temporaries to stay in the processor's cache
+TOKENS_AT_ONCE = 1 << 17  # few enough for temporary arrays to stay in the processor's cache
 _SENTENCES_AT_ONCE = 1 << 20
 Ints = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """The counts and hashes of a split of S sentences and N documents."""
+    """The counts and hashes of a split with S sentences and N documents; V is the vocabulary's size."""
 
     split: CorpusSplit
     sentence_hashes: Hashes  # [S], on disk: equal for equal sentences
-    bag_hashes: Hashes  # [S], on disk: equal for sentences of the same pieces in any order, numbers left out
+    bag_hashes: Hashes  # [S], on disk: equal for sentences with the same pieces, whatever their order and numbers
     document_hashes: Hashes  # [N], on disk
-    token_counts: Ints  # [V]
-    unknown: Ints  # [N] unknown tokens of each document
-    mojibake: Ints  # [N] places that look like text of another encoding
+    token_counts: Ints  # [V] how often each piece occurs
+    unknown: Ints  # [N] the number of unknown tokens in each document
+    mojibake: Ints  # [N] the number of places in each document that look like text of another encoding
 
 
 def scan(
@@ -40,13 +40,13 @@ def scan(
     folder: Path,
     tokens_at_once: int = TOKENS_AT_ONCE,
 ) -> Scan:
-    """Read ``split`` once.
+    """Read ``split`` once and return its counts and hashes.
 
     Args:
-      pieces: those of the vocabulary that made the corpus; None if it is not at hand: then nothing is known of the
-        text.
-      folder: for the hashes: twice 8 bytes for a sentence and 8 bytes for a document.
-      tokens_at_once: tokens in memory; the result does not depend on it.
+      pieces: the pieces of the vocabulary that made the corpus. If None (the vocabulary is not at hand), ``mojibake``
+        stays 0 and numbers count in ``bag_hashes``.
+      folder: where to write the hashes, which take 16 bytes per sentence and 8 bytes per document.
+      tokens_at_once: the number of tokens in memory; the result does not depend on it.
     """
     order_table = hashing.token_table(vocab_size, "order")
     bag_table = hashing.token_table(vocab_size, "bag")
@@ -71,7 +71,10 @@ def scan(
 
 
 def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield (first sentence, tokens, sentence lengths) of runs of whole sentences, of about ``at_once`` tokens."""
+    """Yield (number of the first sentence, tokens, sentence lengths) for runs of whole sentences.
+
+    A run has at most ``at_once`` tokens, or a single longer sentence.
+    """
     offsets, first = split.sentence_offsets, 0
     while first < split.num_sentences:
         stop = int(np.searchsorted(offsets, offsets[first] + at_once, side="right")) - 1
@@ -94,7 +97,11 @@ def _mojibake(tokens: np.ndarray, pieces: Pieces) -> np.ndarray:
 
 
 def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first: int, lengths: np.ndarray) -> None:
-    """Add 1 to the document of every token in ``places``, which are counted from the start of sentence ``first``."""
+    """For each token in ``places``, add 1 to the count of its document in ``counts``.
+
+    ``places`` are token offsets from the start of the sentence ``first``; ``lengths`` are the lengths of the sentences
+    from ``first`` on.
+    """
     if len(places):
         sentence = first + np.searchsorted(np.cumsum(lengths), places, side="right")
         documents = document_of(split, sentence)
@@ -104,7 +111,7 @@ def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first
 
 
 def document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
-    """Return the document of each sentence."""
+    """Return the number of the document of each sentence number in ``sentences``."""
     return np.searchsorted(split.document_starts, sentences, side="right") - 1
 
 

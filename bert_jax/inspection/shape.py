@@ -1,4 +1,4 @@
-"""Checks documents and sentences by their lengths, and the rows that they make."""
+"""Checks the lengths of documents and sentences, and the training rows that are made from them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
 from bert_jax.rows.rows_config import RowsConfig
 
-LONG_SENTENCE = 512  # tokens: longer sentences do not fit into any row
+LONG_SENTENCE = 512  # tokens; a longer sentence does not fit into any row
 _SENTENCES_AT_ONCE = 1 << 22
-PLANNED_SENTENCES = 1 << 18  # rows are planned for so many, from all over the split
-RUN_SENTENCES = 512  # length of a run: far more than a row has
+PLANNED_SENTENCES = 1 << 18  # rows are planned for a sample of so many sentences from all over the split
+RUN_SENTENCES = 512  # sentences in each run of the sample: far more than a row has
 BINS_A_DOUBLING = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Lengths in tokens."""
+    """The lengths of the sentences and N documents of a split."""
 
-    sentence_lengths: Ints  # [LONG_SENTENCE + 2] sentences of each length; the last entry: longer
-    long_sentence_tokens: int
-    document_tokens: Ints  # [N]
-    document_sentences: Ints  # [N]
+    # [LONG_SENTENCE + 2]: the number of sentences with each number of tokens; the last entry counts all longer ones
+    sentence_lengths: Ints
+    long_sentence_tokens: int  # number of tokens in sentences longer than LONG_SENTENCE
+    document_tokens: Ints  # [N] the number of tokens of each document
+    document_sentences: Ints  # [N] the number of sentences of each document
 
 
 def measure(split: CorpusSplit) -> Shape:
@@ -44,8 +45,7 @@ def measure(split: CorpusSplit) -> Shape:
 
 
 def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Check:
-    """Check for empty documents (the build drops them), documents of one sentence, and a few that have most of the
-    text."""
+    """Check for empty documents (the build drops them), one-sentence documents, and a document with most text."""
     empty = int(dropped.get("empty_documents", 0))
     single = int((shape.document_sentences == 1).sum())
     largest = ratio(shape.document_tokens.max(initial=0), split.num_tokens)
@@ -78,7 +78,7 @@ def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Chec
 
 
 def sentences(split: CorpusSplit, shape: Shape) -> Check:
-    """Check the lengths of sentences; very long ones are lines that no splitter has split."""
+    """Check the lengths of sentences. Very long sentences are mostly lines that were not split into sentences."""
     share = ratio(shape.long_sentence_tokens, split.num_tokens)
     mean = ratio(split.num_tokens, split.num_sentences)
     status = worst([grade(share, 0.05, 0.25), "warn" if mean < 4 else "ok"])
@@ -103,7 +103,7 @@ def sentences(split: CorpusSplit, shape: Shape) -> Check:
 
 
 def histogram(values: np.ndarray) -> list[list[int]]:
-    """Return ``[[from, to, how many], ...]`` in bins that grow with the value, without empty bins."""
+    """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value; no empty bins."""
     if not len(values):
         return []
     edges = histogram_edges(int(values.max()))
@@ -113,13 +113,13 @@ def histogram(values: np.ndarray) -> list[list[int]]:
 
 
 def histogram_edges(largest: int) -> list[int]:
-    """Return the first values of bins from 1 to ``largest``."""
+    """Return the lowest value of each bin of a histogram from 1 to ``largest``."""
     steps = np.arange(math.floor(math.log2(max(largest, 1)) * BINS_A_DOUBLING) + 1)
     return np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist()
 
 
 def _binned(counts: np.ndarray) -> list[list[int]]:
-    """Return ``histogram`` of sentence lengths that are already counted; the last bin has all longer ones."""
+    """Return ``histogram`` from ``counts``, the number of sentences of each length; the last is for all longer."""
     edges = histogram_edges(len(counts) - 1)
     sums = np.add.reduceat(counts, edges)
     return [[low, high, n] for low, high, n in zip(edges, [*edges[1:], len(counts)], sums.tolist(), strict=True) if n]
@@ -127,16 +127,17 @@ def _binned(counts: np.ndarray) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Sample:
-    """Runs of sentences from all over a split; it has the fields that planning reads of a split
-    (``plan.Sentences``)."""
+    """A sample of a split: runs of sentences from all over it, each as a document.
+
+    It has the fields that planning rows reads from a split.
+    """
 
     sentence_offsets: Ints
     document_starts: Ints
 
 
 def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
-    """Return the whole split if it has at most ``most`` sentences, else evenly spaced runs of about as many
-    together."""
+    """Return the whole split if it has at most ``most`` sentences, else evenly spaced runs, about ``most`` together."""
     starts = np.asarray(split.document_starts)
     if split.num_sentences <= most:
         return _Sample(np.asarray(split.sentence_offsets), starts)
@@ -152,7 +153,7 @@ def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
 
 
 def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
-    """Check the padding and the next-sentence balance of the sentence pairs of an epoch, at each row length."""
+    """Check, for each row length, the padding and the share of random next sentences in an epoch's sentence pairs."""
     try:
         for max_length in max_lengths:
             chunks.check(split, max_length)
@@ -180,7 +181,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
 
 
 def _packed_padding(sample: _Sample, key: np.uint64, max_length: int) -> float:
-    """Return the share of the positions of packed rows that no pair takes."""
+    """Return the share of padding in packed rows, that is, of positions that no pair takes."""
     limits = RowsConfig(max_length, packing="packed").limits
     targets = short_targets(sample, key, limits, 0.1)
     pairs = chunks.make(sample, key, max_length, 0.1, targets)
