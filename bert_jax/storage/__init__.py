@@ -1,1 +1,1 @@
-"""Paths, local or on an object store, and writes that are whole or not there."""
+"""Reads and writes files, local or on an object store, so that a file or folder is written whole or not at all."""

@@ -1,6 +1,6 @@
-"""Writes and checks ``SHA256SUMS``: a folder's list of the sha256 of its files, by which a changed file is found.
+"""Writes and checks ``SHA256SUMS``, a folder's list of the sha256 of its files, to find files that have changed.
 
-``sha256sum --check SHA256SUMS`` reads it too. The marker of a folder on an object store has the same form.
+``sha256sum --check SHA256SUMS`` reads this list too. The marker of a folder on an object store has the same form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINE = re.compile(r"[0-9a-f]{64}  .+")
 
 
 def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str, str]:
-    """Write the list of the files ``names`` of a folder and return it: name -> sha256."""
+    """Write the list of the sha256 of the files ``names`` in ``folder``, and return name -> sha256."""
     digests = {name: files.sha256(folder / name) for name in names}
     (folder / CHECKSUMS).write_text(files.listing(digests), encoding="utf-8")
     return digests
@@ -29,12 +29,12 @@ def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str
 def damages(
     folder: Path | epath.Path, wanted: Collection[str] = (), share: tuple[int, int] = (0, 1), sums: str = CHECKSUMS
 ) -> Iterator[tuple[str, str]]:
-    """Yield each file that differs from the list of its folder, and what is wrong with it: ("x", "x is missing").
+    """Yield (name, what is wrong) for each file that differs from its folder's list, such as ("x", "x is missing").
 
     Args:
-      wanted: names that the list must have.
-      share: (i, n) reads only every n-th file, starting with file i.
-      sums: the name of the list.
+      wanted: names that the list must contain.
+      share: (i, n): read only every n-th file of the list, starting with file i.
+      sums: the file name of the list.
 
     Raises:
       FileNotFoundError: the folder has no list.
@@ -56,7 +56,7 @@ def damages(
 
 
 def first_damage(folder: Path | epath.Path, wanted: Collection[str] = ()) -> str | None:
-    """Return what is wrong with the first of the ``damages``; None if nothing is."""
+    """Return what is wrong with the first file that ``damages`` finds, or None if it finds none."""
     return next((finding for _, finding in damages(folder, wanted)), None)
 
 

@@ -1,7 +1,8 @@
 """Writes files and folders so that nothing is left half-written, locally or on an object store (``gs://``, ``s3://``).
 
-Locally a write goes to a temporary name and is renamed. An object store has no atomic rename of a folder: there the
-files are copied and a marker, ``COMMITTED``, is written last; a folder without its marker counts as absent.
+Locally, data is written under a temporary name, which is then renamed. An object store cannot rename a folder
+atomically: there the files are copied, and a marker file ``COMMITTED`` is written last; a folder without its marker
+counts as absent.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from bert_jax.storage import reading
 from bert_jax.storage.remote import RemotePath
 from bert_jax.storage.write_errors import DISK_TROUBLE, explained
 
-MARKER = "COMMITTED"  # lists what was written (``listing``)
-UNFINISHED = "UNFINISHED"  # stands in a folder while it is written: what a killed process left may be removed
+MARKER = "COMMITTED"  # the marker file, which lists the files that were written (``listing``)
+UNFINISHED = "UNFINISHED"  # a file that a folder has while it is written; it shows that leftovers may be removed
 _CHUNK = 1 << 20  # bytes read at once
 
 
@@ -37,8 +38,9 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def as_path(path: str | os.PathLike[str]) -> epath.Path:
-    """Return a path of any file system, with ``~`` expanded. Raises ``UserError`` for one that no file system can
-    have."""
+    """Return ``path`` as a path of its file system, with ``~`` expanded.
+
+    Raises ``UserError`` for a path that no file system can have."""
     try:
         impossible = b"\0" in os.fsencode(path)
     except UnicodeEncodeError:
@@ -51,7 +53,7 @@ def as_path(path: str | os.PathLike[str]) -> epath.Path:
 
 
 def glob(pattern: str) -> list[epath.Path]:
-    """Return the files that match ``pattern`` (``**`` goes into folders), sorted."""
+    """Return the files that match ``pattern`` (``**`` matches nested folders), sorted."""
     if is_remote(pattern):
         scheme, _, rest = pattern.partition("://")
         return [as_path(p) for p in RemotePath(f"{scheme}://").glob(rest) if p.is_file()]
@@ -60,11 +62,11 @@ def glob(pattern: str) -> list[epath.Path]:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a whole file or nothing."""
+    """Write ``data`` to the file ``path``, whole or not at all."""
     target = as_path(path)
     with explained(target):
         if is_remote(target):
-            target.write_bytes(data)  # one object is put whole or not at all
+            target.write_bytes(data)  # an object is uploaded whole or not at all
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(target)
@@ -79,15 +81,15 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a whole UTF-8 text file or nothing."""
+    """Write ``text`` to the file ``path`` as UTF-8, whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
 
 
 @contextlib.contextmanager
 def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield an empty local folder that becomes ``path`` if the block ends well, and vanishes if it does not.
+    """Yield an empty local folder that becomes ``path`` if the block ends without an error, and is removed otherwise.
 
-    What a killed process left behind, here or on an object store, is removed first.
+    Leftovers of a killed process, here or on an object store, are removed first.
 
     Raises:
       UserError: ``path`` exists and is not empty, cannot be written, or the disk is full.
@@ -109,14 +111,14 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             if is_remote(target):
                 upload(temporary, target)
             else:
-                os.replace(temporary, target)  # an empty folder gives way
+                os.replace(temporary, target)  # replaces an empty folder
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a local path to write to, alone in its folder; the file becomes ``path`` if the block ends well.
+    """Yield a local path to write to, in an empty folder. The file becomes ``path`` if the block ends without an error.
 
     Raises:
       UserError: ``path`` exists, cannot be written, or the disk is full.
@@ -137,7 +139,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield folder / target.name
         with explained(target):
             if is_remote(target):
-                copy(epath.Path(folder / target.name), target)  # one object is put whole or not at all
+                copy(epath.Path(folder / target.name), target)  # an object is uploaded whole or not at all
             else:
                 os.replace(folder / target.name, target)
     finally:
@@ -145,8 +147,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` if there is something at ``path``; an empty folder does not count, nor does an unfinished
-    one."""
+    """Raise ``UserError`` if ``path`` exists. An empty folder, or an unfinished folder on a store, does not count."""
     target = as_path(path)
     if is_remote(target):
         if committed(target):
@@ -158,8 +159,9 @@ def check_new(path: str | os.PathLike[str]) -> None:
 
 
 def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
-    """Raise ``UserError`` if a file, or a ``folder``, cannot be written or replaced; call it before slow work. On an
-    object store only the write itself tells, so nothing is checked there."""
+    """Raise ``UserError`` if ``path``, a file or a ``folder``, cannot be written; call this before slow work.
+
+    Nothing is checked on an object store, where only the write itself shows this."""
     target = as_path(path)
     if is_remote(target):
         return
@@ -172,7 +174,7 @@ def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
 
 
 def upload(source: Path, target: epath.Path) -> None:
-    """Copy a local folder to an object store, the marker last. Leftovers of an earlier try are removed."""
+    """Copy a local folder to an object store, and write the marker last. Leftovers of an earlier try are removed."""
     if target.exists():
         if not ((target / UNFINISHED).exists() or (target / MARKER).exists()):
             raise UserError(f"{target} holds files of something else; choose another place or remove them")
@@ -191,7 +193,7 @@ def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
 
 
 def remove(folder: epath.Path) -> None:
-    """Remove a folder, also from an object store. If that is cut short, what is left does not count as whole."""
+    """Remove a folder, local or on an object store. If removal is interrupted, the remains do not count as whole."""
     (folder / UNFINISHED).write_text("")
     (folder / MARKER).unlink(missing_ok=True)
     for entry in folder.iterdir():
@@ -201,8 +203,9 @@ def remove(folder: epath.Path) -> None:
 
 
 def below(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the names of all files in ``folder`` and its folders, relative to it, sorted. A link to a folder counts as
-    a file: it may lead back."""
+    """Return the sorted names of all files in ``folder`` and its subfolders, relative to ``folder``.
+
+    A link to a folder counts as a file, because following it could lead back to ``folder``."""
     waiting, names = [(as_path(folder), "")], []
     while waiting:
         path, start = waiting.pop()
@@ -225,7 +228,7 @@ def size(path: epath.Path) -> int:
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:
-    """Copy a file between an object store and this machine."""
+    """Copy a file to or from an object store, or on this machine."""
     if isinstance(target, RemotePath):
         target.put(source)
     elif isinstance(source, RemotePath):
@@ -241,7 +244,7 @@ def committed(path: str | os.PathLike[str]) -> bool:
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` itself if local; else a whole, verified local copy of it, made once for each content."""
+    """Return ``path`` itself if it is local, else a verified local copy of the folder, made once for each content."""
     if not is_remote(path):
         return Path(as_path(path))
     source = as_path(path)
@@ -262,16 +265,16 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
                 if sha256(destination) != digest:
                     raise UserError(f"{source / name} is damaged: its sha256 is not that of the {MARKER} marker")
     except UserError:
-        if not target.is_dir():  # else another process was quicker
+        if not target.is_dir():  # otherwise another process was quicker
             raise
     return target
 
 
 @contextlib.contextmanager
 def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield ``path`` itself if local; else, while the block lasts, a local copy of the files in that remote folder.
+    """Yield ``path`` itself if it is local, else a temporary local copy of the files in the remote folder ``path``.
 
-    The folder needs no marker: another program may have written it."""
+    The folder needs no marker, because another program may have written it."""
     if not is_remote(path):
         yield Path(as_path(path))
         return
@@ -285,10 +288,10 @@ def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """Yield an empty folder in the cache that vanishes with the block; the next call removes one that a kill left.
+    """Yield an empty folder in the cache that is removed after the block, or after a kill by the next call.
 
     Args:
-      name: says what the folder is for; a process has one folder of a name at a time.
+      name: says what the folder is for; a process has at most one folder of the same name at a time.
     """
     target = epath.Path(cache_directory() / "scratch" / name)
     temporary = _temporary(target)
@@ -303,7 +306,7 @@ def scratch(name: str) -> Iterator[Path]:
 
 
 def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = None) -> str:
-    """Return the hex digest of a file's bytes, or of ``length`` of them from ``start``."""
+    """Return the sha256 of a file's bytes from ``start`` on (of only ``length`` bytes, if given) in hex."""
     digest, left = hashlib.sha256(), length
     with reading.opened(as_path(path)) as file:
         file.seek(start)
@@ -314,17 +317,17 @@ def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = No
 
 
 def listing(digests: Mapping[str, str]) -> str:
-    """Return the text of a list of name -> sha256 as ``sha256sum --check`` reads it: one line per file, by name."""
+    """Return name -> sha256 as the text that ``sha256sum --check`` reads: one line per file, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
 def listed(text: str) -> dict[str, str]:
-    """Return the name -> sha256 of the text that ``listing`` wrote."""
+    """Return name -> sha256 from a text that ``listing`` made."""
     return {name: digest for digest, _, name in (line.partition("  ") for line in text.split("\n") if line)}
 
 
 def cache_directory() -> Path:
-    """Return the folder for derived files that can be made again: ``$BERT_JAX_CACHE``, else the user's cache folder."""
+    """Return the folder for files that can be made again: ``$BERT_JAX_CACHE``, or ``~/.cache/bert_jax``."""
     return Path(os.environ.get("BERT_JAX_CACHE") or "~/.cache/bert_jax").expanduser()
 
 
@@ -333,7 +336,7 @@ def _temporary(target: epath.Path) -> Path:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove the temporary files that dead processes of this host left in ``folder``: those of ``name``, or all."""
+    """Remove temporary files that dead processes of this host left in ``folder``: all, or only those for ``name``."""
     of = ".+" if name is None else re.escape(name)
     left = re.compile(rf"{of}\.{re.escape(socket.gethostname())}\.(\d+)\.tmp")
     for entry in folder.iterdir():
@@ -342,13 +345,14 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 
 def _writes(process: int) -> bool:
-    """Return whether a process still writes its temporary. One of our own is a leftover: a path has one writer at a
-    time."""
+    """Return whether a process may still write its temporary file.
+
+    A file of this process is a leftover, because it never writes the same path twice at once."""
     return process != os.getpid() and runs(process)
 
 
 def runs(process: int) -> bool:
-    """Return whether there is such a process on this machine."""
+    """Return whether a process with the id ``process`` runs on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -360,15 +364,15 @@ def runs(process: int) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold a lock on ``path``, which is released when its holder is killed; without a lock where the file system has
-    none.
+    """Context manager that holds a lock on ``path``. If the holder is killed, the lock is released.
 
-    The lock file exists while somebody holds it. After a kill it stays until the next holder."""
+    The lock file exists while a process holds the lock; after a kill it stays until the next holder removes it. On a
+    file system without locks, nothing is locked."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = reading.lock_file(path)
-        except FileNotFoundError:  # somebody tidied the folder away
+        except FileNotFoundError:  # another process removed the folder
             continue
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -383,7 +387,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def is_there(file: IO[Any], path: Path) -> bool:
-    """Return whether an open file is still the one at ``path``, which may have been removed and made anew."""
+    """Return whether the open ``file`` is still the file at ``path``, which may have been removed and made anew."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:

@@ -1,9 +1,10 @@
-"""Holds a folder of an object store for one process, by a lease: a store has no locks that end with their holder.
+"""Holds a folder of an object store for one process, by a lease. (A store has no locks that end with their holder.)
 
-A lease is an object ``lease/NUMBER.json``, which the store creates only if it is absent; the highest number holds the
-folder. Its holder rewrites the object with every beat. Another process that wants the folder watches the object: if it
-changes, the holder lives; if it stays the same for ``SILENCE_SECONDS``, whatever the clocks say, the holder is dead and
-the next number takes over. No number is used twice.
+A lease is an object ``lease/NUMBER.json``, which the store creates only if it is absent; the process that created the
+highest number holds the folder. The holder rewrites its object every ``BEAT_SECONDS``. Another process that wants the
+folder watches the object. If the object changes, the holder is alive. If it stays the same for ``SILENCE_SECONDS``
+(measured by the watching process, so clocks need not agree), the holder counts as dead, and the next number takes over.
+No number is used twice.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from bert_jax.storage.remote import RemotePath
 
 FOLDER = "lease"
 BEAT_SECONDS = 15.0
-SILENCE_SECONDS = 60.0  # after which a holder counts as dead
-LOOK_SECONDS = 1.0  # from one look at a holder to the next
+SILENCE_SECONDS = 60.0  # a holder whose object stays the same for so long counts as dead
+LOOK_SECONDS = 1.0  # the time between two looks at the holder's object
 
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]) -> Iterator[None]:
-    """Hold ``folder`` for this process while the block lasts.
+    """Context manager that holds ``folder`` for this process during the block.
 
     Args:
       note: called with a line about a wait, or about a store that cannot create an object only if it is absent.
-      lost: called, from a thread, with a line if another process holds the folder now; it should end this process.
+      lost: called from a thread, with a line, if another process has taken over the folder; it should end this process.
 
     Raises:
-      UserError: another process holds it, or nothing can be written there.
+      UserError: another process holds the folder, or nothing can be written there.
     """
     lease = Lease(folder, note, lost)
     with write_errors.explained(files.as_path(folder)):
@@ -51,7 +52,7 @@ def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Calla
 
 
 class Lease:
-    """The claim of a process to a folder."""
+    """The lease by which this process claims and holds a folder."""
 
     def __init__(self, folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]):
         self._folder, self._note, self._lost = RemotePath(folder), note, lost
@@ -60,14 +61,15 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
     def take(self) -> None:
-        """Hold the folder; wait first until the last holder is known to have gone."""
+        """Take the folder, after waiting until the last holder is known to have gone. Raises as ``held``."""
         while True:
             newest = self._newest()
             if newest and not self._has_gone(newest):
                 continue
             self._number = newest + 1
             created = self._create()
-            if not created and (self._read(self._number) or {}).get("id") != self._id:  # else our own try created it
+            # If the object has our id, an earlier try of the same request has created it.
+            if not created and (self._read(self._number) or {}).get("id") != self._id:
                 continue
             if self._newest() == self._number:
                 break
@@ -82,10 +84,13 @@ class Lease:
         self._thread.start()
 
     def release(self) -> None:
-        """Release the folder. The object stays, to keep its number used, unless nothing else is in the folder."""
+        """Release the folder.
+
+        The object stays, so that its number is not used again, unless nothing else is in the folder.
+        """
         self._stop.set()
         self._thread.join(SILENCE_SECONDS)
-        with contextlib.suppress(Exception), retries.at_once():  # else the next process finds out by our silence
+        with contextlib.suppress(Exception), retries.at_once():  # after a failure, our silence tells the next process
             if self._newest() != self._number:
                 return
             if self._folder.listed() == [FOLDER]:
@@ -94,8 +99,10 @@ class Lease:
                 self._path(self._number).write_bytes(self._content(released=True))
 
     def _has_gone(self, number: int) -> bool:
-        """Return whether a holder has released the folder or is silent; False: look again. Raises ``UserError`` if it
-        lives."""
+        """Return True if the holder has released the folder or is dead, False if its object is gone (look again).
+
+        Raises ``UserError`` if the holder is alive.
+        """
         first, begun = self._read(number), time.monotonic()
         if first is None or first.get("released") or _died_here(first):
             return first is not None
@@ -120,7 +127,7 @@ class Lease:
                 self._path(self._number).write_bytes(self._content())
 
     def _create(self) -> bool:
-        """Return whether the store created the object; False: it was there."""
+        """Create the lease object. Return True if the store created it, False if it existed already."""
         path = self._path(self._number)
         try:
             path.create_bytes(self._content())
@@ -139,7 +146,7 @@ class Lease:
         return json.dumps({**own, "host": socket.gethostname(), "pid": os.getpid(), **_this_process()}).encode()
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """Return what a holder wrote; None if the object is not there, or no longer."""
+        """Return the content of a lease object: None if there is no such object, {} if it is not a JSON object."""
         try:
             found = json.loads(self._path(number).read_bytes())
         except FileNotFoundError:
@@ -164,8 +171,7 @@ def _name(holder: Mapping[str, Any]) -> str:
 
 
 def _this_process() -> dict[str, str]:
-    """Return what tells a process of this machine from all others, past and present; empty if the system does not
-    say."""
+    """Return facts that identify this process among all past and present ones; {} if the system does not tell them."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return {"machine": f"{boot} {os.readlink('/proc/self/ns/pid')}", "started": _started(os.getpid())}
@@ -173,12 +179,12 @@ def _this_process() -> dict[str, str]:
 
 
 def _started(pid: int) -> str:
-    """Return when a process of this machine started, as the kernel counts from the boot of the machine."""
+    """Return the start time of a process of this machine, in the kernel's clock ticks since boot."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def _died_here(holder: dict[str, Any]) -> bool:
-    """Return whether a holder is a process of this machine that has ended."""
+    """Return whether the holder was a process of this machine that has ended."""
     if not holder.get("machine") or holder["machine"] != _this_process().get("machine"):
         return False
     try:

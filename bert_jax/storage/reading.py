@@ -1,4 +1,4 @@
-"""Reads files that anything may stand in the place of: to read a pipe, or ``/dev/zero``, would never end."""
+"""Reads files safely: a path may name a pipe or a device such as ``/dev/zero``, from which reading would never end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.storage.remote import RemotePath
 
 
 class NotPlainError(OSError):
-    """Something else than a file has a file's name."""
+    """Raised if a path that should name a file names a pipe, a socket or a device."""
 
     def __init__(self, path: str | os.PathLike[str]):
         super().__init__(errno.EINVAL, "is a pipe, a socket or a device", os.fspath(path))
@@ -24,21 +24,21 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
     """Open a file to read its bytes; ``path`` is local, or a path of an object store.
 
     Raises:
-      NotPlainError: it is a pipe, a socket or a device, or a link to one.
-      OSError: it is a folder, missing or not readable; a store does not answer.
+      NotPlainError: ``path`` is a pipe, a socket or a device, or a link to one.
+      OSError: ``path`` is a folder, is missing or is not readable; a store does not answer.
     """
     return path.open("rb") if isinstance(path, RemotePath) else os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
 
 
 def lock_file(path: str | os.PathLike[str]) -> IO[str]:
-    """Open a local file to lock it and to write who holds it; it is made if it is not there. Raises as ``opened``."""
+    """Open a local file, to lock it and to write who holds the lock; create it if needed. Raises as ``opened``."""
     return os.fdopen(_descriptor(path, os.O_RDWR | os.O_CREAT), "r+")
 
 
 def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
-    """Return an open plain file; raises as ``opened``."""
+    """Return the descriptor of a plain file, opened with ``flags``; raises as ``opened``."""
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # else to open a pipe would wait for a writer
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # otherwise opening a pipe would wait for a writer
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
             raise NotPlainError(path) from error
@@ -70,12 +70,12 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file; raises as ``opened``, and ``ValueError`` if it is no such text."""
+    """Return the text of a UTF-8 file; raises as ``opened``, and ``ValueError`` if it is not UTF-8."""
     return read_bytes(path).decode("utf-8")
 
 
 def holds(path: str | os.PathLike[str], content: bytes) -> bool:
-    """Return whether a file has this content; False if it is missing or cannot be read."""
+    """Return whether the content of a file is ``content``; False if the file is missing or cannot be read."""
     try:
         return read_bytes(path) == content
     except OSError:
@@ -91,7 +91,7 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def parsed_object(text: str | bytes) -> dict[str, Any] | None:
-    """Return the object that a JSON text is; None if it is something else."""
+    """Return the object in a JSON text; None if the text is not JSON or holds something else."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

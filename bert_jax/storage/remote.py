@@ -15,12 +15,12 @@ from typing import IO, Any
 from bert_jax.errors import UserError
 from bert_jax.storage import retries
 
-BLOCK_BYTES = 5 << 20  # of a file that is read piece by piece
-CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0  # after these gcsfs gives a request up; its own default is never
+BLOCK_BYTES = 5 << 20  # size of the pieces in which an open file is read
+CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0  # gcsfs gives up a request after these times; by default it never does
 
 
 class RemotePath(os.PathLike[str]):
-    """A URL with the part of ``epath.Path``'s interface that this package uses."""
+    """A path on an object store, with the part of ``epath.Path``'s interface that this package uses."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.scheme, _, location = os.fspath(url).partition("://")
@@ -36,7 +36,10 @@ class RemotePath(os.PathLike[str]):
             raise UserError(f"cannot open {self}: {error}; gs:// needs the extra gcs, s3:// the extra s3") from error
 
     def _ask(self, what: str, *arguments: Any, raw: tuple[type[OSError], ...] = (), **options: Any) -> Any:
-        """Return what the store answers to a request that may be repeated; see ``retries.asked``."""
+        """Call the method ``what`` of fsspec's file system for this URL, with retries, and return the store's answer.
+
+        See ``retries.asked``.
+        """
         url = os.fspath(self)
         return retries.asked(url, lambda: getattr(self._fs, what)(url, *arguments, **options), raw)
 
@@ -74,7 +77,7 @@ class RemotePath(os.PathLike[str]):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what the store says of an object or a folder: ``size``, ``type``, often a checksum."""
+        """Return what the store says about the object or folder: ``size``, ``type``, often a checksum."""
         return self._ask("info")  # type: ignore[no-any-return]
 
     @property
@@ -83,8 +86,10 @@ class RemotePath(os.PathLike[str]):
         return int(self.facts["size"])
 
     def _type(self) -> str | None:
-        """Return ``file`` or ``directory``; None if nothing is there. fsspec's own ``isdir`` and ``isfile`` also answer
-        False if the store does not answer."""
+        """Return "file" or "directory"; None if nothing is there.
+
+        Unlike this, fsspec's ``isdir`` and ``isfile`` return False also if the store does not answer.
+        """
         try:
             return str(self.facts["type"])
         except FileNotFoundError:
@@ -106,8 +111,10 @@ class RemotePath(os.PathLike[str]):
                 yield self / name
 
     def listed(self) -> list[str]:
-        """Return the names in the folder as the store has them now, none if there is no folder. The client's own list
-        may be out of date."""
+        """Return the names in the folder as the store has them now; [] if there is no folder.
+
+        The store is always asked, because the list that its client caches may be out of date.
+        """
         try:
             entries = self._ask("ls", detail=False, refresh=True)
         except FileNotFoundError:
@@ -144,19 +151,21 @@ class RemotePath(os.PathLike[str]):
 
     @property
     def creates(self) -> bool:
-        """Return whether the store's client can create an object only if it is absent; if not, ``create_bytes`` first
-        looks."""
+        """Return whether the store's client can itself create an object only if it is absent.
+
+        Otherwise ``create_bytes`` uses fsspec's general method, which first looks whether the object exists.
+        """
         from fsspec.spec import AbstractFileSystem
 
         return getattr(self._fs.pipe_file, "__func__", None) is not AbstractFileSystem.pipe_file
 
     def create_bytes(self, data: bytes) -> None:
-        """Write an object only if it is absent, which the store decides.
+        """Write an object only if it is absent; the store checks this.
 
-        A store that cannot do so overwrites it, or raises an ``OSError``.
+        A store that cannot check this overwrites the object, or raises an ``OSError``.
 
         Raises:
-          FileExistsError: it is there; perhaps an earlier try of this very request has written it.
+          FileExistsError: the object exists; perhaps an earlier try of the same request has written it.
         """
         self._ask("pipe_file", data, mode="create", raw=(OSError,))
 
@@ -167,7 +176,7 @@ class RemotePath(os.PathLike[str]):
         """Do nothing: an object store has no folders, only names with slashes."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object. One that is not there is no error: a repeated request may have removed it already."""
+        """Remove the object. A missing object is never an error, because an earlier try may have removed it."""
         with contextlib.suppress(FileNotFoundError):
             self._ask("rm_file")
 
@@ -181,7 +190,7 @@ class RemotePath(os.PathLike[str]):
 
 
 class _Reader(io.RawIOBase):
-    """A file object that reads an object of the store from any byte on."""
+    """A raw file that reads an object of the store; it can be read from any position."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path, self._size, self._position = path, path.size, 0
@@ -217,13 +226,13 @@ class _Reader(io.RawIOBase):
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """Return the options for a store's client beside those that the user has configured."""
+    """Return options for the client of a store, in addition to the options that the user has configured."""
     if scheme not in ("gs", "gcs"):
         return {}
     try:
         import aiohttp
-    except ImportError:  # then gcsfs, which needs it, is missing too, and fsspec says so
+    except ImportError:  # then gcsfs, which needs aiohttp, is missing too, and fsspec says so
         return {}
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints a traceback for each error that it raises
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # gcsfs logs a traceback for each error that it raises
     limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
     return {"requests_timeout": limits}

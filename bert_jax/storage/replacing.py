@@ -1,4 +1,4 @@
-"""Replaces a folder by a new one; the old one stays until the new one is whole."""
+"""Replaces a folder by a new folder; the old folder stays until the new folder is whole."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TypeAlias
 
 from bert_jax.storage import files, write_errors
 
-# ``files.whole_directory``, which refuses a place that is taken, or ``replaced_directory``.
+# ``files.whole_directory``, which raises an error if the path is taken, or ``replaced_directory``.
 Directory: TypeAlias = Callable[[str | os.PathLike[str]], AbstractContextManager[Path]]
 
 
 @contextlib.contextmanager
 def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield an empty local folder that takes the place of ``path`` if the block ends well, and vanishes if it does not.
+    """Yield an empty local folder that replaces ``path`` if the block ends without an error, and is removed otherwise.
 
-    Two renames exchange the folders. The next call repairs what a kill between the two left behind. An object store
-    has no rename: there the old folder is removed first, its marker before all else.
+    Two renames exchange the folders. If a kill comes between the renames, the next call puts the old folder back. An
+    object store has no rename: there the old folder is removed first, beginning with its marker.
 
     Raises:
       UserError: ``path`` cannot be written, holds files of something else on an object store, or the disk is full.
@@ -51,7 +51,7 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _put_back(old: Path, place: Path) -> None:
-    """Finish an exchange that was cut: the old folder is put back, or removed if the new one is in its place."""
+    """Finish an interrupted exchange: put the old folder back, or remove it if the new folder is in its place."""
     if old.exists() and not place.exists():
         os.replace(old, place)
     shutil.rmtree(old, ignore_errors=True)

@@ -1,10 +1,11 @@
-"""Waits out passing trouble of an object store: the request is repeated, at growing intervals.
+"""Repeats requests to an object store, at growing intervals, until temporary trouble has passed.
 
 The stores' own clients do too little. gcsfs tries six times within about 35 s and raises errors that are not an
-``OSError``; by default it waits for ever for a store that is silent. s3fs takes some answers of status 503 for lasting
-errors; and ``isdir`` and ``isfile`` of both answer False if the store did not answer.
+``OSError``; by default it waits forever for a store that does not answer. s3fs treats some answers with status 503 as
+permanent errors. ``isdir`` and ``isfile`` of both clients return False if the store did not answer.
 
-Trouble never leaves this module as an ``OSError``, so nobody can take it for a file that is missing or damaged.
+Temporary trouble never leaves this module as an ``OSError``, so that callers cannot mistake it for a missing or damaged
+file.
 """
 
 from __future__ import annotations
@@ -25,29 +26,30 @@ from bert_jax.errors import PassingError, UserError
 from bert_jax.program import duration, warn
 
 T = TypeVar("T")
-SECONDS = "BERT_JAX_STORE_SECONDS"  # the environment variable with the seconds for which trouble is waited out
+SECONDS = "BERT_JAX_STORE_SECONDS"  # environment variable: for how many seconds requests are repeated
 DEFAULT_SECONDS = 600.0
-FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds from one try to the next; each is twice the one before
-QUIET_SECONDS = 60.0  # from one line about a store to the next
-GIVEN_UP_SECONDS = 60.0  # no request to a store for so long after it was given up, or an ending command waits at each
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries; each wait is twice the wait before it
+QUIET_SECONDS = 60.0  # least seconds between two lines about the same store
+# For so long after a store was given up, its requests fail at once; otherwise a command that ends would wait for each.
+GIVEN_UP_SECONDS = 60.0
 PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
-PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # as the libraries that write to stores have it
-PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # of HTTP
+PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in error messages of the libraries that write to stores
+PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # HTTP status codes
 BUSY = (errno.EBUSY, errno.EREMOTEIO)  # s3fs raises these for 503, 409 (another request is under way) and 500
-TRANSPORTS = ("aiohttp", "requests", "urllib3")  # every error of these packages is one of the network
+TRANSPORTS = ("aiohttp", "requests", "urllib3")  # every error of these packages is a network error
 TRANSPORT_ERRORS = ("ConnectionError", "HTTPClientError", "ResponseParserError", "ChecksumError", "TransportError")
-LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of the disk that a copy goes to
+LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of the local disk to which a copy is written
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether a store, or the network to it, did not answer, so that the same may go well later."""
+    """Return whether an error means that a store or the network did not answer, so that a later try may succeed."""
     if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
         return True
     return any(word in str(error) for word in PASSING_WORDS)
 
 
 def _is_trouble(error: Exception) -> bool:
-    """Return ``is_passing`` of an error that the client of a store has raised."""
+    """Return whether an error that the client of a store has raised is temporary trouble; see ``is_passing``."""
     if (status := _status(error)) is not None:
         return status in PASSING_STATUS
     kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__]
@@ -56,8 +58,8 @@ def _is_trouble(error: Exception) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status that an error of a client was made of; None if it has none."""
-    answers = (getattr(one, "response", None) for one in (error, error.__cause__))  # of botocore
+    """Return the HTTP status code in an error of a store's client; None if it has none."""
+    answers = (getattr(one, "response", None) for one in (error, error.__cause__))  # botocore's errors have one
     statuses = [one.get("ResponseMetadata", {}).get("HTTPStatusCode") for one in answers if isinstance(one, dict)]
     for status in (getattr(error, "code", None), getattr(error, "status", None), *statuses):
         if isinstance(status, int | str) and str(status).isdecimal() and int(status) >= 400:
@@ -67,12 +69,12 @@ def _status(error: BaseException) -> int | None:
 
 @dataclasses.dataclass
 class _Store:
-    """The state of a store, as far as it is known; times are in seconds of the monotonic clock."""
+    """What is known about the state of a store. Times are in seconds of the monotonic clock."""
 
-    since: float | None = None  # start of its trouble; None: it answers
-    reported: float = -math.inf  # when a line about it was last printed
-    answered: float = -math.inf  # when it last answered
-    given_up: float = -math.inf  # when it was given up, not having answered any request
+    since: float | None = None  # start of its present trouble; None if it answers
+    reported: float = -math.inf  # when a line about the store was last printed
+    answered: float = -math.inf  # when the store last answered
+    given_up: float = -math.inf  # when the store was last given up, because it answered no request
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -82,7 +84,10 @@ _WAITS = contextvars.ContextVar("waits", default=True)
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Make each request of this thread in the block only once, for requests that may as well fail."""
+    """Context manager: inside the block, this thread's requests are not repeated.
+
+    Use it for requests whose failure does not matter.
+    """
     token = _WAITS.set(False)
     try:
         yield
@@ -91,14 +96,14 @@ def at_once() -> Iterator[None]:
 
 
 def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = ()) -> T:
-    """Return what a store answers to ``request``, which may be made again and again.
+    """Call ``request``, repeatedly if the store does not answer, and return the store's answer.
 
     Args:
-      url: what the request is about.
-      raw: errors to pass on as they are.
+      url: the object or folder that the request is about.
+      raw: classes of errors to raise unchanged.
 
     Raises:
-      FileNotFoundError, FileExistsError: the store says so.
+      FileNotFoundError, FileExistsError: the store says that ``url`` does not exist, or exists already.
       PassingError: the store did not answer for ``BERT_JAX_STORE_SECONDS``.
       UserError: the store refuses the request.
     """
@@ -138,8 +143,10 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
 
 
 def _tell(store: _Store, line: str) -> bool:
-    """Print ``line`` unless one about this store was just printed; return whether it was. Many requests fail
-    together."""
+    """Print ``line`` unless a line about this store was printed a moment ago; return True if ``line`` was printed.
+
+    This avoids a flood of messages when many requests fail together.
+    """
     with store.lock:
         if time.monotonic() - store.reported < QUIET_SECONDS:
             return False
@@ -149,7 +156,7 @@ def _tell(store: _Store, line: str) -> bool:
 
 
 def _explained(url: str, error: Exception, raw: tuple[type[OSError], ...]) -> Exception:
-    """Return the exception to raise for an error that would stay the same."""
+    """Return the exception to raise for an error that repeating the request would not change."""
     if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in LOCAL:
         return error
     if isinstance(error, FileNotFoundError | FileExistsError):
@@ -166,7 +173,7 @@ def _said(error: Exception) -> str:
 
 
 def _patience() -> float:
-    """Return the seconds for which trouble is waited out."""
+    """Return for how many seconds requests are repeated while a store does not answer."""
     try:
         return float(os.environ.get(SECONDS) or DEFAULT_SECONDS)
     except ValueError:

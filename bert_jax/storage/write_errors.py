@@ -1,4 +1,4 @@
-"""Explains failed writes to a disk: what a user reads, and what can be done."""
+"""Explains failed writes to the user: what failed, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.storage.retries import is_passing
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-FEW = (errno.EMFILE, errno.ENFILE)  # of open files: nothing is wrong with the one that was asked for
+FEW = (errno.EMFILE, errno.ENFILE)  # too many files are open; nothing is wrong with the file that was to be opened
 TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, *FEW)
-REMEDIES = {  # what the user can do about an error of writing to a place
+REMEDIES = {  # errno -> what the user can do about the failed write
     **dict.fromkeys(FULL, "free some space"),
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
     **dict.fromkeys(FEW, "raise the limit on open files (ulimit -n)"),
@@ -26,7 +26,11 @@ REMEDIES = {  # what the user can do about an error of writing to a place
 
 @contextlib.contextmanager
 def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
-    """Turn an ``OSError`` of writing ``target`` (of the kinds ``only``, if given) into a ``UserError``."""
+    """Context manager that turns an ``OSError`` into a ``UserError`` that explains why ``target`` cannot be written.
+
+    Args:
+      only: the ``errno`` values to turn; all if empty.
+    """
     try:
         yield
     except OSError as error:
@@ -41,7 +45,7 @@ def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
 
 
 def number_of(error: BaseException) -> int | None:
-    """Return the ``errno`` of an error, also if only its text names it, as with errors of C++ libraries; else None."""
+    """Return the ``errno`` of an error, or None. Errors of C++ libraries are recognised by their text."""
     if (number := getattr(error, "errno", None)) is not None:
         return int(number)
     text = str(error).lower()
@@ -49,18 +53,18 @@ def number_of(error: BaseException) -> int | None:
 
 
 def reason(error: BaseException) -> str:
-    """Return a write error's text in one line; it contains the words of its ``errno``, however long the text is."""
+    """Return the text of a write error in one line: its first line, or if this does not say the ``errno``, the words for it."""
     line, number = first_line(error), number_of(error)
     return os.strerror(number) if number and os.strerror(number) not in line else line
 
 
 def write_advice(error: BaseException) -> str:
-    """Return what to do about a write error. To free space is the advice only if space is what is missing."""
+    """Return the advice for a write error. It is to free space only if the disk is full."""
     code = number_of(error)
     if code in TAKEN:
         return "something else has that name: move it away or choose another place"
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "choose a place that you may write to"
     if code in FEW:
-        return REMEDIES[code]  # whatever the place
+        return REMEDIES[code]  # another place would not help
     return f"{REMEDIES[code]} or choose another place" if code in REMEDIES else "choose another place"
