@@ -22,7 +22,7 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
     """Return the sorted paths of the files that the globs ``paths`` match, with ``MARK`` after the folder they share.
 
     Args:
-      kinds: what error messages call such files.
+      kinds: the kind of files, as error messages name it.
 
     Raises:
       UserError: a glob matches no file, or there is no glob.

@@ -16,7 +16,7 @@ Example: TypeAlias = dict[str, Any]  # role of the task -> value, and "id"
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 ID = "id"
 TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
-FIRM = (*TARGETS, "pair")  # optional roles: if some examples have one, all must
+FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
 MISSING = object()
 
 

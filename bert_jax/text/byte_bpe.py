@@ -186,7 +186,10 @@ class ByteBpe:
         )
 
     def _words_of(self, text: str) -> list[str]:
-        """Return the words of ``text``, without the spaces before them. If the first word has no space, it gets one."""
+        """Return the words of ``text``, without the spaces before them.
+
+        If no space comes before the first word, this word is marked by a space in front of it.
+        """
         first, *others = text.split(" ")
         return [f" {first}", *others] if first else others
 
