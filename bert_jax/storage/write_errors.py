@@ -53,7 +53,10 @@ def number_of(error: BaseException) -> int | None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the text of a write error in one line: its first line, or if this does not say the ``errno``, the words for it."""
+    """Return the text of a write error in one line: its first line, or the system's words for ``errno``.
+
+    The words for ``errno`` are used if the first line does not contain them.
+    """
     line, number = first_line(error), number_of(error)
     return os.strerror(number) if number and os.strerror(number) not in line else line
 
