@@ -10,6 +10,7 @@ from bert_jax.cli.main import add_config
 from bert_jax.cluster import exit_codes
 from bert_jax.corpora.prepare import prepare_corpus
 from bert_jax.corpora.verify import verify
+from bert_jax.corpora.workplace import parents_removed
 from bert_jax.errors import UserError
 from bert_jax.program import program
 
@@ -56,7 +57,8 @@ def build(arguments: argparse.Namespace) -> None:
             "then add --config.vocab.path=vocab.txt"
         )
     start = time.monotonic()
-    manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
+    with parents_removed(arguments.output):
+        manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
     seconds = time.monotonic() - start
     manifests = {"": manifest} if "splits" in manifest else manifest  # a mixture has a manifest for each part
     for part, facts in manifests.items():

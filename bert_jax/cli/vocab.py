@@ -6,6 +6,7 @@ import argparse
 
 from bert_jax.cli.main import add_config
 from bert_jax.corpora.prepare import prepare_vocabulary
+from bert_jax.corpora.workplace import parents_removed
 from bert_jax.program import program
 
 
@@ -19,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
+    with parents_removed(arguments.output):
+        tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
     asked = arguments.config.get("vocab", {})
     path = asked.get("path")
     size = asked.get("size", 0)

@@ -49,6 +49,20 @@ def working(root: str | os.PathLike[str], target: str | os.PathLike[str], key: s
             raise
 
 
+@contextlib.contextmanager
+def parents_removed(target: str | os.PathLike[str]) -> Iterator[None]:
+    """Remove the folders above a local ``target`` that the block made, if it fails and leaves them empty."""
+    place = files.as_path(target)
+    missing = [] if files.is_remote(place) else [folder for folder in place.absolute().parents if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # it was never made, or holds what the next try goes on with
+            for folder in missing:  # the innermost first
+                folder.rmdir()
+        raise
+
+
 @dataclasses.dataclass(frozen=True)
 class Workplace:
     """The shared work folder of a build, local or on an object store. Workers need only its path."""

@@ -105,6 +105,17 @@ def test_a_wrongly_encoded_file_is_named_with_the_offset(tmp_path, capsys):
     assert not (tmp_path / "vocab.txt").exists()
 
 
+@pytest.mark.parametrize("verb", ["vocab", "corpus"])
+def test_a_refusal_leaves_none_of_the_folders_that_it_made(tmp_path, verb, flags):
+    (tmp_path / "text-07.txt").write_bytes(b"\xff\xfe no text \xff")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    (tmp_path / "there").mkdir()
+    if verb == "corpus":
+        flags = [*flags, f"--config.vocab.path={tmp_path / 'vocab.txt'}"]
+    assert main.run([verb, *flags, f"--output={tmp_path / 'there' / 'deep' / 'new'}"]) == 2
+    assert list((tmp_path / "there").iterdir()) == []
+
+
 def test_a_store_is_not_overwritten(tmp_path, capsys, flags):
     vocab, store = tmp_path / "vocab.txt", tmp_path / "corpus"
     assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import functools
 import io
 import json
+import os
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +24,6 @@ from bert_jax.errors import UserError
 
 SECONDS = 30  # of processor time that a command may take before its training begins
 HANG_SECONDS = 300  # of any time: on a machine with much else to do
-CODES = (0, 2)
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 7, 100, 2**31, 2**63, 10**23, -(10**23), 10**11),
     *(0.0, -0.5, 0.5, 1.0, 1e-300, 1e308, float("nan"), float("inf"), -float("inf")),
@@ -28,6 +31,67 @@ VALUES: list[Any] = [
     *([], [1], [[]], [None], ["x", "x"], {}, {"a": 5}, {"": None}, {"x": {"y": []}}),
 ]
 ODD = [b'"', b"[", b"{", b"null", b"-1", b"\t", b"\n", b"\\ud800", b"1e999", b"\0", b"\xff\xfe", b"9" * 30, b"NaN", b""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The arguments of ``bert-jax``, and what is odd about them or about the files that they name.
+
+    ``finds``: whether the exit code 1 says that something is wrong with what was read, after it was reported.
+    """
+
+    argv: list[str]
+    what: str
+    finds: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: bert-jax {' '.join(map(repr, self.argv))[:500]}"
+
+    @property
+    def is_for_a_process(self) -> bool:
+        """Return whether a process can be given these arguments: they have no NUL and no half of a character."""
+        try:
+            return b"\0" not in os.fsencode("".join(self.argv))
+        except UnicodeEncodeError:
+            return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What every case starts from: a tiny run that has ended, its ``text.txt``, and configs that work."""
+
+    folder: Path
+    pretrain: dict[str, Any]
+    corpus: dict[str, Any]  # that of ``text.txt``; the one of ``pretrain`` is built
+    finetune: dict[str, Any]
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @functools.cached_property
+    def tuned(self) -> Path:
+        """Return the folder of a fine-tuned run, made when it is first asked for."""
+        recipe = write_json(self.folder / "tuned.json", self.finetune)
+        assert (
+            run(["finetune", f"--config={recipe}", f"--data={self.folder}", f"--workdir={self.folder / 'tuned'}"]) == 0
+        )
+        return self.folder / "tuned"
+
+    @functools.cached_property
+    def vocabularies(self) -> dict[str, bytes]:
+        """Return file name -> content for each kind of vocabulary; they are learned when first asked for."""
+        recipe = write_json(self.folder / "learn.json", self.pretrain | {"vocab": {}, "corpus": self.corpus})
+        found = {"vocab.txt": (self.run / "vocab.txt").read_bytes()}
+        for kind, name, size in (
+            ("unigram", "spiece.model", 50),
+            ("bpe", "bpe.model", 90),
+            ("byte_bpe", "tokenizer.json", 300),
+        ):
+            flags = [f"--config.vocab.kind={kind}", f"--config.vocab.size={size}", f"--output={self.folder / name}"]
+            assert run(["vocab", f"--config={recipe}", *flags]) == 0
+            found[name] = (self.folder / name).read_bytes()
+        return found
 
 
 class Reached(UserError):
@@ -90,55 +154,63 @@ def stop_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.train_and_evaluate", reached)
 
 
-def attempt(argv: list[str], what: str, new: Path | None = None) -> str:
-    """Run a command and return how it ended: "done", "reached" or "refused".
+def attempt(command: Command, folder: Path) -> str:
+    """Run a command in this process and return how it ended: "done", "reached" or "refused".
 
     Raises:
-      AssertionError: it had a traceback, took too long, said more than a line of error, or left something behind.
+      AssertionError: it had a traceback, took too long, said more than a line of error, or was refused and left
+        something behind in ``folder``.
     """
     out, err = io.StringIO(), io.StringIO()
-    title = f"{what}: bert-jax {' '.join(map(repr, argv))[:500]}"
+    before = set(folder.rglob("*"))
 
     def stop(*_: Any) -> None:
-        raise AssertionError(f"{title}: still busy after {SECONDS} s of processor time, or {HANG_SECONDS} s")
+        raise AssertionError(f"{command}: still busy after {SECONDS} s of processor time, or {HANG_SECONDS} s")
 
     signals = {number: signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)}
     signal.alarm(HANG_SECONDS)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(argv)
+            code = run(command.argv)
     except AssertionError as error:
-        raise AssertionError(f"{title}: {error}") from error
+        raise AssertionError(f"{command}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise AssertionError(f"{title}: {type(error).__name__}: {str(error)[:300]}") from error
+        raise AssertionError(f"{command}: {type(error).__name__}: {str(error)[:300]}") from error
     finally:
         signal.alarm(0)
         signal.setitimer(signal.ITIMER_PROF, 0)
         for number, handler in signals.items():
             signal.signal(number, handler)
-    said = err.getvalue()
-    assert code in CODES, f"{title}: exit code {code}: {said[-500:]}"
-    assert "Traceback" not in said, f"{title}: {said[-1500:]}"
-    if code == 0:
+    return ending(command, code, err.getvalue(), folder, before)
+
+
+def attempt_in_a_process(command: Command, folder: Path) -> str:
+    """Run a command as a user does, in a process of its own; return and raise as ``attempt`` does."""
+    before = set(folder.rglob("*"))
+    argv = [sys.executable, "-m", "bert_jax", *command.argv]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=HANG_SECONDS)
+    return ending(command, done.returncode, done.stderr, folder, before)
+
+
+def ending(command: Command, code: int, said: str, folder: Path, before: set[Path]) -> str:
+    """Return how a command ended, by its exit code and by what it said on stderr, as ``attempt`` does."""
+    assert "Traceback" not in said, f"{command}: {said[-1500:]}"
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    if code == 0 or (code == 1 and command.finds and not errors):
         return "done"
-    lines = said.strip().splitlines()
-    assert lines[-1].startswith("error: "), f"{title}: {said[-500:]}"
-    if lines[-1] == "error: reached":
+    assert code == 2, f"{command}: exit code {code}: {said[-500:]}"
+    assert len(errors) == 1, f"{command}: {said[-500:]}"
+    assert said.strip().splitlines()[-1] == errors[0], f"{command}: {said[-500:]}"
+    if errors[0] == "error: reached":
         return "reached"
-    assert sum(line.startswith("error: ") for line in lines) == 1, f"{title}: {said[-500:]}"
-    assert len(lines[-1]) < 3000, f"{title}: {len(lines[-1])} characters: {lines[-1][:300]}"
-    lines[-1].encode()
-    if new is not None:
-        assert not new.exists(), f"{title}: refused ({lines[-1][:200]}), and left {[p.name for p in new.iterdir()]}"
+    assert len(errors[0]) < 3000, f"{command}: {len(errors[0])} characters: {errors[0][:300]}"
+    errors[0].encode()
+    left = sorted(str(path.relative_to(folder)) for path in set(folder.rglob("*")) - before)
+    assert not left, f"{command}: refused ({errors[0][:200]}), and left {left[:20]}"
     return "refused"
 
 
 def write_json(path: Path, config: Any) -> Path:
     path.write_text(json.dumps(config))
     return path
-
-
-def fresh(argv: list[str]) -> list[str]:
-    """Return the real command for ``argv``, in a process of its own."""
-    return [sys.executable, "-m", "bert_jax", *argv]
