@@ -53,6 +53,8 @@ class ByteBpe:
         self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
         if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._tokenizer.get_vocab() != ids:
             raise UserError(f"{where} does not number its {len(ids)} pieces from 0 to {len(ids) - 1}; copy it again")
+        if foreign := [piece for piece in self.vocab if piece not in added and not BYTE_OF.keys() >= set(piece)]:
+            raise UserError(f"{where} has the piece {foreign[0]!r}, which does not stand for bytes; copy it again")
         roles = byte_level.roles_of(self._content)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (roles[role] for role in ROLES)
         self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)

@@ -39,8 +39,12 @@ class SentencePiece:
 
         See ``sentencepiece_model.prepared`` for the changes that are made to the model, and for ``lowercase``.
         """
-        self.model, special = prepared(model, lowercase, where)
-        self.lowercase = folds_case(self.model)
+        try:
+            self.model, special = prepared(model, lowercase, where)
+            self.lowercase = folds_case(self.model)
+            self._processor = quiet().SentencePieceProcessor(model_proto=self.model)
+        except RuntimeError as error:  # all that the library says of a table or a piece that it cannot read
+            raise UserError(f"{where} is damaged ({error}); copy it again") from error
         pieces = parse(self.model, where).pieces
         self.vocab: tuple[str, ...] = tuple(piece.piece for piece in pieces)
         self._is_byte = [piece.type == BYTE for piece in pieces]
@@ -48,7 +52,6 @@ class SentencePiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special[t] for t in SPECIAL_TOKENS)
         self.special_ids: tuple[int, ...] = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
         self.num_added = len(pieces) - len(parse(model, where).pieces)  # special tokens that the file did not have
-        self._processor = quiet().SentencePieceProcessor(model_proto=self.model)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> SentencePiece:

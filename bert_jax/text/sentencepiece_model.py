@@ -84,6 +84,14 @@ def parse(data: bytes, where: str) -> Any:
         complete = False
     if not complete or sum(piece.type == UNKNOWN for piece in model.pieces) != 1:
         raise UserError(f"{where} is not a sentencepiece model; give a .model file, or a vocab.txt of WordPiece")
+    table = model.normalizer_spec.precompiled_charsmap  # bytes of the index (uint32), the index, replacements
+    try:
+        table[4 + int.from_bytes(table[:4], "little") :].decode()
+        is_text = all(isinstance(piece.piece, str) for piece in model.pieces)
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
+        raise UserError(f"{where} is damaged: a piece or a replacement is not UTF-8; copy it again")
     if not all(math.isfinite(piece.score) for piece in model.pieces):
         raise UserError(f"{where} is damaged: a piece has a score that is not a finite number; copy it again")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec

@@ -277,6 +277,9 @@ BAD = {
     "does not number its 276 pieces from 0 to 275": with_model(
         vocab={piece: i + (i > 200) for piece, i in roberta()["model"]["vocab"].items()}
     ),
+    "has the piece '\u01fc', which does not stand for bytes": with_model(
+        vocab=roberta()["model"]["vocab"] | {"\u01fc": len(roberta()["model"]["vocab"])}
+    ),
     "has no 'model'": {"version": "1.0"},
     "is damaged .*KeyError: 'merges'": changed(model={"type": "BPE", "vocab": roberta()["model"]["vocab"]}),
     "takes '<nil>' for cls, which the vocabulary lacks": changed(

@@ -238,6 +238,23 @@ def test_what_is_no_model_is_explained(tmp_path, content):
         SentencePiece.load(tmp_path / "none.model")
 
 
+def test_a_damaged_table_or_piece_is_explained(unigram):
+    cut, spoilt, twice = (parse(unigram.model, "") for _ in range(3))
+    table = cut.normalizer_spec.precompiled_charsmap
+    cut.normalizer_spec.precompiled_charsmap = table[:9]
+    spoilt.normalizer_spec.precompiled_charsmap = table[:-2] + b"\xff\0"
+    twice.pieces[-1].piece = twice.pieces[-2].piece
+    piece = parse(unigram.model, "").pieces[-1].piece.encode()
+    for data, reason in (
+        (cut.SerializeToString(), r"\(.*exceeds the input.*\)"),
+        (spoilt.SerializeToString(), "a piece or a replacement is not UTF-8"),
+        (unigram.model.replace(piece, b"\xff" * len(piece)), "a piece or a replacement is not UTF-8"),
+        (twice.SerializeToString(), r"\(.*already defined.*\)"),
+    ):
+        with pytest.raises(UserError, match=f"the model is damaged:? {reason}; copy it again"):
+            SentencePiece(data)
+
+
 def test_models_of_other_conventions_are_refused(unigram):
     message = parse(unigram.model, "")
     message.trainer_spec.treat_whitespace_as_suffix = True

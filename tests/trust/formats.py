@@ -96,7 +96,6 @@ SAMPLES = (
     Sample("jsonl", "multiple_choice", lines({"context": "a", "choices": ["b", "c"], "label": 1})),
     Sample("jsonl", "sentence_embeddings", lines({"text": "a b", "positive": "c"}, {"text": "d", "positive": "e f"})),
     Sample("jsonl", "tagging", lines({"words": ["the", "cat"], "tags": ["O", "B-X"]})),
-    Sample("jsonl", "feature_tagging", lines({"words": ["the", "cat"], "tags": ["O", "B-X"]})),
     Sample("jsonl", "span_qa", lines(QUESTION | {"context": "the cat sees the river"})),
     Sample("conll", "tagging", {"": CONLL.encode()}, {"columns": {"words": 0, "tags": 2}}),
     Sample("squad_json", "span_qa", {"": SQUAD.encode()}),
