@@ -86,6 +86,7 @@ def parquet() -> bytes:
     return packed.getvalue()
 
 
+SETTINGS = {"span_qa": {"max_query_length": 8, "doc_stride": 8}}  # task -> what its short rows need
 SAMPLES = (
     Sample("delimited", "classification", {"": TABLE.encode()}),
     Sample("delimited", "classification", {".gz": gzip.compress(TABLE.encode(), mtime=0)}),
@@ -96,8 +97,8 @@ SAMPLES = (
     Sample("jsonl", "multiple_choice", lines({"context": "a", "choices": ["b", "c"], "label": 1})),
     Sample("jsonl", "sentence_embeddings", lines({"text": "a b", "positive": "c"}, {"text": "d", "positive": "e f"})),
     Sample("jsonl", "tagging", lines({"words": ["the", "cat"], "tags": ["O", "B-X"]})),
-    Sample("jsonl", "span_qa", lines(QUESTION | {"context": "the cat sees the river"})),
-    Sample("conll", "tagging", {"": CONLL.encode()}, {"columns": {"words": 0, "tags": 2}}),
+    Sample("jsonl", "span_qa", lines(QUESTION | {"context": "the cat sees the river"}, times=1)),
+    Sample("conll", "tagging", {"": CONLL.encode()}),
     Sample("squad_json", "span_qa", {"": SQUAD.encode()}),
     Sample("dream", "multiple_choice", {"": json.dumps(DREAM).encode()}),
     Sample("hellaswag_text", "multiple_choice", {"": b"Sport: He runs\n1\na\nb\nc\nd\n" * 3}),
@@ -185,7 +186,8 @@ def tuning(
     """Return the ``finetune`` that reads ``sample`` after ``change``; ``more``: further keys of config.data."""
     splits = sample.write(folder, change)
     data = {"format": sample.form, "splits": splits, "overlap": "warn", **sample.data, **more}
-    recipe = fuzzing.write_json(folder / "recipe.json", inputs.finetune | {"task": {"name": sample.task}, "data": data})
+    task = {"name": sample.task, **SETTINGS.get(sample.task, {})}
+    recipe = fuzzing.write_json(folder / "recipe.json", inputs.finetune | {"task": task, "data": data})
     argv = ["finetune", f"--config={recipe}", f"--data={folder}", f"--workdir={folder / 'new'}"]
     return Command(argv, f"{sample.form} for {sample.task}")
 

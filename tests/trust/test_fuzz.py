@@ -170,7 +170,9 @@ def test_five_thousand(name: str, inputs: Inputs, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.trust
-def test_what_is_mutated_works_before(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_mutated_works_before(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each format, and each verb, as no mutation has touched it: else every refusal would be of something else."""
     makers: list[Callable[[Path], Command]] = [
         *(lambda folder, s=sample: formats.tuning(s, inputs, folder, bytes, {}) for sample in formats.SAMPLES),
@@ -189,11 +191,16 @@ def test_what_is_mutated_works_before(inputs: Inputs, tmp_path: Path, monkeypatc
     ]
     _ = inputs.tuned  # trained before training is taken out
     fuzzing.stop_before_training(monkeypatch)
+    refused = []
     for number, make in enumerate(makers):
         (folder := tmp_path / str(number)).mkdir()
         command = make(folder)
-        assert fuzzing.attempt(command, folder) != "refused", command
+        if fuzzing.attempt(command, folder) == "refused":
+            capsys.readouterr()
+            run(command.argv)
+            refused.append(f"{command.what}: {capsys.readouterr().err}")
         shutil.rmtree(folder)
+    assert not refused, "\n".join(refused)
 
 
 @pytest.mark.trust
