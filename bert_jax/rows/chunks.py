@@ -103,8 +103,8 @@ def make(
 
     Args:
       key: the random key of (corpus fingerprint, seed, phase, epoch).
-      short_targets: equally likely numbers of tokens, from which the target of a short chunk is drawn. If None, whole
-        documents are short, and a target may be any number of tokens.
+      short_targets: equally likely numbers of tokens, from which the target of a short chunk is drawn. If None, short
+        targets are drawn for whole documents instead of single chunks, and may be any number of tokens.
       random_share: the share of the chunks with several sentences that get a random second segment.
       swapped_share: among all other chunks, the share whose second part comes first.
     """
@@ -141,7 +141,7 @@ def cut_chunks(
 ) -> Chunks:
     """Return all chunks of ``documents``, in order.
 
-    Each turn of the loop makes a chunk of every unfinished document.
+    Each turn of the loop makes the next chunk of every unfinished document.
     """
     offsets = split.sentence_offsets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
@@ -201,10 +201,10 @@ def make_pairs(
 def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[Ints, Ints]:
     """Return the first and the last + 1 sentence [n] of a random second part for each chunk, from another document.
 
-    Many places are tried, and the best is the one whose number of tokens differs least from the true second part, the
-    first among equals (see ``_candidates``). If the best of ten still differs, ten more are drawn, up to forty. With
-    ten alone a classifier could tell a random B from a true B in 51 % of pairs (53 % if most documents are shorter than
-    a row); with forty it is right in 50 %, which is chance.
+    Many places are tried, and the place is taken whose number of tokens differs least from the true second part; among
+    equally good places, the first (see ``_candidates``). If the best of ten places still differs, ten more are drawn,
+    up to forty. With ten places alone, a classifier could tell a random B from a true B in 51 % of pairs (53 % if most
+    documents are shorter than a row); with forty places the classifier is right in 50 %, which is chance.
     """
     keys = random.fold(random.fold(key, 5), chunks.start)
     best = np.stack(_candidates(split, random.fold(keys, 0), chunks))  # [3, n]: first, last + 1, difference
@@ -220,9 +220,9 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
     """Return the first and last + 1 sentence [n] of the best of ``CANDIDATES`` places, and their difference in tokens.
 
     Places are drawn at random. If the true chunk reached its target, a candidate also runs up to the sentence that
-    reaches the target, and ranks last if its document ends before. For a chunk of one sentence only this counts: the
-    lengths are not compared. If the true chunk's document ended before the target, a candidate ends with the sentence
-    that brings its tokens nearest to the true number.
+    reaches the target, and ranks last if its document ends before that. For a chunk of one sentence this is the only
+    criterion: lengths are not compared. If the true chunk's document ended before the target, a candidate ends with the
+    sentence that brings its number of tokens nearest to the true number.
     """
     offsets, document_starts = split.sentence_offsets, split.document_starts
     bits = random.fold(keys[:, None], np.arange(2 * CANDIDATES))
@@ -251,11 +251,12 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
     """Return the least ``stop`` > ``start`` whose sentences start..stop-1 hold ``aim`` tokens, or ``end`` if none does.
 
-    The search bisects the sentences just after ``start`` that usually hold ``aim`` tokens, and only if these are too
-    few, up to ``aim`` sentences. A search of the whole corpus would miss the processor's cache at every halving.
+    The search first bisects a short range of sentences after ``start`` that usually holds ``aim`` tokens. Only if the
+    range holds too few tokens, the search bisects up to ``aim`` sentences. A search of the whole corpus would miss the
+    processor's cache at every halving.
     """
     wanted = offsets[start] + aim
-    low, high = start + 1, np.minimum(start + aim, end)  # every sentence has a token
+    low, high = start + 1, np.minimum(start + aim, end)  # every sentence has at least one token
     usual = 2 * aim.sum() / max(aim.size, 1) * len(offsets) / float(offsets[-1])
     near = np.minimum(start + 1 + int(usual), high)
     stop = _bisect(offsets, low, near, wanted)
@@ -265,7 +266,7 @@ def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:
 
 
 def _bisect(offsets: Ints, low: Ints, high: Ints, wanted: Ints) -> Ints:
-    """Return the least index >= ``low`` whose offset is at least ``wanted``, or ``high`` if none below ``high`` has."""
+    """Return the least index in [low, high) whose offset is at least ``wanted``, or ``high`` if there is none."""
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):
         middle = (low + high) >> 1
         enough = offsets[middle] >= wanted
@@ -279,8 +280,8 @@ def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], capacity:
 
     The rule: while a pair is too long, its longer side (B if both are equal) loses a token, at its front or back with
     probability 1/2 each. The result is computed in closed form: first the longer side is cut down to the length of the
-    other, then both sides lose tokens in turn, B first. The number of tokens dropped at the front is binomial: a count
-    of random bits.
+    other, then both sides lose tokens in turn, B first. The number of tokens dropped at the front has a binomial
+    distribution; it is drawn by counting random bits.
     """
     (a_start, a_length), (b_start, b_length) = a, b
     excess = np.maximum(a_length + b_length - capacity, 0)

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.rows import random
 from bert_jax.task import Bucket, RowSource
 
-MIN_BATCHES = 4  # the fewest batches of a bucket: in a smaller one the same rows would often fill up the last batch
+MIN_BATCHES = 4  # the fewest batches of a bucket; in a smaller bucket the same rows would often fill up the last batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,8 @@ class EncodedRows:
     """N rows of C sequences each (C = 1 except for multiple choice).
 
     Attributes:
-      sequences: by feature name, the values of all N * C sequences one after another. ``offsets`` holds for every
-        feature.
-      offsets: [N * C + 1] int64, where each sequence begins.
+      sequences: by feature name, the values of all N * C sequences one after another.
+      offsets: [N * C + 1] int64, where each sequence begins; the same for every feature.
       arrays: by feature name, the features of whole rows [N, ...].
       num_choices: C, or None if a row has no axis of choices.
     """

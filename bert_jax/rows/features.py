@@ -14,7 +14,7 @@ from bert_jax.rows import random
 Bools = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
-Records = np.ndarray  # sequences of a plan, one element each, of the dtype ``Arrangement.record``
+Records = np.ndarray  # the sequences of a plan: one element per sequence, of the dtype ``Arrangement.record``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Split(Sentences, Protocol):
 
 
 class Limits(NamedTuple):
-    """The limits of a packed row: the most that fits into it."""
+    """The maximum numbers of tokens, sequences and predictions in a packed row."""
 
     max_length: int
     max_sequences: int  # K
@@ -183,7 +183,7 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class RandomCounts(Protocol):
-    """The options of a strategy that draws by itself how many positions to select; ``counts`` are upper bounds for it.
+    """The options of a strategy that itself draws how many positions to select, and takes ``counts`` as upper limits.
 
     Attributes:
       rate: the mean share of selected positions; ``MaskingConfig`` sets it.
@@ -194,6 +194,6 @@ class RandomCounts(Protocol):
     def most(self, lengths: Ints) -> Ints:
         """Return upper limits [n] for sequences of ``lengths`` tokens.
 
-        They are exceeded so seldom that rows need no space for more.
+        A sequence exceeds its limit so seldom that rows need no space for more predictions.
         """
         ...

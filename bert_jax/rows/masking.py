@@ -34,8 +34,8 @@ class MaskingConfig:
 
     Attributes:
       strategy: the name of a file in ``rows/strategies``; ``options`` are the fields of this file's ``Config``.
-      unit: the group of positions that a strategy selects as a whole or leaves: "piece", "word", or the name of a
-        column of the corpus.
+      unit: the group of positions that a strategy selects either as a whole or not at all: "piece", "word", or the name
+        of a column of the corpus.
       count: how many of n tokens are selected. "rounded": round(rate * n). "stochastic": int(rate * n + u) with a
         uniform u, so the mean is rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with
         ``RandomCounts`` draw their own counts.
@@ -43,7 +43,7 @@ class MaskingConfig:
         once for all tokens of a span.
       random_pieces: what a random piece is drawn from: "vocabulary" all pieces, "not_special" all except special ones,
         "unigram" the tokens of the text.
-      copies: if None, every epoch has new masks. If a number, the masks repeat after so many epochs (static masks).
+      copies: the number of epochs after which the masks repeat (static masks). If None, every epoch has new masks.
     """
 
     strategy: str = "token"
@@ -190,10 +190,10 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
 
 
 def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
-    """Return the ``BOUNDARY_FIELDS`` of chosen positions; ``row`` and ``position`` ascend.
+    """Return the ``BOUNDARY_FIELDS`` of chosen positions; ``row`` and ``position`` are in ascending order.
 
-    A span here is a run of adjacent chosen positions, whatever the strategy: then the tokens beside a span are not
-    chosen, so the model sees them.
+    A span here is a run of adjacent chosen positions, whatever the strategy. So the tokens beside a span are not
+    chosen, and the model sees them.
     """
     is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)
     run, edges = np.cumsum(is_first) - 1, np.flatnonzero(np.append(is_first, True))

@@ -127,15 +127,16 @@ class TrigramCloze:
         return np.nansum(weights * parts, axis=1) / weights.sum(axis=1)
 
     def _keys(self, cloze: Cloze) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return (event, context) for the trigram and each of the two bigrams, as numbers [n] found in the tables."""
+        """Return (event, context) for the trigram and each of the two bigrams, as integers [n] to look up in tables."""
         left, right, label, size = *cloze, self._size
         both = left * size + right
         return [(both * size + label, both), (left * size + label, left), (right * size + label, right)]
 
     def _parts(self, cloze: Cloze) -> tuple[np.ndarray, np.ndarray]:
-        """Return the component probabilities [n, 4] and, for each label, the index [n] of the range in ``_BUCKETS``.
+        """Return the component probabilities [n, 4] and, for each label, an index [n] into ``_BUCKETS``.
 
-        A component is NaN where its context is hidden or unseen.
+        The index says how often the text has the context (left, right). A component is NaN where its context is hidden
+        or unseen.
         """
         left_shown, right_shown = cloze.left != HIDDEN, cloze.right != HIDDEN
         parts, seen = [], []

@@ -31,7 +31,7 @@ Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each an array wi
 Blocks = Iterable[tuple[str, np.ndarray]]  # (name of a part, its next block)
 Make = Callable[[int], Blocks]  # returns the plan of an epoch, block by block
 
-_KEPT_ON_DISK = 3  # the newest plans, and epoch 0's, which is always kept because its length is rows_per_epoch
+_KEPT_ON_DISK = 3  # this many of the newest plans, and always epoch 0's, because its length is rows_per_epoch
 _KEPT_OPEN = 4
 LOCK = "lock"
 OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
@@ -42,8 +42,8 @@ _OLD_SECONDS = 24 * 3600.0  # longer than making any plan takes
 class PlanCache:
     """Plans of one (corpus, config, seed, phase), by epoch.
 
-    A plan can always be made again. Processes that make the same plan write the same bytes, and a plan appears
-    complete, by a rename. A damaged plan, or a plan of another run, is made anew with a warning.
+    A plan can always be made again. Processes that make the same plan write the same bytes. A plan gets its name by a
+    rename when it is complete. A damaged plan, or a plan of another run, is made anew with a warning.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ def _is_left(temporary: Path) -> bool:
     age = time.time() - temporary.stat().st_mtime
     if host != socket.gethostname() or not process.isdecimal():
         return age > _OLD_SECONDS
-    earlier = age > time.time() - _STARTED  # an earlier process with the same number wrote it, as in a container
+    earlier = age > time.time() - _STARTED  # written by an earlier process with the same id, as in a container
     return earlier if int(process) == os.getpid() else not files.runs(int(process))
 
 

@@ -34,7 +34,7 @@ class RowsConfig:
     each batch of rows from one bucket of lengths.
 
     Attributes:
-      short_row_probability: the option of this name of those arrangements that make short rows.
+      short_row_probability: the probability of making a short row, passed to arrangements with an option of this name.
       arrangement: the name of a file in ``rows/arrangements``; ``arrangement_options`` are its options.
       max_pairs_per_row: K, the most sequences of a packed row. If None, one for every 16 positions, from 2 to 16; if
         the arrangement has no features per sequence, one for every 8 positions, at least 2.
@@ -104,8 +104,8 @@ class RowsConfig:
 
         P of a packed row is larger by one, since the count of each of its sequences is rounded; if ``masking.count`` is
         "stochastic", it is larger by the number of sequences. Sequences that would need more are not packed together,
-        so no prediction is dropped, unless the strategy draws its own counts. If ``masking.max_predictions`` is set, it
-        is P.
+        so no prediction is dropped, unless the strategy draws its own counts. If ``masking.max_predictions`` is set,
+        that is P.
         """
         one = self.masking.predictions(length or self.max_length)
         if self.packing != "packed" or self.masking.max_predictions is not None:

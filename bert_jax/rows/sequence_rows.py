@@ -21,7 +21,7 @@ from bert_jax.rows.rows_config import RowsConfig as RowsConfig
 from bert_jax.rows.rows_config import bucket_kind
 from bert_jax.task import Bucket, RowSource
 
-_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately: short sequences cost less
+_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short ones cost less
 _SAMPLED = 1 << 16  # the number of tokens from which random pieces are drawn
 
 
@@ -66,7 +66,7 @@ class SequenceRows(RowSource):
 
     @property
     def rows_per_epoch(self) -> int:
-        """The number of rows of every epoch: that of epoch 0's plan."""
+        """The number of rows of every epoch, which is the number of rows in the plan of epoch 0."""
         return sum(self._counts)
 
     @property
@@ -182,10 +182,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _sample(self) -> np.ndarray | None:
-        """Tokens from evenly spaced places of the text, at most 65,536.
-
-        If random pieces are not drawn from the text, None.
-        """
+        """At most 65,536 tokens from evenly spaced places of the text; None if random pieces do not need them."""
         if self._config.masking.random_pieces != "unigram":
             return None
         tokens = int(self._split.sentence_offsets[-1])

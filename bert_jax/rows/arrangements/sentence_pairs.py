@@ -73,10 +73,10 @@ def pair_lengths(pairs: Records) -> Ints:
 def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
     """Return target lengths of short chunks, in tokens: [4096], from which a target is drawn with equal probability.
 
-    They are chosen so that short pairs fill the space that longer pairs leave in their rows. To measure this space, the
-    pairs of a sample of documents are planned without short targets and packed; those that end a document are shorter
-    than a row. The targets are the lengths of the space left. If these are fewer than the short chunks needed, all
-    other lengths are added evenly, since such chunks fit beside each other.
+    The targets are chosen so that short pairs fill the space that longer pairs leave in their rows. To measure this
+    space, the pairs of a sample of documents are planned without short targets and packed. (Pairs at the end of a
+    document are shorter than a row.) The targets are the lengths of the free spaces in the packed rows. If there are
+    fewer spaces than short chunks, the missing targets are spread evenly over all lengths: such chunks can share rows.
     """
     capacity = limits.max_length - SPECIAL_TOKENS_PER_ROW
     documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1

@@ -65,11 +65,11 @@ class Arrangement:
     def _block(
         self, offsets: Ints, starts: Ints, first: int, stop: int, capacity: int, is_last: bool
     ) -> tuple[Records, int]:
-        """Return the sequences that begin with sentences ``first`` to ``stop`` - 1, and where the next block begins."""
+        """Return the sequences that begin in the sentences [first, stop), and the first sentence of the next block."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
-        documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # each sentence's, from 1
+        documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
         separated = documents if self.blocks == "full" else 0 * documents
-        reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # last + 1
+        reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # after the last
         if self.blocks == "document":
             reach = np.minimum(reach, starts[documents] - first)
         # A sentence that is too long stands alone.

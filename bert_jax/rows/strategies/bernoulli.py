@@ -26,9 +26,9 @@ class Config:
     """The options of the strategy; implements ``rows.features.RandomCounts``.
 
     Attributes:
-      unit_size: the number of positions of a unit that P allows for. Where long units are common, set it to their usual
-        size.
-      rate: the rate of ``config.objective.masking``, which sets it; it is not an option of its own.
+      unit_size: the number of positions of a unit that is assumed when P is computed. Where long units are common, set
+        this to their usual size.
+      rate: set from the rate of ``config.objective.masking``; users do not set it as an option.
     """
 
     unit_size: float = 2.0
@@ -41,7 +41,7 @@ class Config:
     def most(self, lengths: Ints) -> Ints:
         """Return, for each length, an upper limit [n] on the number of selected positions.
 
-        With units of ``unit_size``, at most one row in 10,000 exceeds it (Bernstein's inequality, 1924).
+        With units of ``unit_size``, at most one row in 10,000 exceeds this limit (Bernstein's inequality, 1924).
         """
         doubt, variance = -math.log(_TOO_MANY), self.unit_size * self.rate * (1 - self.rate) * lengths
         slope = self.unit_size * doubt / 3

@@ -25,7 +25,7 @@ _LENGTHS = 1 << 32  # the counter for draws of lengths, larger than any position
 class Config:
     """The options. Lengths n from 1 to ``longest`` have shares proportional to 1 / n.
 
-    For ``longest`` 3 these are .545, .273 and .182.
+    For ``longest`` 3 the shares are .545, .273 and .182.
     """
 
     longest: int = 3
@@ -70,7 +70,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 def _reached(size: Ints, number: int) -> Ints:
     """Return where each unit and the next ``number`` units begin, int64 [n, L, number + 1].
 
-    After the last unit of the text, it is the position after the text. ``size`` is the result of ``units.sizes``.
+    Beyond the last unit of the text, the value is the position after the text. ``size`` is from ``units.sizes``.
     """
     rows, length = size.shape
     # From a position where no unit begins, the next position is the same position.

@@ -66,7 +66,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 
 
 class _Text:
-    """The candidates and units of all rows, as positions in the rows joined one after another."""
+    """The candidates and units of all rows; positions are counted through all rows, joined one after another."""
 
     def __init__(self, candidates: Bools, starts: Bools):
         self.length = candidates.shape[1]
@@ -76,7 +76,7 @@ class _Text:
         unit_of = np.searchsorted(self.units, self.candidates, side="right") - 1
         self.unit_of = unit_of  # the index of the unit of each candidate
         after = np.append(candidates[:, 1:], np.zeros_like(candidates[:, :1]), axis=1)
-        stops = candidates & ~after  # whether it is the last one before a special token, padding or the end of the row
+        stops = candidates & ~after  # whether a candidate is the last before a special token, padding or the row's end
         self.stops = np.flatnonzero(stops) + 1
 
     def spans(self, rows: Ints, keys: random.Bits, draws: Ints, options: Config) -> tuple[Ints, Ints, Ints]:
@@ -98,7 +98,7 @@ class _Text:
 def _accepted(anchors: Ints, begins: Ints, ends: Ints, selected: Bools) -> Bools:
     """Return whether each draw [n, T] is accepted.
 
-    ``selected`` [n, T] is whether its anchor was selected before these draws.
+    ``selected`` [n, T] says for each draw whether its anchor was already selected before these draws.
     """
     inside = (begins[:, None] <= anchors[:, :, None]) & (anchors[:, :, None] < ends[:, None])  # [n, T, T]
     accepted = ~selected

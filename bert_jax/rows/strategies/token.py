@@ -24,7 +24,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 
 
 def ranks(which: Bools, keys: random.Bits) -> random.Bits:
-    """Return random numbers [n, L], all different within a row. Where ``which`` is false, it is the largest uint64."""
+    """Return random numbers [n, L], all different within a row; the largest uint64 wherever ``which`` is false."""
     positions = np.arange(which.shape[1])
     bits = random.fold(keys[:, None], positions)
     bits &= ~np.uint64(0xFFFF)
