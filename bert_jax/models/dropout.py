@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 
 def mix(x: jax.Array) -> jax.Array:
-    """Return a hash of uint32: a bijection in which an input bit flips each output bit with probability about 1/2.
+    """Return the hash of each uint32 in ``x``.
 
-    It is "lowbias32" (C. Wellons, "Prospecting for hash functions", 2018).
+    The hash is a bijection in which an input bit flips each output bit with probability about 1/2: "lowbias32" (C.
+    Wellons, "Prospecting for hash functions", 2018).
     """
     x = x ^ (x >> 16)
     x = x * jnp.uint32(0x7FEB352D)
@@ -34,7 +35,7 @@ def fold(key: jax.Array, data: jax.Array) -> jax.Array:
 
 @flax.struct.dataclass
 class RowRng:
-    """The randomness of a batch or of a part of one.
+    """The random keys of the rows of a batch, or of the rows of a part of a batch.
 
     A row has the same id, and so the same randomness, wherever it is computed.
     """
@@ -80,7 +81,7 @@ def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Arr
 
 
 def _counter(shape: tuple[int, ...]) -> jax.Array:
-    """Return each element's index within its row, uint32 of ``shape``, so that it can be sharded along every axis."""
+    """Return each element's index within its row, uint32 of ``shape``, computed so that any axis can be sharded."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     terms = [
         jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(strides[axis]) for axis in range(1, len(shape))

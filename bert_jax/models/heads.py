@@ -59,7 +59,8 @@ class Pooler(Head):
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
     """Return the position [B, 1] of the vector that represents a whole sequence, from attention_mask [B, L].
 
-    It is position 0, where ``[CLS]`` is. In a causal model ``[CLS]`` sees only itself, so it is the last real position.
+    It is position 0, where ``[CLS]`` is. In a causal model it is the last real position, because ``[CLS]`` sees only
+    itself.
     """
     if config.causal:
         length = attention_mask.shape[1]
@@ -195,14 +196,14 @@ Layers = Literal[
 NEEDED = {
     "weighted_sum_last_four": 4,
     "concat_last_four": 4,
-}  # the number of layers that the model must have; 1 for all others
+}  # the least number of layers that the model must have; 1 for all other combinations
 
 
 class LayerMix(Head):
     """Replaces the vectors of the last layer by a combination of several layers (Devlin et al. 2019, table 7).
 
     A weighted sum is scale * sum of softmax(weights)_i h_i (Peters et al. 2018, equation 1); it is initially the mean.
-    Parameters: ``weights`` and ``scale`` of weighted sums; no others.
+    Parameters: ``weights`` and ``scale`` of a weighted sum. The other combinations have no parameters.
     """
 
     layers: Layers = "concat_last_four"

@@ -113,12 +113,12 @@ def inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
 
 
 def recorded(config: ModelConfig) -> dict[str, Any]:
-    """Return ``config`` as a dictionary, in the form stored in the facts of a checkpoint."""
+    """Return ``config`` as a dictionary, in the form stored in the facts (the metadata) of a checkpoint."""
     return {"encoder": config.encoder, **dataclasses.asdict(config)}
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
-    """Return the config that ``recorded`` stored, by this version of the program or an earlier version."""
+    """Return the config that this version of ``recorded``, or an earlier version, stored in ``facts``."""
     fields = {name: value for name, value in facts.items() if name != "encoder"}
     kind = encoder_file(facts.get("encoder", BERT)).Config
     return configuration.recall(kind, fields, "model")  # type: ignore[no-any-return]

@@ -43,7 +43,7 @@ class Layer(nn.Module):
     def __call__(
         self, x: jax.Array, visible: Visible, rng: RowRng | None, index: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the layer's output [B, L, D] for x [B, L, D], twice, for a scan: to go on with and to keep."""
+        """Return the layer's output [B, L, D] for x [B, L, D] twice: as the carry of a scan and as its output."""
         config = self.config
         rng = rng and rng.site(index)
         attended = SelfAttention(config, name="attention")(x, visible, rng)
