@@ -37,7 +37,7 @@ ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequ
 class Term(NamedTuple):
     """One cross-entropy term of a loss, averaged over the whole global batch.
 
-    It also defines the term's count, its metrics ``<term>_loss`` and ``<term>_accuracy``, and its baseline.
+    It also defines the term's number of targets, metrics ``<term>_loss`` and ``<term>_accuracy``, and a baseline.
 
     Attributes:
       logits: the name of an output [B, ..., V] of the model.
@@ -78,8 +78,8 @@ class Setting(NamedTuple):
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
-      corpus, tokenizer: the text. They may be None if a step is only compiled; then ``source`` and ``baselines`` must
-        not be called.
+      corpus, tokenizer: the training text and its tokenizer. Both may be None if a step is only compiled; then
+        ``source`` and ``baselines`` must not be called.
     """
 
     model: ModelConfig
