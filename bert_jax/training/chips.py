@@ -25,7 +25,7 @@ class Chip:
     Attributes:
       matrix_flops: FLOP/s of matrix products, by the dtype of the operands. By default JAX multiplies float32 on a TPU
         in one bfloat16 pass (``jax.lax.Precision.DEFAULT``), so both rates are equal on a TPU.
-      vector_ops: elementwise operations per second; None if not known, then they are not counted.
+      vector_ops: elementwise operations per second. If None, the rate is unknown and their time is not counted.
       memory_bytes, memory_bandwidth: of the main memory (HBM), the bytes that a program may use, and bytes per second.
       link_bandwidth: bytes per second in one direction over a link to one neighbour, or to the switch that joins all
         devices.
@@ -51,7 +51,7 @@ class Chip:
     def axis_bandwidth(self) -> float:
         """Return the bytes per second that a device receives along a mesh axis.
 
-        In a ring it receives from both neighbours, from a switch over its one link.
+        In a ring a device receives from both neighbours; behind a switch it receives over its one link.
         """
         return self.link_bandwidth * (2 if self.platform == "tpu" else 1)
 

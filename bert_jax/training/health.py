@@ -97,7 +97,7 @@ class Health:
         return {**facts, "run": run_record.record(self._workdir, skipped_steps=self._steps)}
 
     def _end(self, row: Sequence[int]) -> RepeatingError:
-        """Return the error that ends the run, after writing the rows of the skipped steps ``row`` to ``FILE``."""
+        """Write the training rows of the consecutive skipped steps ``row`` to ``FILE``; return the error to raise."""
         many = f"{len(row)} steps in a row" if len(row) > 1 else "a step"
         what = f"loss or gradient of {many}, from step {row[0]:,} on, not finite; {FILE} names their rows"
         error = self._diverged(what, row[0])

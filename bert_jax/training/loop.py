@@ -50,7 +50,7 @@ class TrainingConfig:
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
     eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
     micro_batches: int = 1  # gradient accumulation: the number of parts in which a batch is computed
-    max_skipped_in_a_row: int = 10  # so many consecutive steps whose loss or gradient is not finite end the run
+    max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
     on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
     loggers: tuple[str, ...] = ("tensorboard",)
@@ -311,7 +311,7 @@ class _Trainer:
         jax.block_until_ready(self._state)
         with observer.during("evaluating"):
             metrics = self._evaluation.run(params, self._frozen)
-        if self._probe is not None and self._probe.due(step):  # else the state "probing" would last no time
+        if self._probe is not None and self._probe.due(step):  # otherwise do not report the state "probing"
             with observer.during("probing"):
                 metrics |= self._probe(step, params, self._termination.check)
         observer.evaluation(step, metrics)
@@ -351,7 +351,7 @@ def logged(observer: Observer, step: int) -> bool:
 def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
     """Return a function that maps a step to the FLOPs of all steps before it.
 
-    The time left is estimated from these, because steps of different phases take different times.
+    The time left is estimated from these FLOPs, because steps of different phases take different times.
     """
 
     def work(step: int) -> float:
@@ -368,7 +368,7 @@ def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[
 def describe_phases(phases: Phases, evaluated: Phase) -> str:
     """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
 
-    The reader needs it because losses can only be compared on rows of the same kind.
+    The line is printed because losses can only be compared on rows of the same kind.
     """
     parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in phases.phases)
     return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"

@@ -17,8 +17,9 @@ STATE_BYTES = 16  # bytes for each parameter in a train step: value, gradient an
 def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) -> None:
     """Raise ``UserError`` if the train state, or the rows of one batch, need more memory than there is.
 
-    The need is underestimated, so that only what cannot run is refused: the whole state counts as divided over the
-    mesh, rows count with their size on the host, and activations do not count (``bert-jax plan`` counts them).
+    The need is underestimated, so that only a config that cannot run is refused. The estimate assumes that the state is
+    divided evenly over all devices, and that rows have their size on the host. It leaves out activations, which
+    ``bert-jax plan`` includes.
 
     Args:
       parameters: the number of the model's parameters, trained or not.

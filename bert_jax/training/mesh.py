@@ -45,8 +45,8 @@ class MeshConfig:
     """The number of devices along each mesh axis; -1 (allowed once) takes all devices that are left.
 
     ``slices`` is for a job on several TPU slices, joined by the slower data-centre network, or on several hosts of
-    devices without slices. The data axis is divided into so many parts across the slices; fsdp and tensor stay inside a
-    slice.
+    devices without slices. The data axis is divided into this many parts, one on each slice; fsdp and tensor stay
+    inside a slice.
     """
 
     data: int = -1

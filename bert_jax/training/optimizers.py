@@ -101,10 +101,10 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Return the direction of an update: clipping by global norm, Adam ratio, decoupled weight decay, LAMB trust ratio.
+    """Return the optimizer without its learning rate: clip by global norm, Adam, decoupled decay, LAMB trust ratio.
 
-    The train step multiplies the direction by minus the learning rate. So the schedule counts the steps of this run,
-    even if the moments come from another run.
+    The train step multiplies the optimizer's output by minus the learning rate. So the schedule follows the step number
+    of this run, even if the moments come from another run.
     """
     if config.bias_correction == "none":
         adam = scale_by_adam_uncorrected(config.b1, config.b2, config.eps)

@@ -47,7 +47,8 @@ def without_windows(phases: Phases, made: tuple[RollBack, ...]) -> Phases:
 def planned(workdir: str, phases: Phases, at: int, begun: int, made: tuple[RollBack, ...]) -> RollBack | str:
     """Return the roll back from a spike in the steps from ``begun`` to ``at``, or the reason why none is possible.
 
-    Only steps of the last phase among them are left out. Process 0 decides for all processes.
+    If these steps are of several phases, only batches of the last phase are left out. Process 0 decides for all
+    processes.
     """
     if len(made) >= MOST:
         return f"it has rolled back {MOST} times"
@@ -61,7 +62,7 @@ def planned(workdir: str, phases: Phases, at: int, begun: int, made: tuple[RollB
 def perform(workdir: str, back: RollBack, made: tuple[RollBack, ...]) -> None:
     """Drop the steps saved after ``back.to``, then record the roll back.
 
-    A run that is killed between the two resumes from ``back.to`` and finds the spike again.
+    If the run is killed between these two actions, it restarts from ``back.to`` and detects the spike again.
     """
     drop_after(workdir, back.to)
     if distributed.is_first():

@@ -13,7 +13,7 @@ from bert_jax.reporting.measures import lower_is_better
 
 @dataclasses.dataclass(frozen=True)
 class SelectionConfig:
-    """By which metric of the held-out rows the best step is selected. If "", the last step is the result."""
+    """The metric of the held-out rows by which the best step is selected. If it is "", the last step is the result."""
 
     metric: str = ""
     patience: int | None = None  # evaluations without a better score after which the run ends; None: it never does

@@ -18,7 +18,7 @@ from bert_jax.records import Sum
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 
-LAST = 256  # the number of skipped steps that a state remembers, so read it at least once in so many steps
+LAST = 256  # the number of skipped steps that a state remembers; read them at least once in this many steps
 
 
 @jax.tree_util.register_dataclass

@@ -20,8 +20,8 @@ from bert_jax.training.state import TrainState
 class Steps:
     """Runs train steps. The step for a kind of batch is compiled when the first batch of that kind comes.
 
-    The host may run ahead of the devices, but only by a second or two of steps. So its step number is close to the
-    devices': a stall is noticed, and a long queue of steps is not mistaken for a stall.
+    The host may run ahead of the devices, but only by as many steps as the devices do in a second or two. So the step
+    number of the host is close to that of the devices. A stall is noticed, and a long queue is not mistaken for one.
     """
 
     AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices
@@ -30,7 +30,7 @@ class Steps:
         self._train_step, self._observer = train_step, observer
         self._compiled: dict[str, Any] = {}
         self._every, self._since = 1, 0  # steps between two waits, and steps since the last wait
-        self._mark: jax.Array | None = None  # ready when the devices have done the step of the host at the last wait
+        self._mark: jax.Array | None = None  # ready when the devices have done the step that the host had reached
         self._marked = 0.0
 
     def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
