@@ -115,7 +115,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
 def measured(known: Memory, stats: Any) -> Memory:
     """Return ``known`` with the sizes that the compiler reports in ``stats`` added.
 
-    ``known`` itself if ``stats`` is None.
+    If ``stats`` is None, return ``known`` unchanged.
     """
     if stats is None:
         return known
@@ -144,7 +144,9 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def out_of_memory(message: str, arguments: int = 0) -> int | None:
-    """Return the bytes that a compiler says it lacked memory for (1 if it does not say), or None for any other failure.
+    """Return the bytes that a program would need, as the compiler says when they exceed the memory.
+
+    Return 1 if the message says only that there is too little memory, and None if it is about any other failure.
 
     Args:
       message: the text of the compiler's error.

@@ -166,7 +166,7 @@ def _moved(instruction: Instruction) -> int:
 def _read(called: Computation, parameter: Instruction, whole: int) -> int:
     """Return the bytes of an operand that a fusion reads.
 
-    If the fusion only cuts parts out of it, only those parts count.
+    If the fusion only cuts parts out of the operand, only those parts count.
     """
     users = _users(called, parameter)
     if whole and users and all(_cuts(user, name) for user, name in users):

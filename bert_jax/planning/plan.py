@@ -26,7 +26,7 @@ DAY = 86_400.0
 class Change:
     """Changes to a recipe. Only ``batch_divisor`` changes the result of training.
 
-    The others change its memory and speed.
+    The other changes affect only memory and speed.
     """
 
     mesh: MeshConfig | None = None

@@ -1,6 +1,6 @@
-"""Gives advice on a recipe when the machine, and with it the batch, grows: rules of the literature, with sources.
+"""Gives advice on how to change a recipe for a larger machine and larger batches, by rules from the literature.
 
-No rule replaces a trial.
+The source of each rule is stated. Test the advice with a short run: the rules may not fit a recipe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Advice:
 
     Attributes:
       warmup_steps: the warm-up at the beginning of the phase. If 0, the rate goes on from the end of the phase before.
-      b1, b2, eps: settings of ``config.optimizer``. If None, as in the recipe.
+      b1, b2, eps: settings of ``config.optimizer``. If None, the recipe's value is kept.
     """
 
     phase: str
@@ -45,9 +45,9 @@ class Advice:
 def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> int:
     """Return the factor by which batches must grow so that devices compute at least as long as they communicate.
 
-    It is a power of two. With data parallelism, and gradients of matrices summed in bfloat16, each device needs (peak
-    FLOP/s / bandwidth of one closed axis) positions (jax-ml/scaling-book, training.md, "Data Parallelism": 2,550 on
-    v5p).
+    The factor is a power of two. With data parallelism, and gradients of matrices summed in bfloat16, each device needs
+    a batch of (peak FLOP/s / bandwidth of one ring-shaped axis) positions (jax-ml/scaling-book, training.md, "Data
+    Parallelism": 2,550 on v5p).
     """
     first = experiment.phases.phases[0]
     positions = max(chip.matrix_flops.values()) / chip.axis_bandwidth
@@ -56,7 +56,10 @@ def suggested_factor(experiment: Experiment, chip: Chip, num_devices: int) -> in
 
 
 def advise(experiment: Experiment, factor: int) -> list[Advice]:
-    """Return advice for every phase, with batches ``factor`` times as large and so many fewer steps: the same rows."""
+    """Return advice for every phase on multiplying the batch size by ``factor`` and dividing the steps by ``factor``.
+
+    The total number of rows does not change.
+    """
     return [_of_phase(experiment, index, factor) for index in range(len(experiment.phases.phases))]
 
 

@@ -16,9 +16,9 @@ _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches 
 
 @dataclasses.dataclass(frozen=True)
 class FittingChange:
-    """A change with which the recipe fits, and its ``plan``.
+    """A change with which the recipe fits, and the ``plan`` of the changed recipe.
 
-    ``same``: another fitting change that keeps the batch size.
+    ``same``: another change with which the recipe fits, but which keeps the batch size; None if none was found.
     """
 
     change: Change

@@ -20,9 +20,11 @@ class Clock:
 
     Attributes:
       now: seconds since the step began.
-      network, memory: the times at which the links, and the copies that run beside the computation, are free again.
+      network: the time at which the network links are free again.
+      memory: the time at which all asynchronous memory copies so far are complete.
       work: the cost of all instructions so far.
-      compute: seconds of computation; ``bound`` divides them by what limits the computation.
+      compute: seconds of computation.
+      bound: the same seconds, broken down by what limits the computation.
       exposed: seconds in which only communication ran.
       ends: for each asynchronous operation, its end and whether it is communication.
     """
@@ -145,7 +147,7 @@ def _copy(
 
 
 def _wait(instruction: Instruction, clock: Clock, times: float) -> None:
-    """Wait for the asynchronous operation that one of the operands started."""
+    """Advance ``clock`` to the end of the asynchronous operation that ``instruction`` waits for."""
     del times
     for name in instruction.operands:
         end, is_network = clock.ends.pop(name, (0.0, False))
@@ -164,9 +166,10 @@ def _loop(module: Module, instruction: Instruction, on: Fabric, clock: Clock, ti
 
 
 def trips(module: Module, instruction: Instruction) -> int:
-    """Return how often a loop runs.
+    """Return how many times the body of a loop runs.
 
-    It is the loop's annotation, or the constant that the loop's counter is compared with; 1 if neither is known.
+    The number is the loop's annotation, or the constant that the loop's counter is compared with; 1 if both are
+    unknown.
     """
     if match := re.search(r'known_trip_count[^}]*?"?n"?\s*[:=]\s*"?(\d+)', instruction.attributes):
         return int(match[1])
