@@ -62,7 +62,7 @@ def size(path: Path) -> int:
 
 
 def _file_and_end(location: str) -> tuple[str, int]:
-    """Return the file that a location lies in, and the offset in the file at which it ends.
+    """Return the file in which the bytes at ``location`` lie, and the offset in the file at which they end.
 
     ``value:ocdbt.process_0/:d/4b9a:256220:3857`` gives ``ocdbt.process_0/d/4b9a`` and 260,077.
     """

@@ -61,11 +61,11 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
 def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
     """Return whether the step has a list of sha256 and agrees with it.
 
-    It is False if the step has no list, because an older version saved it. Then only the lengths of the files are
-    checked, not their contents.
+    The result is False if the step has no list, because an older version saved it. Then only the lengths of the files
+    are checked, not their contents.
 
     Args:
-      share: (i, n) reads only every n-th file, starting with file i.
+      share: (i, n): only every n-th file is read, starting with file i.
 
     Raises:
       DamagedStepError: the step differs from what was saved.
@@ -111,7 +111,7 @@ def _arrays_clause(arrays: list[str]) -> str:
 
 
 def _list(step: epath.Path) -> str | None:
-    """Return the name of the list of a step: that of an upload, or else that of a save; None if there is neither."""
+    """Return the name of a step's list of sha256: the list of its upload, or else of its save; None if it has none."""
     return next((name for name in (files.MARKER, CHECKSUMS) if (step / name).exists()), None)
 
 

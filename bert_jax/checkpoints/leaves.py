@@ -24,7 +24,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def none_fresh(names: list[str]) -> Mapping[str, Any]:
-    """Raise ``ValueError``: a ``Fresh`` that lets no leaf start fresh."""
+    """Raise ``ValueError``. Use this function as ``Fresh`` if no leaf may start fresh."""
     raise ValueError(f"it lacks {listed(names)}")
 
 

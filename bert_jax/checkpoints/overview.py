@@ -23,7 +23,7 @@ class SavedStep:
     folder: epath.Path
     step: int
     size: int  # bytes
-    time: float | None  # when it was saved, in seconds of the epoch, if that can be read
+    time: float | None  # when it was saved, as Unix time; None if that cannot be read
     listed: bool  # whether the step has a list of sha256
     set_aside: bool  # whether the step was found to be damaged and moved away
 

@@ -70,10 +70,12 @@ def _is_whole(step: epath.Path) -> bool:
 
 @contextlib.contextmanager
 def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
-    """Context manager: yield a folder where Orbax can read the step. A step on an object store is copied for this time.
+    """Context manager: yield a folder where Orbax can read the step.
+
+    A step on an object store is copied to a local folder, which exists only inside the context.
 
     Args:
-      copied: whether to copy also from ``gs://``, which Orbax can read itself.
+      copied: whether to copy a step from ``gs://`` too, although Orbax can read it there.
 
     Raises:
       UserError: the disk is too full for the copy.

@@ -46,7 +46,7 @@ def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
 
 
 def is_verified(workdir: str, step: int) -> bool:
-    """Return whether a step has a list of sha256 and agrees with it. An error of the store counts as no."""
+    """Return whether a step has a list of sha256 and agrees with it. If the store has an error, return False."""
     try:
         return check_step(steps_folder(workdir) / str(step))
     except (DamagedStepError, OSError):
@@ -215,7 +215,7 @@ def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh, run_id:
 
 
 def _facts(folder: epath.Path) -> dict[str, Any]:
-    """Return the facts saved with a step."""
+    """Return the facts (the metadata) saved with a step."""
     return json.loads(reading.read_bytes(files.as_path(folder) / "facts" / "metadata"))  # type: ignore[no-any-return]
 
 

@@ -150,8 +150,8 @@ class Checkpoints:
     def ending_well(self) -> Iterator[None]:
         """Context manager: if an error or Ctrl-C ends the run, first wait until a save that has begun is complete.
 
-        A run that is started again in the same process must find this step complete. With several processes, nothing
-        waits, because one of them may be lost.
+        A run that is started again in the same process must find this step complete. A job of several processes does
+        not wait, because one of its processes may be lost.
         """
         try:
             yield
@@ -216,10 +216,10 @@ def _drop_late_writes() -> None:
 
 
 def _meet(*, key: str, timeout_ms: int) -> None:
-    """Let the processes of a save wait for each other; Orbax calls this.
+    """Wait until all processes of a save have arrived here; Orbax calls this.
 
-    A process whose save has failed must not wait here, because the others wait elsewhere and it must tell them: it
-    raises its error again.
+    If the save has failed in this process, raise its error again instead of waiting. The other processes are waiting at
+    a different point, and this process must get there to report the failure.
     """
     if (error := sys.exc_info()[1]) is not None:
         raise error
