@@ -71,11 +71,12 @@ def find(
 ) -> Processes | None:
     """Return the job's processes as described by the flags or else by the environment.
 
-    If there is only one process, None.
+    Return None if neither describes them, because then there is only one process.
 
     Args:
       given: fields of ``Processes`` by name; None where a flag was not given.
-      mode: if "auto", the cluster describes them: SLURM, Cloud TPU, GKE or Open MPI, detected by JAX.
+      mode: if "auto", the processes are found by asking the cluster: SLURM, Cloud TPU, GKE or Open MPI, detected by
+        JAX.
 
     Raises:
       UserError: some but not all of coordinator, number and id are given, or no cluster is found.
@@ -272,7 +273,7 @@ def _end_on_errors() -> None:
 
 
 def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
-    """End this process because of ``error``, after telling the other processes. If it has none, return.
+    """Tell the other processes about ``error``, then end this process. If there are no others, do nothing and return.
 
     Args:
       known: (message, exit code) for an expected error; the message is printed in place of the traceback.
@@ -289,17 +290,17 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
 
 
 def hear_of_lost() -> None:
-    """Wait, before reporting an error as this process's own, whether another process is the cause.
+    """Wait long enough to learn whether a lost process caused an error in this process; call this before reporting it.
 
-    If another process is lost, collectives fail here too; the heartbeat server then names the lost process and ends
-    this one.
+    If another process is lost, collectives fail here too. The heartbeat server then names the lost process and ends
+    this process.
     """
     if several():
         time.sleep(LOST_SECONDS)
 
 
 def leave_by_error(message: str, code: int) -> None:
-    """End this process with exit code ``code``, after telling the other processes why. If it has none, return."""
+    """Tell the other processes why, then end this process with exit code ``code``; return if there are no others."""
     client = HeartbeatClient.open
     if client is None:
         return

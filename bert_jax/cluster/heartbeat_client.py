@@ -43,7 +43,7 @@ from bert_jax.errors import PeerLostError
 
 WATCHED_TIMES = 2.0  # a process that has sent nothing for this many times ``heartbeat_seconds`` ends itself
 END = "end"  # the point of the program at which all processes wait before the first one leaves
-TIMES_LONGEST = 5.0  # a state seen before may last this many times its longest duration so far, if that is more
+TIMES_LONGEST = 5.0  # a state seen before may last this many times its longest duration, if that is the longer limit
 # The states in ``UNEVEN`` may always take ``UNEVEN_SECONDS``: compiling or using a store is not faster the second time,
 # and reading the first row of an epoch or a phase may include planning it.
 UNEVEN_SECONDS = 900.0
@@ -63,7 +63,7 @@ class HeartbeatClient:
 
         Args:
           stop: is called from a thread, with the reason and the exit code, when the job cannot go on; it must end the
-            process. If None, ``leave_at_once``.
+            process. If None, ``leave_at_once`` is called.
 
         Raises:
           PeerLostError: process 0 cannot be reached, or one side cannot prove that it belongs to the job.

@@ -103,8 +103,8 @@ def read_key(workdir: str | os.PathLike[str]) -> Key:
     """Return the key in ``workdir``.
 
     Raises:
-      NoKeyError: there is no key. In a local folder: the file belongs neither to this user nor to the folder's owner
-        (who could replace it anyway), or others may read or write it.
+      NoKeyError: there is no key. In a local folder, also if the file belongs neither to this user nor to the folder's
+        owner (who could replace it anyway), or if others may read or write it.
     """
     path = files.as_path(workdir) / KEY_FILE
     try:

@@ -78,9 +78,10 @@ class Termination:
     def reached(self) -> bool:
         """Return whether to save and end now.
 
-        All processes must call this at every step and every batch of an evaluation. JAX identifies the calls by their
-        number, and ends all processes at the first number that no process has used yet. So calls are counted from 1,
-        even in a resumed run, and all processes make the same calls.
+        Every process must call this at each step and at each batch of an evaluation. Each call passes JAX a call
+        number. When a stop is requested, JAX picks the first call number that no process has reached yet, and every
+        process stops at that call. This works only if all processes make the same sequence of calls. Call numbers start
+        at 1, even in a resumed run.
         """
         if HeartbeatClient.open is None:
             return self._signalled is not None
@@ -116,7 +117,7 @@ class Termination:
     def ending(self, saved: str) -> Preempted:
         """Return the exception to raise when everything is saved, as ``saved`` says. All processes call this together.
 
-        If one of them received Ctrl-C, that counts for all: none is started again.
+        If one process received Ctrl-C, all processes act as if they had received it: none is started again.
         """
         interrupted = self.interrupted
         if HeartbeatClient.open is not None:
