@@ -9,7 +9,7 @@
 the best checkpoint is the one whose cosines agree best with the similarities of dev.
 
 ``simcse``: the sentences of the same files, without similarities. The positive of a sentence is the sentence itself,
-encoded with other dropout.
+encoded again with different dropout.
 """
 
 from ml_collections import ConfigDict
