@@ -17,10 +17,10 @@ from bert_jax.errors import UserError
 
 
 def parts(package: str, having: str | None = None) -> dict[str, Path]:
-    """Return the name and file of every module of ``bert_jax.<package>``, without importing any.
+    """Return the name and file of every module of ``bert_jax.<package>``, without importing the modules.
 
-    If ``having`` is given, return only the modules that define a class or function of this name, which marks a
-    component of a kind: ``parts("corpora", having="Source")`` returns the sources of documents.
+    If ``having`` is given, return only the modules that define a class or function of this name. Components of one kind
+    all define the same name: ``parts("corpora", having="Source")`` returns the sources of documents.
     """
     folder = Path(__file__).parent.joinpath(*package.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}

@@ -30,7 +30,7 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
-WHOLE_BITS = 63  # whole numbers must fit into so many bits, since numpy and jax take no larger numbers
+WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
@@ -92,19 +92,20 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 def _tuple_of(kind: Any, value: Any) -> str:
     """Return a phrase that asks for a tuple of ``kind``, with an example.
 
-    The example holds ``value`` if it has this type.
+    The example holds ``value`` if ``value`` has the type ``kind``.
     """
     example = f"such as ({value!r},) or " if isinstance(kind, type) and isinstance(value, kind) else "such as "
     return f"a tuple, {example}()"
 
 
 def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> None:
-    """Raise ``UserError`` that names every one of the fields ``names`` whose value is not ``sound``.
+    """Raise ``UserError`` if the value of a field in ``names`` is not ``sound``; the message names all such fields.
 
     Args:
       config: a dataclass that holds the fields.
       where: the path of the dataclass in the config tree.
       allowed: a phrase that says what is allowed, such as ``at least 1 is needed``.
+      sound: returns whether a value is allowed.
     """
     if wrong := unsound(config, where, allowed, *names, sound=sound):
         raise UserError(wrong)
@@ -122,7 +123,7 @@ def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[
 
 
 def check_choices(config: Any, where: str) -> None:
-    """Raise ``UserError`` that names every field of a dataclass whose value is not one of its ``Literal`` type."""
+    """Raise ``UserError`` that names every field of a dataclass whose ``Literal`` type does not allow its value."""
     hints = typing.get_type_hints(type(config))
     choices = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
     wrong = [
@@ -140,8 +141,8 @@ def differences(
     """Return the values that differ between two nested plain structures, as ``name: old -> new``.
 
     Args:
-      absent: for keys that ``old`` lacks, the value that they meant when ``old`` was recorded (see ``old_defaults``).
-        If a key is not in it either, None.
+      absent: for keys missing from ``old``, the value that each key stood for when ``old`` was recorded (see
+        ``old_defaults``). A key missing from ``absent`` too stands for None.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         found = []
@@ -161,18 +162,18 @@ BEFORE = "before"
 def changed(default: Any, before: Any) -> Any:
     """Return a field of a frozen dataclass whose default was changed from ``before`` to ``default``.
 
-    A recorded config that lacks the field meant ``before``.
+    If a recorded config has no value for the field, the field is read as ``before``, not as ``default``.
     """
     return dataclasses.field(default=default, metadata={BEFORE: before})
 
 
 def old_defaults(config: Any) -> dict[str, Any]:
-    """Return, as a plain tree, the value that each key means if a recorded config lacks it.
+    """Return, as a plain tree, the value that each key stands for if a recorded config lacks the key.
 
-    It is the key's default, or ``before`` if the field was made by ``changed``.
+    The value is the key's default, or ``before`` if the field was made by ``changed``.
 
     Args:
-      config: a dataclass type, whose required fields are left out, or an instance.
+      config: a dataclass type or an instance. Required fields of a type are left out.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -194,9 +195,9 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recall(cls: type[T], recorded: Mapping[str, Any], where: str) -> T:
-    """Return ``build`` of a config that an earlier version recorded.
+    """Return the config built from ``recorded``, a dictionary saved by this or an earlier version of this library.
 
-    Keys that it lacks get the values that they had then.
+    A key that did not exist in that version gets the value that matches how that version behaved.
     """
     return build(cls, merged(old_defaults(cls), recorded), where)
 
@@ -213,7 +214,7 @@ def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") 
 
 
 def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]) -> Any:
-    """Return ``config`` plus the ``recorded`` values of those keys of ``cls`` that it and ``named`` both lack."""
+    """Return ``config`` plus the ``recorded`` values of the keys of ``cls`` that ``config`` and ``named`` both lack."""
     if not isinstance(config, Mapping) or not isinstance(named, Mapping):
         return config
     hints, kept = typing.get_type_hints(cls), dict(config)

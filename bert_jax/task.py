@@ -65,8 +65,8 @@ class RowSource(abc.ABC):
     def buckets(self) -> tuple[Bucket, ...]:
         """Return the buckets of the rows; () if all rows have one length.
 
-        Row indices count through the buckets in order: first all rows of the first bucket. A step has rows of one
-        bucket only.
+        Row indices are numbered bucket by bucket: first all rows of the first bucket, then all of the second, and so
+        on. All rows of a step come from one bucket.
         """
         return ()
 
