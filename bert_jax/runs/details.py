@@ -1,4 +1,4 @@
-"""Writes ``details.json``, errors and attention with their texts, for the report of a fine-tuned run."""
+"""Writes ``details.json`` for the report of a fine-tuned run: wrong predictions and attention, with their texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.storage import files
 from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, sureness
 
 Records = Sequence[Mapping[str, Any]]
-MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # most tokens in a picture of attention: usually, and with many heads
+MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # most tokens in a picture of attention: with few and with many heads
 MANY_HEADS = 8
 NUM_WRONG, NUM_PICTURES = 2, 3
 CANDIDATES = 40  # most wrong and most right examples to choose from
@@ -34,7 +34,7 @@ def write_details(
     Args:
       splits: split -> its examples.
       predictions: split -> one record per example, in the order of the examples.
-      results: ``best_step``, ``metric`` (the one that chose this step) and ``metrics`` (split -> its metrics).
+      results: ``best_step``, ``metric`` (by which this step was chosen) and ``metrics`` (split -> its metrics).
     """
     facts, config = predictor.trained.facts, predictor.config
     entities = None
@@ -95,9 +95,10 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
 
 
 def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
-    """Return the numbers of up to ``CANDIDATES`` wrong records, then of as many right ones, the surest first.
+    """Return the indices of up to ``CANDIDATES`` wrong records, then of as many right records.
 
-    If no prediction can be called right or wrong, return the numbers of the first records.
+    In both groups, the most confident predictions come first. If no prediction can be called right or wrong, return the
+    indices of the first ``CANDIDATES`` records.
     """
     verdicts = [is_wrong(example, record) for example, record in zip(examples, records, strict=True)]
     if all(verdict is None for verdict in verdicts):
@@ -111,7 +112,7 @@ def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
 
 
 def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequence[bool | None]) -> list[int]:
-    """Return the places in ``chosen`` of the examples to show: up to two wrong examples, then right ones.
+    """Return the indices into ``chosen`` of the examples to show: up to two wrong examples, then right examples.
 
     Examples that are short enough for a picture are preferred.
     """

@@ -62,7 +62,7 @@ class TrainConfig:
     """The keys of ``config.train``.
 
     Devlin et al. 2019, appendix A.3: batches of 16 or 32, learning rates of 5e-5, 3e-5 or 2e-5, 2 to 4 epochs. The
-    warm-up is that of google-research/bert.
+    warm-up is the same as in google-research/bert.
     """
 
     learning_rate: float = 2e-5  # the rate at the end of the warm-up
@@ -109,12 +109,12 @@ class FinetuningSettings:
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; without --init also size
     train: TrainConfig = TrainConfig()
     seed: int = 0
-    vocab: VocabularyConfig = VocabularyConfig()  # only without --init
+    vocab: VocabularyConfig = VocabularyConfig()  # used only without --init
     weights: Literal["pretrained", "fresh"] = "pretrained"  # "fresh": --init gives no weights
     frozen: tuple[str, ...] = ()  # parts of the model that are not trained: encoder, pooler
     bilstm_layers: int = 0  # layers of a BiLSTM between encoder and head, as in the paper's ablation
     optimizer: FinetuningOptimizerConfig = FinetuningOptimizerConfig()
-    selection: SelectionConfig = SelectionConfig()  # with metric "", the task's main metric
+    selection: SelectionConfig = SelectionConfig()  # if its metric is "", the task's main metric is used
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
     micro_batches: int = 1
@@ -141,7 +141,7 @@ class FinetuningRequest:
     workdir: str
     data: str  # the folder to which the paths in config.data.splits are relative
     command: str = ""
-    init: str | None = None  # a Hugging Face directory or WORKDIR[@step]; None: random weights
+    init: str | None = None  # a Hugging Face directory or WORKDIR[@step]; if None, weights are random
     typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
 
@@ -246,7 +246,7 @@ def checked(config: Mapping[str, Any]) -> tuple[FinetuningSettings, ModuleType, 
 def all_to_train_on(config: DataConfig, folder: str, roles: Roles, chosen: tuple[Example, ...]) -> tuple[Example, ...]:
     """Return all examples to train on, whatever ``config.data.train_fraction`` is.
 
-    The labels are taken from all of them, since ``chosen``, the fraction that is kept, may lack a rare label.
+    The label names are taken from all examples, because ``chosen``, the fraction to train on, may lack a rare label.
     """
     if config.train_fraction == 1.0:
         return chosen
@@ -271,7 +271,7 @@ def setting(
     model: ModelConfig,
     labels: tuple[str, ...],
 ) -> Setting:
-    """Return the ``Setting`` of the task: all of its arguments except its config."""
+    """Return the ``Setting`` for the task, which holds all arguments of the task except the task's config."""
     train = settings.train
     model.check_lengths({"train": train.max_length})
     return Setting(
@@ -361,7 +361,7 @@ def finish(
     observer: Observer,
     metric: str,
 ) -> dict[str, float]:
-    """Write the report, the export, and the predictions of the best checkpoint, which ``metric`` chose.
+    """Write the report, the export, and the predictions of the best checkpoint, which was chosen by ``metric``.
 
     Returns the metrics of the first dev split.
     """

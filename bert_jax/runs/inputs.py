@@ -39,7 +39,7 @@ from bert_jax.text.tokenizer import Tokenizer
 Note = Callable[[str], None]
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
-FEW_TOKENS = 20_000  # about 3,000 of them are masked; with fewer, a loss is uncertain by several hundredths
+FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
 ORIGIN = "vocab.json"  # file with hashes of the vocabulary and of what it was made from
 
 
@@ -81,7 +81,8 @@ class Inputs:
     def check_made(self) -> None:
         """Raise ``UserError`` unless vocabulary and corpus exist.
 
-        Needed if several processes train: they make neither, because one process would build while all others wait.
+        This is called if several processes train. Such a job makes neither, because one process would build while all
+        others wait.
         """
         corpora = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
         if self.vocab.path or self.initial or tokenizers.existing(self.workdir):
@@ -271,8 +272,8 @@ def find_vocabulary(
 ) -> Tokenizer:
     """Return the tokenizer for fine-tuning.
 
-    The first that exists is taken: the tokenizer in ``workdir`` (None if the run has no checkpoint), that of the model
-    to start from, the one at ``config.vocab.path``. If none exists, a tokenizer is learned from the texts to train on.
+    The first that exists is taken: the tokenizer in ``workdir`` (pass None if the run has no checkpoint), the tokenizer
+    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
@@ -285,7 +286,7 @@ def find_vocabulary(
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:
-    """Save the tokenizer in the workdir and remove any other that a failed run left there."""
+    """Save the tokenizer in the workdir and remove any other tokenizer that a failed run left there."""
     if (there := tokenizers.existing(workdir)) is not None:
         files.as_path(there).unlink()
     tokenizer.save(files.as_path(workdir) / tokenizer.file_name)

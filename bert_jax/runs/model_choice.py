@@ -21,7 +21,7 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
     """Return the run's model config.
 
     Without ``initial`` it is ``model["size"]`` with the fields that ``config.model`` changes. With ``initial`` it is
-    the config of that model, except for ``vocab_size`` and for ``OPEN_MODEL_FIELDS`` that the recipe sets.
+    the config of that model, except for ``vocab_size`` and those ``OPEN_MODEL_FIELDS`` that the recipe sets.
     """
     said = {"vocab_size": vocabulary_size} | _said(model)
     # Built even if ``initial`` is given, so that a mistake in the recipe is found.
@@ -33,8 +33,9 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
 
 
 def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
-    """Return a line that names the model settings of the recipe that ``initial`` overrides, as a list; [] if there are
-    none.
+    """Return a list with one line, which names the recipe's model settings that ``initial`` overrides.
+
+    Return [] if there are none.
 
     Args:
       typed: the keys of the config that were given on the command line, such as ``model.size``.
@@ -65,7 +66,7 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
 
 
 def old_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that earlier versions used for those keys of ``config.model`` that they did not record."""
+    """Return the values to assume for keys of ``config.model`` that earlier versions did not record."""
     return {"encoder": BERT, **configuration.old_defaults(_file(model).Config)}
 
 

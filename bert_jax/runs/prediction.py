@@ -39,7 +39,7 @@ class Predictor:
 
     @classmethod
     def load(cls, workdir: str, step: int | None = None, options: Sequence[str] = ()) -> Predictor:
-        """Return a predictor with the model of a fine-tuned run at ``step``. If None, take its best checkpoint.
+        """Return a predictor with the model of a fine-tuned run at ``step``. If None, take the run's best checkpoint.
 
         Args:
           options: ``key=value`` for keys of the task's config that are to differ from training.
@@ -130,7 +130,7 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
 def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
-    In ``split`` "dev" every example needs an answer; in "test" none does.
+    If ``split`` is "dev", every example needs an answer; if it is "test", no example needs an answer.
 
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.

@@ -1,4 +1,4 @@
-"""Checks a multi-host job before it is started: whether its hosts agree, and whether all that it needs is there.
+"""Checks a multi-host job before it is started: whether its hosts agree, and whether everything it needs is present.
 
 The check takes minutes.
 """
@@ -35,7 +35,7 @@ from bert_jax.training import mesh as meshes
 
 NUM_READS = 1_000
 ALL_REDUCE_BYTES = 64 * 2**20
-SLOW_READ_SECONDS = 0.02  # per read of a block; at this speed a batch of 256 rows takes seconds
+SLOW_READ_SECONDS = 0.02  # for one random read; at this speed, reading a batch of 256 rows takes seconds
 STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32
 KEPT = 2  # at least so many checkpoints are on the disk at a time
 
@@ -100,10 +100,10 @@ def _of_host() -> dict[str, Any]:
 
 
 def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
-    """Return hashes of vocabulary and corpus, and the seconds of a random read; each is None if the input is missing.
+    """Return the hashes of vocabulary and corpus, the seconds of a random read, and a list ``problems``.
 
-    ``problems`` lists what would make a run fail: a folder that cannot be a workdir, a damaged input, or a corpus that
-    the recipe names but that does not exist.
+    Hashes and seconds are None if the input is missing. ``problems`` has a message for each fault that would make a run
+    fail: a folder that cannot be a workdir, a damaged input, or a missing corpus that the recipe names.
     """
     problems: list[str] = []
     found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
@@ -139,7 +139,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 def _read_seconds(corpus: Mixture) -> float:
     """Return the mean seconds of a read of up to 128 tokens, over 1,000 reads at random places of the corpus.
 
-    Each part of a mixture is read as often as its share says.
+    The number of reads of each part of a mixture is proportional to the part's share.
     """
     rng = np.random.default_rng(0)
     splits = [part.split("train") for part in corpus.parts.values()]
@@ -252,7 +252,10 @@ def _num_params(settings: PretrainingSettings) -> int:
 
 
 def _all_reduce() -> Finding:
-    """Return a finding with the time of a sum over all devices: that of the second run, without the compilation."""
+    """Return a finding with the time of a sum over all devices.
+
+    The sum is computed twice and the second time is measured, because the first includes the compilation.
+    """
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)

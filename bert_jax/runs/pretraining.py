@@ -111,7 +111,8 @@ class PretrainingSettings:
     def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
 
-        In a private run it does not, since the words would come from the private text. A left-to-right model cannot.
+        False in a private run, since the words would come from the private text, and for a left-to-right model, which
+        cannot fill a mask.
         """
         return bool(self.examples) and not self.private and not model.causal
 
@@ -122,7 +123,7 @@ class PretrainingSettings:
         return module, configuration.build(module.Config, own, "config.objective", also=("name",))
 
     def absent(self) -> dict[str, Any]:
-        """Return the values that earlier versions used for those keys of ``identity`` that they did not record."""
+        """Return the values to assume for keys of ``identity`` that earlier versions did not record."""
         absent = configuration.old_defaults(PretrainingSettings) | {
             "objective": configuration.old_defaults(self.find_objective()[0].Config),
             "model": old_model(self.model),
@@ -131,7 +132,7 @@ class PretrainingSettings:
         return private_config(absent) if self.private else absent
 
     def absent_facts(self) -> dict[str, Any]:
-        """Return the values that earlier versions used for those keys of the facts that they did not record."""
+        """Return the values to assume for facts (entries of a run's record) that earlier versions did not record."""
         objective = configuration.old_defaults(self.find_objective()[0].Config)
         return {
             "model": old_model(self.model),
@@ -231,8 +232,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
 def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:
     """Return the vocabulary and the corpus.
 
-    If the job has several processes, the first finds or copies both, then the others read them. No process builds a
-    corpus then, because all others would have to wait for hours.
+    If the job has several processes, the first finds or copies both, then the others read them. In such a job, no
+    process builds a corpus, because all others would have to wait for hours.
     """
     if distributed.several():
         inputs.check_made()
@@ -299,7 +300,10 @@ def checked(
 
 
 def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
-    """Return the fact ``head``: the model's class in transformers; None if its encoder has no class there."""
+    """Return the entry ``head`` of a run's facts: the model's class in transformers.
+
+    Return None if transformers has no class for the model's encoder.
+    """
     if model.encoder not in families():
         return None
     return {"architecture": of_pretraining(model, [part.name for part in task.parts])}
@@ -316,8 +320,10 @@ def recorded(
 
 
 def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
-    """Write ``baselines.json``, figures to compare held-out figures with, unless it exists for the same rows; print
-    them."""
+    """Write and print the baselines: figures to compare held-out figures with.
+
+    An existing ``baselines.json`` is kept if it is for the same rows.
+    """
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     reckoned_for = [fingerprint, phase.kind, rows]

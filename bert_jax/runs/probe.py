@@ -48,7 +48,8 @@ class ProbeConfig:
       task: the name of a file of ``bert_jax.tasks``. If "", there is no probe.
       kind: "frozen" learns a linear head on the vectors of the unchanged encoder; "finetune" trains a copy of the
         encoder and a new head.
-      every_steps: probe at those evaluations whose step is a multiple of this, and at the last. If 0, probe at all.
+      every_steps: probe at the last evaluation, and at evaluations whose step is a multiple of this. If 0, probe at
+        every evaluation.
       folder: the folder to which the paths of ``data.splits`` are relative.
       data, options: the keys that ``config.data`` and ``config.task`` have in a fine-tuning recipe.
       features: the vector of a text that a frozen probe reads. "mean": the mean of the last layer's vectors; "cls": the
@@ -144,7 +145,7 @@ def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example
 
 
 class Probe:
-    """A probe of a run. Call ``probe(step, params, between)`` to get metrics named "probe/..."; {} if none is due."""
+    """A probe of a run. ``probe(step, params, between)`` returns metrics named "probe/...", or {} if it is not due."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
         """Encode the examples. Raises ``UserError`` if the task cannot encode them."""

@@ -33,13 +33,13 @@ class PlanRequest:
     """The flags of ``bert-jax plan``.
 
     Attributes:
-      topology: KIND:SHAPE.
+      topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       search: whether to search for the best layout; otherwise the recipe's own layout is planned.
       compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation. If None, 3.
-      scale: the factor of larger batches that the scaling advice is for. If None, a factor that suits the machine.
+      scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
 
     Raises:
-      UserError: the value of a flag is not allowed. The message names all such flags.
+      UserError: the value of a flag is not allowed. The message names all flags with such values.
     """
 
     topology: str
@@ -74,7 +74,8 @@ class PlanRequest:
 class Planned:
     """The result of ``plan``.
 
-    ``smaller`` is a change of the recipe that would fit; only set if the plan does not fit.
+    ``smaller`` is a change that would make the recipe fit into memory. It is None if the recipe fits, or if no such
+    change was found.
     """
 
     plan: Plan

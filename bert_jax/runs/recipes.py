@@ -26,7 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
-# The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import those.
+# The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import the classes.
 PRETRAINING = (
     "objective", "model", "phases", "seed", "vocab", "corpus", "optimizer", "schedule", "mesh", "training",
     "checkpoints", "loader", "probe", "examples", "private", "export",
@@ -219,7 +219,7 @@ def _finite(text: str, where: str) -> float:
 def _sequence(text: str, value: Any, old: tuple | list, where: str) -> tuple | list:
     """Return the tuple or list that ``text`` describes: ``(1,2)``, ``1,2`` or ``a,b``.
 
-    Raises ``UserError`` for an entry whose type no entry of ``old`` has.
+    Raises ``UserError`` for an entry with a type that no entry of ``old`` has.
     """
     kinds = {type(entry) for entry in old}
     if not isinstance(value, tuple | list):
