@@ -14,8 +14,8 @@ SHOWN = 5
 class Located(NamedTuple):
     """Characters [start, end) of an answer in its context.
 
-    ``state`` is "right" if they start at the labelled ``answer_start``, "moved" if elsewhere, "absent" if the answer
-    does not occur in the context.
+    ``state`` is "right" if the answer starts at the labelled ``answer_start``, "moved" if it occurs only elsewhere, and
+    "absent" if it does not occur in the context.
     """
 
     start: int
@@ -60,7 +60,7 @@ def locate(context: str, text: str, start: int) -> Located:
 
 
 def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
-    """Return the answer of a question to train on. ``use_moved``: whether answers with the state "moved" are usable."""
+    """Return the labelled answer of a question. ``use_moved``: whether answers with the state "moved" are usable."""
     context, answers = example["context"], example.get("answers") or []
     located = [locate(context, answer["text"], answer["answer_start"]) for answer in answers]
     states = tuple(answer.state for answer in located)
@@ -94,7 +94,7 @@ def describe(split: str, examples: Sequence[Example], gold: Sequence[Gold], poli
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return text with the first ``SHOWN`` names and how many more there are."""
+    """Return text with the first ``SHOWN`` names and the number of further names."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 

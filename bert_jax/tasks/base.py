@@ -25,7 +25,7 @@ from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
-KIND = "train"  # the batches with the longest rows; also used by evaluation
+KIND = "train"  # the kind of batches with the longest rows; evaluation uses it too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Setting:
       labels: names of the classes, in the order of the logits; () if a task has none.
       buckets: with "lengths", the rows of a batch have about the same length and are padded to that length.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
-      bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1); 0: no BiLSTM.
+      bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1). If 0, no BiLSTM.
     """
 
     splits: Mapping[str, tuple[Example, ...]]
@@ -153,7 +153,7 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and everything that ``features``
+        """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and every array that ``features``
         names.
 
         There is one row per example unless the task says otherwise. Examples without labels get the label weight 0.
@@ -167,7 +167,7 @@ class ExampleTask(abc.ABC):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         """Return the parts above the encoder.
 
-        ``dropout_rate``: the task config's rate, or the model's if that is None.
+        ``dropout_rate``: the rate in the task's config or, if that is None, the model's rate.
         """
 
     def module(self, model: ModelConfig) -> Model:
@@ -304,7 +304,8 @@ def pair_sequences(
 def truncated(first: int, second: int, capacity: int) -> tuple[int, int]:
     """Return how many tokens of two texts are kept, at most ``capacity`` in all.
 
-    One token at a time is dropped from the longer text, or from the second if both are equally long.
+    ``first`` and ``second`` are the numbers of tokens of the texts. One token at a time is dropped from the longer
+    text, or from the second if both are equally long.
     """
     if first + second <= capacity:
         return first, second

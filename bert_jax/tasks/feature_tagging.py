@@ -25,7 +25,7 @@ class Config(tagging.Config):
     Attributes:
       layers: how the encoder's layers are combined. A weighted sum learns softmax weights and a scale.
       lstm_size, num_lstm_layers: the width of one direction of the BiLSTM, and its number of layers.
-      dropout_rate: the dropout rate on the input and the output of the BiLSTM. If None, the model's.
+      dropout_rate: the dropout rate on the input and the output of the BiLSTM. If None, the model's rate.
     """
 
     layers: Layers = "concat_last_four"

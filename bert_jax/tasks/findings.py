@@ -19,7 +19,7 @@ from bert_jax.tasks.metrics.spans import exact_match
 Record = Mapping[str, Any]
 Pair = tuple[Example, Record]
 MAX_WRONG = 30
-MAX_CONFUSION = 30  # with more labels, only so many pairs of labels are shown, the most confused
+MAX_CONFUSION = 30  # with more labels, only the so many most confused pairs of labels are shown
 MAX_POINTS = 500
 MAX_CHARACTERS = 480  # longer texts are cut
 MAX_WORDS = 120
@@ -56,8 +56,8 @@ def findings(
     Args:
       labels: names of the classes or tags.
       records: one record per example, in the same order, from ``Task.predictions``.
-      entities: ``mode`` and ``scheme`` of ``entity_metrics``, if tags spell entities. If None, each tag counts on its
-        own.
+      entities: ``mode`` and ``scheme`` of ``entity_metrics``, if the tags mark entities. If None, each tag counts on
+        its own.
 
     Returns:
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
@@ -84,7 +84,10 @@ def findings(
 
 
 def is_wrong(example: Example, record: Record) -> bool | None:
-    """Return whether a prediction is wrong; None if the answer is unknown or the kind has no right and wrong."""
+    """Return whether a prediction is wrong.
+
+    Return None if the answer is unknown, and for the kinds "numbers", "pairs" and "vectors".
+    """
     kind = kind_of(record)
     if kind in ("numbers", "pairs", "vectors") or not _known(kind, example, record):
         return None
@@ -92,7 +95,10 @@ def is_wrong(example: Example, record: Record) -> bool | None:
 
 
 def sureness(example: Example, record: Record) -> float:
-    """Return how sure a prediction is; for a number, return its absolute error instead."""
+    """Return the number by which records are sorted, largest first: the confidence of the prediction.
+
+    For the kind "numbers" it is the absolute error instead; for "pairs", minus the cosine.
+    """
     return WEIGHTS[kind_of(record)](example, record)[1]
 
 

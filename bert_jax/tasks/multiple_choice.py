@@ -1,7 +1,8 @@
 """Predicts which of two or more choices is right (Devlin et al. 2019, section 4.4: SWAG).
 
 A row has C sequences, one per choice: ``[CLS] context [SEP] question choice [SEP]``. The same learned vector scores
-each. If the data has no context, let the question be the context: name its column for both roles.
+each sequence. If the data has no context, name the question's column for both roles, context and question; the second
+segment is then only the choice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Config:
     Attributes:
       label: how a label names the right choice: by "index" (from 0), "letter" (from A) or "text"; "auto" takes the
         first of these that fits every example.
-      dropout_rate: the dropout rate on the pooled output. If None, the model's.
+      dropout_rate: the dropout rate on the pooled output. If None, the model's rate.
     """
 
     label: Literal["auto", "index", "letter", "text"] = "auto"

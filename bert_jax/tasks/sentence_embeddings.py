@@ -37,7 +37,7 @@ class Config:
     pooling: Pooling = "mean"
     temperature: float = 0.05  # the loss divides cosines by this
     positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
-    max_negatives: int | None = None  # use at most the first so many negatives of an example; None: all
+    max_negatives: int | None = None  # use only the first so many negatives of an example; if None, use all
     min_similarity: float = 0.0  # a pair with a lower ``similarity`` is no positive
 
     def __post_init__(self) -> None:
@@ -50,8 +50,9 @@ class Task(ExampleTask):
     """The sentence-embedding task. A row has C texts: a text, its positive, and its negatives.
 
     The model has to find the positive of each text, by cosine, among the positives and negatives of all rows of the
-    global batch. Candidates that equal the text or its positive are left out; so if two questions share a paragraph as
-    positive, it does not count as a negative. Without such repeats, the loss equals that of sentence-transformers.
+    global batch. Candidates that equal the text or its positive are left out. Therefore a paragraph that is the
+    positive of two questions does not count as a negative of either. Without such repeats, the loss is the same as in
+    sentence-transformers.
     """
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
@@ -118,7 +119,7 @@ class Task(ExampleTask):
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return ndcg@10, recall@10 and mrr@10 of finding each text's positives among all candidates of the split.
 
-        If the pairs have similarities, also return spearmanr of the cosines with them.
+        If the pairs have similarities, also return spearmanr of the cosines and the similarities.
         """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
@@ -196,8 +197,8 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
       weights: [B, C], 0 where there is no text.
 
     Returns:
-      cosines [B, C - 1, B], and whether each counts [B, C - 1, B]. Entry [b, c, n] is text b with candidate c of row n;
-      c = 0 is the positive. A row's own positive always counts.
+      cosines [B, C - 1, B], and whether each cosine counts [B, C - 1, B]. Entry [b, c, n] compares the text of row b
+      with candidate c of row n; candidate 0 is the positive. A row's own positive always counts.
     """
     lengths = jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(embeddings), axis=-1, keepdims=True), 1e-24))
     unit = embeddings / lengths

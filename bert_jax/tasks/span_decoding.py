@@ -14,7 +14,7 @@ CELLS = 1 << 22  # most span scores in memory at once
 
 
 class Bounds(NamedTuple):
-    """Where answers may lie in the rows of W windows: they begin in [first, last_first) and end before ``stop``.
+    """Where answers may lie in the rows of W windows: an answer begins in [first, last_first) and ends before ``stop``.
 
     All fields hold positions in the row, [W].
     """
@@ -67,7 +67,7 @@ def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int,
     ends = np.where(places < bounds.stop[:, None], ends.astype(np.float64), -np.inf)
     padded = np.pad(ends, ((0, 0), (0, size - 1)), constant_values=-np.inf)
     following = sliding_window_view(padded, size, axis=1)  # [W, L, size]: end logits from each start on
-    # The n best spans begin at the n starts with the highest best span.
+    # The n best spans begin at the n starts whose best spans score highest.
     highest = starts + following.max(axis=-1)
     rows = np.arange(len(starts))[:, None]
     chosen = np.argsort(-highest, axis=1, kind="stable")[:, :n_best]  # [W, n]
@@ -83,7 +83,7 @@ def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_b
 
     Args:
       pairs: the best spans of the question's windows.
-      shifts: [W] what to add to a position in the row to get the number of the token in the passage.
+      shifts: [W] the number to add to a position in the row to get the index of the token in the passage.
     """
     scores = pairs.scores.reshape(-1)
     first, last = ((places + shifts[:, None]).reshape(-1) for places in (pairs.starts, pairs.ends))

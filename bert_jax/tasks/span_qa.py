@@ -44,7 +44,7 @@ class Config:
     max_answer_length: int = 30  # in tokens
     n_best: int = 20  # how many candidate answers a prediction lists
     null_score_diff_threshold: float = 0.0  # with larger null odds, predict no answer
-    bad_answers: Literal["repair", "drop", "error"] = "repair"  # if not at their answer_start
+    bad_answers: Literal["repair", "drop", "error"] = "repair"  # answers that are not at their answer_start
 
     def __post_init__(self) -> None:
         names = ("max_query_length", "doc_stride", "max_answer_length", "n_best")
@@ -57,9 +57,9 @@ class Config:
 
 
 class RowWindows(NamedTuple):
-    """The window in each of the W rows of a split; ``prefixes`` is how many positions precede it.
+    """The windows in the W rows of a split, one per row. All fields are [W].
 
-    All fields are [W].
+    ``prefixes`` is the number of positions in the row before the window.
     """
 
     prefixes: np.ndarray
@@ -207,7 +207,7 @@ class Task(ExampleTask):
 
         It has ``id``; ``prediction`` ("" if it predicts no answer) with its ``score``, ``start`` and ``end``
         (characters of the context; None for ""); ``n_best``, the best answers with their probabilities relative to each
-        other; in version 2 ``null_odds``; and ``answers``, the right ones, if they are known.
+        other; in version 2 ``null_odds``; and ``answers``, the right answers, if they are known.
         """
         records = []
         for example, one in zip(self.setting.splits[split], self.decode(split, outputs), strict=True):

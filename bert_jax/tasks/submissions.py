@@ -16,14 +16,14 @@ from bert_jax.storage import files
 
 
 class _Glue(NamedTuple):
-    """A GLUE task's file name for gluebenchmark.com, and the spelling of labels: ours -> in the file."""
+    """The file name of a GLUE task for gluebenchmark.com, and a dict: our label -> the label in the file."""
 
     file: str
     spelling: dict[str, str] | None  # None if predictions are real numbers
 
 
 def _two(negative: str, positive: str) -> dict[str, str]:
-    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # our labels: names as in TFDS, or 0 and 1
+    return {"0": "0", "1": "1", negative: "0", positive: "1"}  # our labels are names as in TFDS, or 0 and 1
 
 
 _THREE = {name: name for name in ("entailment", "neutral", "contradiction")}
@@ -45,7 +45,7 @@ STSB_RANGE = (0.0, 5.0)
 
 
 def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
-    """Write the file of ``kind`` into the folder ``path`` and return the file's path. It appears whole or not at all.
+    """Write the file of ``kind`` into the folder ``path``, whole or not at all, and return the file's path.
 
     The kinds and their predictions:
       A GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax): one prediction for

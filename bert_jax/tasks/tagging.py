@@ -36,12 +36,12 @@ class Config:
     Attributes:
       metrics: "entities" scores whole entities and needs tags such as B-PER; "accuracy" works with any tags.
       mode, scheme: how entities are read from tags, see ``tasks.metrics.entities``.
-      labels: all tags. If (), the tags that occur in the training examples.
+      labels: all tags. If (), the tags that occur in the training examples are used.
       overflow: what happens to a sentence longer than a row. "windows": it becomes several rows; "cut": the rest is
         dropped, and the dropped words count as predicted O.
       overlap: how many pieces neighbouring windows share. Each word is scored only in the window that shows more of its
         context.
-      dropout_rate: the dropout rate on the last layer. If None, the model's.
+      dropout_rate: the dropout rate on the last layer. If None, the model's rate.
     """
 
     metrics: Literal["entities", "accuracy"] = "entities"
@@ -174,7 +174,7 @@ class Task(ExampleTask):
         return records
 
     def _words(self, split: str, outputs: dict[str, np.ndarray]) -> list[tuple[list[str], list[float]]]:
-        """Return (tags, probabilities) of the words of each example; O and 0 for words that were cut."""
+        """Return (tags, probabilities) of each example's words. A cut word has the tag O and the probability 0."""
         rows, names = self.rows[split], self.setting.labels
         missing = OUTSIDE if OUTSIDE in names else names[0]
         found = [([missing] * len(e["words"]), [0.0] * len(e["words"])) for e in self.setting.splits[split]]
@@ -201,14 +201,14 @@ def windows(length: int, firsts: np.ndarray, capacity: int, overlap: int) -> lis
       overlap: how many pieces neighbouring windows share; at most half of ``capacity`` is used.
 
     Returns:
-      For each window (index of its first piece, numbers of the words scored in it). Every word is scored in one window:
-      the one where the smaller of its left and right context is largest.
+      For each window (index of its first piece, indices of the words scored in it). Every word is scored in one window:
+      the window in which the smaller of the word's left and right context is largest.
     """
     stride = capacity - min(overlap, capacity // 2)
     begins = [0]
     while begins[-1] + capacity < length:
         begins.append(begins[-1] + stride)
-    # From the middle of the pieces that two windows share, the later window shows more context of a word.
+    # A word after the middle of the pieces that two windows share has more context in the later window.
     borders = [(begin + stride + begin + capacity) / 2 for begin in begins[:-1]]
     owner = np.searchsorted(borders, firsts, side="right")
     return [(begin, np.flatnonzero(owner == i)) for i, begin in enumerate(begins)]

@@ -29,7 +29,7 @@ class Windows(NamedTuple):
     """W windows over the tokens of one passage, in reading order.
 
     A token's best window is the one where the smaller of its left and right context is largest. An answer may begin
-    only in the best window of its first token. Each window is the best one for its tokens [best_start, best_end).
+    only in the best window of its first token. Each window is the best window of its tokens [best_start, best_end).
     """
 
     starts: np.ndarray  # [W] number of the first token

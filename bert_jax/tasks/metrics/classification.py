@@ -43,7 +43,7 @@ def classification_metrics(
 
 
 def check_names(names: Sequence[str], label_names: Sequence[str], positive: str | None = None) -> None:
-    """Raise ``UserError`` for names that ``classification_metrics`` would refuse. It needs no predictions."""
+    """Raise ``UserError`` for names that ``classification_metrics`` would refuse. This check needs no predictions."""
     problems = []
     for name in names:
         try:
@@ -74,7 +74,10 @@ def per_label(matrix: np.ndarray, label_names: Sequence[str]) -> dict[str, dict[
 
 
 def matthews_correlation(matrix: np.ndarray) -> float:
-    """Return the Matthews correlation of true and predicted labels; 0 if either are all the same."""
+    """Return the Matthews correlation of true and predicted labels.
+
+    It is 0 if all true labels are the same, or all predicted labels are the same.
+    """
     true, predicted = [int(n) for n in matrix.sum(1)], [int(n) for n in matrix.sum(0)]
     total, correct = sum(true), int(np.trace(matrix))
     spread = [total**2 - sum(n * n for n in side) for side in (true, predicted)]  # Python integers: no overflow

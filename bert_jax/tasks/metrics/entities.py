@@ -56,9 +56,9 @@ def entity_metrics(
 
     The scores of the type PER, if it occurs, are PER_precision, PER_recall, PER_f1 and PER_support.
 
-    Mode "conll" reads tags as conlleval does: an ``I`` that follows an ``O`` or another type begins an entity, so IOB1,
-    IOB2 and IOBES can all be read. Mode "strict" counts only entities that follow the scheme (IOB2, IOE2, IOBES or
-    BILOU) from start to end. If the scheme is None, it is inferred from the prefixes.
+    Mode "conll" reads tags as conlleval does: an ``I`` that follows an ``O`` or a tag of another type begins an entity,
+    so IOB1, IOB2 and IOBES can all be read. Mode "strict" counts only entities that follow the scheme (IOB2, IOE2,
+    IOBES or BILOU) from start to end. If the scheme is None, it is inferred from the prefixes.
 
     Raises ``UserError`` for sentences of unequal length, malformed tags, an unknown mode or scheme, and prefixes that
     fit no scheme.
@@ -134,7 +134,7 @@ def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | No
 def _detect(prefixes: set[str]) -> Scheme:
     """Return the first scheme that has all these prefixes.
 
-    Where ``seqeval`` infers a scheme, it infers the same one.
+    If ``seqeval`` can infer a scheme from the prefixes, it infers the same scheme.
     """
     fitting = [scheme for scheme in SCHEMES.values() if prefixes <= set(scheme.first + scheme.inside)]
     if not fitting or prefixes == {"I"}:

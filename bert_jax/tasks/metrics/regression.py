@@ -19,9 +19,9 @@ def regression_metrics(
 ) -> dict[str, float]:
     """Return the scores called ``names``: pearson, spearmanr, mean_squared_error or mean_absolute_error.
 
-    For spearmanr, equal values share the mean of their ranks. A correlation is 0 if the labels or the predictions are
-    constant or fewer than two; ``note`` then gets a line that says so (a model that always predicts the same value has
-    learned nothing about the order). If a prediction is not finite, scores are nan.
+    For spearmanr, equal values share the mean of their ranks. A correlation is 0 if there are fewer than two examples,
+    or if the labels or the predictions are constant; ``note`` then gets a line that says so (a model that always
+    predicts the same value has learned nothing about the order). If a prediction is not finite, scores are nan.
 
     Raises ``UserError`` for unknown names and for unequal lengths.
     """

@@ -24,15 +24,15 @@ Scores = dict[str, tuple[float, float]]  # question id -> (exact match, F1), as 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# The list of CMRC 2018, without its doubled ellipsis: the script compares single characters, so it never removes that.
+# The list in CMRC 2018's script, without "……", which the script never removes because it compares single characters.
 _CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 
 
 def span_metrics(kind: str, answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match and f1 for "squad_v1.1", those and average for "cmrc2018".
+    """Return the scores of the benchmark ``kind``: "squad_v1.1", "squad_v2.0" or "cmrc2018".
 
-    For "squad_v2.0", return ``squad_v2_metrics`` without no-answer scores.
+    They are the results of ``squad_v1_metrics``, ``squad_v2_metrics`` (without no-answer scores) or ``cmrc_metrics``.
     """
     return choose("kind of span metrics", kind, KINDS)(answers, predictions)
 
@@ -61,11 +61,11 @@ def squad_v2_metrics(
     no_answer: Mapping[str, float] | None = None,
     no_answer_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Return exact, f1 and total. HasAns_* and NoAns_* are the same for the questions with and without an answer.
+    """Return exact, f1 and total; and as HasAns_* and NoAns_*, the same for questions with and without an answer.
 
-    ``no_answer`` gives each question a score (null odds or a probability). Above ``no_answer_threshold``, the
-    prediction counts as "". If ``no_answer`` is given, the result also has best_exact, best_exact_thresh, best_f1 and
-    best_f1_thresh; for these, ``predictions`` must be the best texts that are not empty.
+    ``no_answer`` gives each question a score (null odds or a probability). If the score is above
+    ``no_answer_threshold``, the prediction counts as "". If ``no_answer`` is given, the result also has best_exact,
+    best_exact_thresh, best_f1 and best_f1_thresh; ``predictions`` must then be the best texts that are not empty.
 
     Raises ``UserError`` for a question without a prediction or without a score.
     """
@@ -111,11 +111,12 @@ class BestThreshold(NamedTuple):
 def find_best_thresh(
     predictions: Texts, scores: Mapping[str, float], no_answer: Mapping[str, float], answers: Answers
 ) -> BestThreshold:
-    """Return the threshold on ``no_answer`` with the highest mean of ``scores``. Above it, "" is predicted.
+    """Return the threshold that gives the highest mean of ``scores``.
 
-    The search follows the official script. At first no question is answered and the threshold is 0. Then questions are
-    answered one by one, in ascending order of ``no_answer`` (on a tie, in the order of that dict), and the threshold
-    rises with them. Of equally good thresholds, the first is taken.
+    For a question whose ``no_answer`` is above the threshold, "" is predicted. The search follows the official script.
+    At first no question is answered and the threshold is 0. Then questions are answered one by one, in ascending order
+    of ``no_answer`` (on a tie, in the order of that dict), and the threshold becomes the ``no_answer`` of the last
+    answered question. Of equally good thresholds, the first is taken.
     """
     current = best = float(sum(1 for texts in answers.values() if not texts))
     threshold = 0.0
@@ -184,7 +185,7 @@ def _means(
 ) -> dict[str, float]:
     """Return the means of exact match and F1 over all questions, in percent.
 
-    For a question its best-matching answer counts.
+    For each question, the right answer that matches best counts.
     """
     empty = [key for key, texts in answers.items() if not texts]
     if empty:
