@@ -15,11 +15,11 @@ from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import BASELINES
 
-WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, no alarm
-DEVIATIONS = 10.0  # a spike lies so many robust standard deviations above the median of those windows
+WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, there is no alarm
+DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of these windows
 SHARE = 1 / 3  # a spike undoes at least this share of the fall of the loss so far
 NOISE = 0.05  # a rise by less than this share of the median is not a spike
-CHANCE = 500  # so many steps after the warm-up, and after half of the run, a loss must be below its baseline
+CHANCE = 500  # a loss must be below its baseline once the run is half done and so many steps past the warm-up
 JUDGED = ("mlm_loss", "lm_loss")  # held-out losses that have a baseline to beat
 
 

@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 560.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 20.0, 32.0
 RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # edges of the plot
 MAX_POINTS = 1000  # a drawn curve has at most so many points
-HOVER_BANDS = 72  # most places along x that show values under the pointer
+HOVER_BANDS = 72  # at most so many places along x show their values under the pointer
 SMOOTH_FROM = 60  # curves with fewer points are not smoothed
 
 
@@ -65,7 +65,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return tick positions in [low, high] for a logarithmic axis.
 
-    These are the powers of ten; if fewer than three, also 2 and 5 times the powers; if still fewer than two, ``ticks``.
+    The ticks are the powers of ten. If there are fewer than three, 2 and 5 times the powers of ten are added. If there
+    are still fewer than two, the result of ``ticks`` is returned.
     """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):

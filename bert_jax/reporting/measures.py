@@ -49,7 +49,7 @@ EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving ave
 NOT_DRAWN = (
     "perplexity",
     "phase",
-    "total",  # this and the next four are counts of questions and thresholds
+    "total",  # three counts of questions and two thresholds
     "HasAns_total",
     "NoAns_total",
     "best_exact_thresh",
@@ -88,7 +88,7 @@ def cell(value: Any, metric: str) -> str:
 
 
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
-    """Return, as text, the baseline scores that need no learning; "" if none is known for the metric."""
+    """Return, as text, the scores that are reached without learning; "" if none is known for the metric."""
     known = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
     return ", ".join(f"{name} {figure(value)}" for name, value in known)
 

@@ -1,4 +1,4 @@
-"""Mirrors local files to an object store. Needed because object stores cannot append to a file."""
+"""Mirrors local files to an object store. This is needed because object stores cannot append to a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.errors import PassingError
 from bert_jax.storage import files, reading
 
-PERIOD_SECONDS = 30.0  # not more often: stores charge for writes and limit their rate
+PERIOD_SECONDS = 30.0  # between uploads; stores charge for writes and limit their rate
 
 
 class Mirror:
@@ -31,9 +31,9 @@ class Mirror:
         self._uploaded: dict[str, tuple[int, int]] = {}  # name -> (size, modification time) when uploaded
 
     def pull(self, name: str) -> None:
-        """Replace a local file by its remote copy.
+        """Replace a local file by its remote copy; remove the local file if there is no copy.
 
-        A local file that only has more lines than the copy is kept: a kill came before these lines were uploaded.
+        A local file that begins with the whole copy is kept: the process was killed before it had uploaded the rest.
         """
         here, there = self.local / name, self._remote / name
         if not there.exists():
@@ -55,7 +55,7 @@ class Mirror:
         self._thread.submit(self._push, raises=PassingError).result()
 
     def close(self) -> None:
-        """Wait for a running upload, then upload what has changed since."""
+        """Wait for a running upload, then upload the files that have changed since."""
         self._thread.shutdown()
         self._push()
 

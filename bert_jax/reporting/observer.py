@@ -50,7 +50,7 @@ class Observer:
     def shown(self, state: Running) -> Iterator[None]:
         """Context manager: inside the block, the status shows ``state``.
 
-        Used alone for work after the last step (``exporting``).
+        Work after the last step (``exporting``) uses this instead of ``during``.
         """
         del state
         yield
@@ -208,7 +208,8 @@ class RunObserver(Observer):
 def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
     """Return the observer of this process.
 
-    On the first process of a job, it shows the reports, and ``run.json`` is written. On all others it discards them.
+    On the first process of a job, the observer shows the reports, and ``run.json`` is written. On all other processes,
+    the observer discards the reports.
     """
     if not distributed.is_first():
         return Observer(workdir)

@@ -10,7 +10,7 @@ from bert_jax.reporting.charts import tick_labels, ticks
 
 MANY_LABELS = 8  # with more labels, column names are written vertically
 FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
-CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # of an attention picture; lengths in view-box units
+CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # for attention pictures; sizes in view-box units
 FAINTEST = 0.04  # weights below this share of the largest are not drawn, to keep the page small
 MAX_TOKEN = 10  # most characters of a token's label
 SIDE, LEFT, BOTTOM, TOP = 420.0, 52.0, 40.0, 18.0  # sizes in a scatter plot
@@ -102,7 +102,7 @@ def attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest
             if weight >= FAINTEST * largest and weight > 0:
                 place = f'x="{MARGIN + edge * j}" y="{MARGIN + edge * i}"'
                 title = escape(f"{tokens[i]} → {tokens[j]} {weight:.3f}")
-                # The square root makes small weights, which are the most, visible.
+                # Most weights are small; the square root makes them visible.
                 parts.append(f'<rect {place} opacity="{math.sqrt(weight / largest):.2f}"><title>{title}</title></rect>')
     inside = "\n".join(parts)
     style = f"max-width:{1.15 * size:.0f}px;--edge:{edge}px"

@@ -1,4 +1,4 @@
-"""Shows the progress of a run as one line, which is rewritten in place on a terminal and repeated elsewhere."""
+"""Shows the progress of a run as one line. A terminal shows it in place; other outputs get a new line at intervals."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Progress:
     def outside(self, activity: str) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``.
 
-        A terminal shows the activity. Its time does not count for the speed.
+        A terminal shows the activity. The time in the block does not count for the speed.
         """
         start = self._clock()
         if self._live:

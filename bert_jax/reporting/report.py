@@ -165,7 +165,7 @@ def _tiles(
 
 
 def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
-    """Return text that compares a value with its first known baseline, and a colour: good if it beats the baseline."""
+    """Return text that compares a value with its first known baseline, and a colour: good if the value is better."""
     for key, name in BASELINES.get(metric, ()):
         if is_number(baselines.get(key)):
             gap = value - baselines[key]
@@ -182,7 +182,7 @@ def _last(records: Iterable[Record], split: str) -> Record | None:
 
 
 def _metric_names(records: Iterable[Record]) -> list[str]:
-    """Return the metrics that have a number in any record, metrics of ``TITLES`` first and in its order."""
+    """Return the metrics that have a number in any record. Metrics in ``TITLES`` come first, in that order."""
     found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
     return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
 

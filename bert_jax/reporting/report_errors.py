@@ -1,6 +1,6 @@
 """The part of the report that shows the errors of a fine-tuned model.
 
-It reads them from ``details.json``, for any task.
+The errors are read from ``details.json``. The task can be any.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The parts of the report that only a fine-tuned model has: scores, epochs and attention.
 
-They are made from files, for any task.
+These parts are made from the run's files. The task can be any.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bert_jax.reporting.pictures import attention
 
 Details = Mapping[str, Any]
 IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both train and held-out rows
-MAX_OTHERS = 4  # most other held-out figures; the table under the curves has all
+MAX_OTHERS = 4  # at most so many other held-out figures are shown; the table under the curves has all
 
 
 def of_fine_tuning(run: Mapping[str, Any]) -> bool:
@@ -29,7 +29,7 @@ def of_fine_tuning(run: Mapping[str, Any]) -> bool:
 def sound(details: Mapping[str, Any]) -> Details:
     """Return ``details`` without entries of an unexpected type.
 
-    The file may come from another version or be written by hand.
+    ``details.json`` may come from another version or be written by hand.
     """
     splits, pictures = details.get("splits"), details.get("attention")
     named = splits.items() if isinstance(splits, Mapping) else ()
@@ -69,7 +69,7 @@ def scores(details: Details, baselines: Mapping[str, Any]) -> str:
 
 
 def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_step: Any) -> str:
-    """Return a table with a row per evaluation: held-out figures, and train figures since the evaluation before."""
+    """Return a table with a row per evaluation: held-out figures, and train figures since the previous evaluation."""
     evaluations = [record for record in records if record["split"] == "eval"]
     if not evaluations:
         return ""

@@ -71,7 +71,7 @@ class RunLog:
             self._mirror.push_soon()
 
     def cut_back(self, step: int) -> float:
-        """Remove the records after ``step``, here and in the loggers; return the seconds of work lost."""
+        """Remove the records after ``step``, here and in the loggers; return the seconds of work that are lost."""
         lines = reading.read_bytes(self._path).splitlines(keepends=True)
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
         before, after = (_last_time(part) for part in (lines, kept))

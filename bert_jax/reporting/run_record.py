@@ -94,8 +94,8 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
 def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
     """Return ``config`` with defaults replaced by the values that the run in ``workdir`` began with.
 
-    A key keeps the recorded value if neither the recipe of the run nor this one sets it, even if its default has
-    changed.
+    A key that is set neither in the original recipe nor in the current recipe keeps its recorded value, even if its
+    default has changed since.
 
     Args:
       settings: the dataclass that is built from the config.
@@ -134,7 +134,7 @@ def described(
     Args:
       identity: the settings that identify the run. A restart may change the rest of ``config``, but none of these.
       extend: whether a restart may change the numbers of steps (the schedule then follows the new length).
-      bound: whether the run has saved a step. If not, it starts from scratch, whatever is recorded.
+      bound: whether the run has saved a step. If not, the run starts from scratch, and recorded values do not matter.
       absent: values for keys that the recorded identity lacks, because an earlier version wrote it.
 
     Raises:
@@ -210,7 +210,7 @@ def settle(
       absent: values for keys that the recorded facts lack, because an earlier version wrote them.
 
     Raises:
-      UserError: a fact differs from the one recorded before a restart (vocabulary, corpus or model).
+      UserError: a fact (such as the vocabulary, corpus or model) is not the same as recorded before a restart.
     """
     facts = json.loads(json.dumps(facts))
     changed = [
@@ -296,9 +296,9 @@ def check_workdir(workdir: Path) -> None:
 def only_writer(workdir: str) -> Iterator[None]:
     """Context manager: inside the block, this process is the only one that may write into the workdir.
 
-    It holds a lock, which the kernel releases however the process ends; on an object store it holds a lease. If the
-    block raises ``UserError`` or ``OSError`` before it has made anything of value in a new workdir, the workdir is
-    removed.
+    The process holds a lock, which the kernel releases however the process ends; on an object store, it holds a lease
+    instead. If the block raises ``UserError`` or ``OSError`` before it has made anything of value in a new workdir, the
+    workdir is removed.
 
     Raises:
       UserError: another process trains in the workdir, or the path cannot be a workdir.

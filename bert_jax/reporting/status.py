@@ -23,7 +23,7 @@ Running = Literal[
 ]
 Ended = Literal["finished", "failed", "interrupted", "preempted"]
 RUNNING, ENDED = get_args(Running), get_args(Ended)
-# State -> entry of ``goodput`` for its seconds. ``waited`` and ``lost`` later move seconds to other entries.
+# State -> the entry of ``goodput`` that counts its seconds. ``waited`` and ``lost`` later move seconds between entries.
 ACCOUNTS: dict[Running, str] = {
     "starting": "start",
     "restoring": "restore",
@@ -60,7 +60,7 @@ class StatusFile:
     method raises if the disk is full or broken.
 
     ``goodput`` splits all seconds of the run, restarts included, into entries that add up: start, restore, compile,
-    train, input_wait, evaluation, probe, save, export, report, and lost (training that a kill undid).
+    train, input_wait, evaluation, probe, save, export, report, and lost (training that was undone by a kill).
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):

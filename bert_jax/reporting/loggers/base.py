@@ -40,7 +40,7 @@ class LoggerProtocol(Protocol):
         ...
 
     def cut_back(self, records: Sequence[Record]) -> None:
-        """Withdraw all records except ``records``, which are the ones still valid."""
+        """Withdraw all records except ``records``, which are still valid."""
         ...
 
     def close(self) -> None:
@@ -70,13 +70,13 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` if a name is not that of a file in this package."""
+    """Raise ``UserError`` unless each of ``names`` is the name of a logger, which is a file in this package."""
     for name in names:
         catalogue.find("reporting.loggers", name, having="Logger")
 
 
 def require(package: str) -> None:
-    """Raise ``UserError`` unless ``package`` is installed; our pip extra has the same name."""
+    """Raise ``UserError`` unless ``package`` is installed. The pip extra that installs it has the same name."""
     if importlib.util.find_spec(package) is None:
         raise UserError(
             f"the logger {package!r} needs the package {package}, which is not installed; "

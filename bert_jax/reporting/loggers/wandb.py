@@ -1,6 +1,6 @@
 """Logs to Weights & Biases (extra ``wandb``).
 
-Environment variables of wandb choose project, entity and mode (such as WANDB_PROJECT).
+Environment variables of wandb, such as WANDB_PROJECT, choose project, entity and mode.
 """
 
 from __future__ import annotations
