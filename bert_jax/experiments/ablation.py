@@ -36,7 +36,7 @@ SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # metrics that are computed on the fir
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """The flags of ``bert-jax ablate``. ``recipe`` is without its argument: each variant is one argument."""
+    """The flags of ``bert-jax ablate``. Each variant is loaded as ``recipe:variant``."""
 
     recipe: str
     overrides: Sequence[str]
@@ -214,7 +214,7 @@ def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
 
 
 def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
-    """Return the settings besides the run's own on which its held-out figures depend."""
+    """Return the settings of the held-out rows, on which the figures of all runs depend."""
     experiment = settings.experiment()
     rows = dataclasses.asdict(_masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})

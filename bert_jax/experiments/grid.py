@@ -1,4 +1,4 @@
-"""Runs many experiments of one kind, each in its own folder. If interrupted, the same call resumes where it stopped."""
+"""Runs many experiments of one kind, each in its own folder. After an interruption, the same call resumes the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import duration
 from bert_jax.storage import files, reading
 
-CELL, RESULTS = "cell.json", "finished.json"  # written first: which run the folder holds; written last: its results
+CELL, RESULTS = "cell.json", "finished.json"  # written first, with the run's identity; written last, with its results
 Metrics = dict[str, float]
 Note = Callable[[str], None]
 
@@ -56,7 +56,7 @@ def run_cells(
       common: plain data that all cells share, such as their recipe. If it changes, earlier results do not count.
 
     Raises:
-      UserError: a name cannot name a folder; or any error of a run, preceded by the cell's name.
+      UserError: a cell's name cannot be the name of a folder; or any error of a run, preceded by the cell's name.
     """
     _check_names(cells)
     root, found, start, ran = files.as_path(workdir), dict[str, Metrics](), time.monotonic(), 0

@@ -18,7 +18,7 @@ from bert_jax.runs import recipes
 from bert_jax.runs.finetuning import FinetuningRequest, checked, finetune
 from bert_jax.storage import files
 
-INIT = "init"  # key of ``vary`` for the model to start from; all other keys are in the config
+INIT = "init"  # the key of ``vary`` for the model to start from; all other keys of ``vary`` are config keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Sweep:
 
     Attributes:
       vary: a config key (without ``config.``) or ``init`` -> its values as text, in the order of the table.
-      choose: keys of ``vary`` of which only the best value is kept, for each combination of the other keys.
+      choose: keys of ``vary``. For each combination of the other keys, the table has only the best values of these.
     """
 
     recipe: str
@@ -63,7 +63,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
     score.
 
     Returns:
-      The combinations in the table. Of the keys in ``choose``, it has only the best values.
+      The combinations in the table. For each key in ``choose``, the table keeps only the best value.
 
     Raises:
       UserError: unknown keys or values in any combination; raised before the first run.
@@ -101,9 +101,9 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
 
 
 def best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
-    """Return the best outcome (by the median score) of each group that differs only in the keys ``choose``.
+    """Return the best outcome, by the median score, of each group of outcomes that differ only in the keys ``choose``.
 
-    Of equally good outcomes, the first is taken.
+    If several outcomes are equally good, the first is taken.
     """
     sign = -1.0 if lower_is_better(metric) else 1.0
     groups: dict[tuple[str, ...], Outcome] = {}

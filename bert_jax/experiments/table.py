@@ -22,8 +22,8 @@ NOTE = (
 class VariantSummary:
     """A row of the table: the scores of one variant.
 
-    Two fields need several seeds: ``spread`` and ``standard_error`` are None without them. ``difference`` and
-    ``standard_error`` compare with the first variant and are None for the first variant itself.
+    ``spread`` and ``standard_error`` are None if there is only one seed. ``difference`` and ``standard_error`` compare
+    with the first variant, and are None for the first variant itself.
     """
 
     variant: str
@@ -44,12 +44,11 @@ class VariantSummary:
 
 
 def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]:
-    """Return a row for each variant; all are compared with the first. ``scores`` is variant -> scores of its seeds, at
-    least one.
+    """Return one table row per variant, which compares its scores with those of the first variant.
 
-    The standard error treats seeds as independent. In fact all variants use the same seeds, and with the same seed
-    their first batches are alike. If this has an effect, the true error of a difference is smaller than the one given
-    here; it is not corrected because it is hard to estimate from few seeds.
+    ``scores`` maps each variant to a non-empty list with one score per seed. The standard error treats the runs as
+    independent. In fact all variants use the same seeds, and runs with the same seed start with similar batches, so the
+    true error of a difference may be smaller. This is not corrected, because it is hard to estimate from few seeds.
     """
     rows: list[VariantSummary] = []
     for variant, values in scores.items():
@@ -66,7 +65,7 @@ def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]
 def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
     """Return {metric: {variant: [scores]}} from {variant: [metrics of each seed]}.
 
-    A variant that lacks a metric is left out there.
+    The entry of a metric leaves out the variants that do not have the metric.
     """
     names = dict.fromkeys(name for runs in results.values() for run in runs for name in run)
     scores: dict[str, dict[str, list[float]]] = {}
