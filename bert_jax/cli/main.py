@@ -27,7 +27,7 @@ from bert_jax.runs import recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
-HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell left: it does not expand one after = or in quotes
+HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
 PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LINE = 2000  # longer error messages are shortened to so many characters
 
@@ -53,7 +53,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
     signals.listen()
     code = _run(sys.argv[1:])
-    if code != exit_codes.DONE:  # leave at once: threads of a library may wait for ever
+    if code != exit_codes.DONE:  # end the process at once, because threads of a library may wait for ever
         signals.leave(code)
     return code
 
@@ -159,7 +159,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a verb that can run as several processes and be restarted."""
+    """Add the flags of verbs (subcommands) that can run as several processes and can be restarted after a crash."""
     group = parser.add_argument_group("several processes (launch/README.md)")
     group.add_argument(
         "--coordinator", metavar="HOST:PORT", help="address of process 0, which also uses the port before this one"
@@ -218,7 +218,7 @@ def print_note(line: str) -> None:
 
 
 def verbs() -> dict[str, str]:
-    """Return a dict: verb -> module name, such as ``fill-mask`` -> ``fill_mask``.
+    """Return a dict: verb (subcommand) -> module name, such as ``fill-mask`` -> ``fill_mask``.
 
     A module name ends with ``_`` if the verb is a Python keyword (``import_``).
     """
@@ -226,7 +226,10 @@ def verbs() -> dict[str, str]:
 
 
 def usage() -> str:
-    """Return what ``bert-jax`` prints without a verb: all verbs with their first docstring lines, and all recipes."""
+    """Return the text that ``bert-jax`` prints if no verb (subcommand) is given.
+
+    It lists all verbs with their first docstring lines, and all recipes.
+    """
     files = catalogue.parts("cli")
     texts = {
         verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()
