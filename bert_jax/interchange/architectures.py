@@ -104,8 +104,9 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     """Return the head of a model from one of our checkpoints.
 
     Args:
-      facts: the facts saved with the checkpoint.
-      parts: the parts of the model's parameters, which decide if the facts name no task. If None, all pretrained parts.
+      facts: the metadata ("facts") saved with the checkpoint.
+      parts: the parts of the model's parameters. The head is chosen by them if the facts name neither a head nor a
+        task. None means all pretrained parts.
 
     Raises:
       UserError: transformers has no class for models of this task or encoder.

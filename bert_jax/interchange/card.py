@@ -36,7 +36,7 @@ _TRAINED = "texts of the kind it was trained and evaluated on, after a look at i
 
 
 class ParentModel(NamedTuple):
-    """The model from which another model was imported or started."""
+    """The model from which another model was imported, or with which its training started."""
 
     source: str
     licence: str | None = None  # the licence that its model card names

@@ -17,7 +17,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part
 
-TOLERANCE = 1e-4  # relative to the largest output; float32 sums in another order differ less, even after 24 layers
+TOLERANCE = 1e-4  # relative to the largest output; the order of float32 sums matters less, even in 24 layers
 Reference = Callable[[ModelConfig, Mapping[str, np.ndarray], frozenset[str], str], dict[str, np.ndarray]]
 
 

@@ -119,7 +119,7 @@ def read_params(
 ) -> Read:
     """Return the tensors of a file as our parameter tree.
 
-    The tree has the parts of ``head``, and other pretrained parts if the file has all of their tensors.
+    The tree has the parts of ``head``, and each other pretrained part if the file has all tensors of that part.
 
     Args:
       tensors: the tensors under their current names.

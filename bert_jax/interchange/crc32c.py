@@ -64,7 +64,7 @@ def _short(message: np.ndarray) -> int:
 def _zeros(count: int) -> np.ndarray:
     """Return a GF(2) matrix, uint32 [32]: it maps a remainder to the remainder after ``count`` more zero bytes.
 
-    Column i is what a remainder with only bit i set becomes.
+    Column i is the result for a remainder in which only bit i is set.
     """
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(count):

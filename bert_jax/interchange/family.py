@@ -34,7 +34,7 @@ class Family(abc.ABC):
       classes: the end of a class name -> the parts of our tree that a model of the class has.
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
-      decoder: the name of the MLM decoder, whose weights are the word embeddings. A file may hold a copy of them.
+      decoder: the name of the MLM decoder. Its weights are the word embeddings, of which a file may hold a second copy.
       classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier.
     """
 
@@ -163,7 +163,7 @@ def family_of(encoder: str) -> Family:
 def family_with(architecture: str) -> Family:
     """Return the family that has the class ``architecture``.
 
-    Raises ``UserError`` with the nearest name if none has it.
+    Raises ``UserError`` if no family has the class; the message suggests the nearest name.
     """
     known = {name: family for family in families().values() for name in family.architectures}
     return configuration.choose("architecture", architecture, known)

@@ -96,8 +96,8 @@ def export_model(
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             write_pooling(folder, config, pooling)
-        # Only the files that an import reads get checksums. Those for pooling lie in a subfolder and do not, nor does
-        # the card, which people may edit.
+        # Only the files that an import reads get checksums. The files for pooling, which lie in a subfolder, get none,
+        # and neither does the card, which people may edit.
         digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
         checked = _check_written(folder, params, config, head)
@@ -128,7 +128,7 @@ def import_model(directory: str | os.PathLike[str]) -> Imported:
 
     Raises:
       UserError: there is no such model, its weights exist only as a pickle, the tensors do not fit the config, or a
-        file is damaged or does not match ``SHA256SUMS`` (if that does not exist, the sha256 in the model card).
+        file is damaged or does not match its sha256 in ``SHA256SUMS`` (without that file, in the model card).
     """
     with files.downloaded(directory) as folder:
         return _import_local(folder, str(directory), "nothing was imported")
@@ -169,8 +169,8 @@ def listed_damage(folder: Path | epath.Path) -> str | None:
 
 
 def _damage_by_card(folder: Path) -> str | None:
-    """Return a description of the first weight file that differs from its sha256 in the model card; None if none
-    does."""
+    """Return a description of the first weight file that does not match its sha256 in the model card; None if all
+    match."""
     try:
         digests = digests_in(reading.read_text(folder / CARD))
     except (OSError, ValueError):

@@ -52,8 +52,8 @@ class Initial:
     params: dict[str, Any]  # numpy tree, layers unrolled; parts may be missing
     model: ModelConfig
     tokenizer: Tokenizer
-    missing: tuple[str, ...] = ()  # names of tensors that its class needs but its file lacks
-    checkpoints: tuple[str, int] | None = None  # (workdir, step) if it comes from a run of ours
+    missing: tuple[str, ...] = ()  # names of tensors that the model's class needs but the file lacks
+    checkpoints: tuple[str, int] | None = None  # (workdir, step) if the model comes from a run of ours
     head: Head = Head()
     parent: ParentRun | None = None
 
@@ -71,7 +71,7 @@ def find_initial(source: str | None, workdir: str, resumes: bool) -> Initial | N
 
     Args:
       source: the value of --init.
-      resumes: whether the run resumes from a checkpoint of its own. The model is then the one that the run began from.
+      resumes: whether the run resumes from a checkpoint of its own. If so, return the model that the run began from.
 
     Raises:
       UserError: for the reasons of ``load_initial``, or the processes of the job found different models.
@@ -166,7 +166,7 @@ def start_from(
         shapes fit.
 
     Raises:
-      UserError: the moments are to be kept, but there are none, or the vocabulary is another one.
+      UserError: the moments are to be kept, but there are none, or the vocabulary is a different one.
     """
     params = initial.params
     same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.model.vocab_size
@@ -248,9 +248,9 @@ def heads_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], same_tas
 def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
     """Return ``params`` with the rows of the vocabulary reordered and extended to fit another tokenizer.
 
-    A piece that ``old`` lacks gets the mean of the rows of its sub-pieces: the pieces into which ``old`` cuts its text.
-    If the new piece continues a word, its first sub-piece is taken in the form that continues a word (such as
-    ``##ing``) if ``old`` has this form.
+    A piece that ``old`` lacks gets the mean of the rows of its sub-pieces: the pieces into which ``old`` cuts the text
+    of the piece. If the new piece continues a word, its first sub-piece is taken in the form that continues a word
+    (such as ``##ing``) if ``old`` has this form.
 
     Args:
       old: the tokenizer that ``params`` was trained with.
@@ -276,7 +276,7 @@ def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, i
 
 
 def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
-    """Return a dict: surface of ``added`` -> the ids of the pieces (at least one) into which ``old`` cuts its text."""
+    """Return a dict: each of ``added`` -> the ids of the pieces (at least one) into which ``old`` cuts its text."""
     cut = {}
     for surface, ids in zip(added, old.encode_batch([text for text, _ in added]), strict=True):
         first, *others = ids.tolist() or [old.unk_id]

@@ -16,7 +16,8 @@ class Entry(NamedTuple):
 
     Attributes:
       ours: the array's path in our unrolled tree.
-      theirs: the array's name in a transformers model that has a head. An encoder alone leaves out the family's prefix.
+      theirs: the array's name in a transformers model that has a head. In a model without a head, the name lacks the
+        family's prefix.
       inputs: for a kernel, the number of leading axes that are inputs; 0 for an array with the same layout on both
         sides.
       original: the array's name in a TensorFlow checkpoint of google-research/bert.

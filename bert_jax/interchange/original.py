@@ -80,7 +80,7 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
 def lowercase_of(name: str, where: str) -> bool:
     """Return whether a folder's name contains "uncased".
 
-    Raises ``UserError`` if it contains neither that nor "cased".
+    Raises ``UserError`` if the name contains neither "uncased" nor "cased".
     """
     if "uncased" in name.lower():
         return True

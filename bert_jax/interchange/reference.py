@@ -72,7 +72,7 @@ class HuggingFaceNames:
         self._tensors, self._prefix, self._renamed, self._first = tensors, prefix, renamed, first_position
 
     def get(self, *candidates: str) -> np.ndarray:
-        """Return the tensor with the first of these names that the file has, with or without the prefix."""
+        """Return the tensor under the first of ``candidates`` that the file has, with or without the prefix."""
         found = (self._tensors.get(f"{prefix}{name}") for name in candidates for prefix in (self._prefix, ""))
         return next(array for array in found if array is not None)
 
@@ -106,9 +106,9 @@ class HuggingFaceNames:
 
 
 class OriginalNames(HuggingFaceNames):
-    """Finds the variables of a TensorFlow checkpoint.
+    """Finds the variables of a TensorFlow checkpoint by the names of BERT's modules.
 
-    Kernels are [in, out], but those of output layers are [out, in].
+    Kernels are [in, out], except for the kernels of output layers, which are [out, in].
     """
 
     _LAST = {"cls.seq_relationship": "cls/seq_relationship/", "classifier": "", "qa_outputs": "cls/squad/"}

@@ -13,7 +13,7 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
-MAX_SPARE = 1024  # an embedding table may have fewer spare rows than this, which let it be split over devices
+MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:

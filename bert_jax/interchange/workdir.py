@@ -149,7 +149,7 @@ def export_workdir(
 def newest_metrics(workdir: str, step: int) -> dict[str, float]:
     """Return the figures of the evaluations at ``step``, by name.
 
-    A figure of a split other than "eval" has the split's name in front.
+    For a split other than "eval", the name of a figure begins with the name of the split.
     """
     path = files.as_path(workdir) / "metrics.jsonl"
     figures: dict[str, float] = {}
@@ -161,7 +161,7 @@ def newest_metrics(workdir: str, step: int) -> dict[str, float]:
 
 
 def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
-    """Return the model, with its licence, from which this one was started or imported; None if there is none."""
+    """Return the model from which this model was started or imported, with its licence; None if there is none."""
     if facts.get("parent"):
         return ParentModel(facts["parent"]["source"], facts["parent"].get("licence"))
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
