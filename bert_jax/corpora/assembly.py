@@ -22,7 +22,7 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
 def join_splits(parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return split -> its entry in the manifest, computed from the recorded facts of all parts."""
+    """Return split -> its entry in the manifest, computed from what is recorded for each part."""
     return {split: _join([part["splits"][split] for part in parts]) for split in SPLITS}
 
 
@@ -39,7 +39,7 @@ def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def join_columns(columns: Sequence[Column], parts: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return column name -> its entry in the manifest, computed from the recorded facts of all parts."""
+    """Return column name -> its entry in the manifest, computed from what is recorded for each part."""
     return {column.name: _join_column(column, parts) for column in columns}
 
 

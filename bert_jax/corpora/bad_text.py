@@ -14,7 +14,7 @@ SKIP_HINT = "or leave out and count such text with config.corpus.options.bad_tex
 
 
 class BadTextError(UserError):
-    """Raised where a source holds something that is not text.
+    """Raised if a source holds something that is not text.
 
     Args:
       where: the file with the byte offset or record, which becomes the place of a ``Skipped`` entry.
@@ -74,7 +74,7 @@ def decode(raw: bytes, path: str, offset: int) -> str:
 
 
 def foreign(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is binary or entirely in another encoding, so that it is skipped.
+    """Return whether a file that begins with ``head`` is binary or entirely in another encoding; it is then skipped.
 
     True if more than one character in ten is a control character or not UTF-8. Text with a few bad letters is kept.
     """

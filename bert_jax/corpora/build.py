@@ -1,7 +1,7 @@
 """Builds a store: workers make its parts, which are then put together.
 
-An unfinished store is kept in the folder ``OUTPUT.partial`` (on an object store: in ``OUTPUT``, without the marker). If
-a build is interrupted, the same command continues there with the parts that are missing.
+An unfinished store is kept in the folder ``OUTPUT.partial`` (on an object store: in ``OUTPUT`` itself, which has no
+marker file ``COMMITTED`` yet). If a build is interrupted, the same command builds only the parts that are missing.
 """
 
 from __future__ import annotations

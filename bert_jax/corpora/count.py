@@ -44,7 +44,7 @@ def count_words(
     num_workers: int = 0,
     beam_options: Sequence[str] = (),
 ) -> Counter[str]:
-    """Return the word counts of ``source`` (see ``text.learn.count_words``). The number of workers does not matter.
+    """Return the word counts of ``source`` (see ``text.learn.count_words``), whatever the number of workers.
 
     Args:
       output: the path of the vocabulary to be made later. Finished counts are kept in ``OUTPUT.partial``, so that an

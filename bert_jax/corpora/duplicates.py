@@ -95,7 +95,7 @@ def signature(text: str) -> np.ndarray:
 
 
 def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, int]:
-    """Write which documents of each part to leave out (``parts/<name>.duplicates.npy``); return kind -> how many."""
+    """Write ``parts/<name>.duplicates.npy``: which documents of each part to leave out. Return their number by kind."""
     with workplace.scratch() as folder:
 
         def load(name: str) -> np.ndarray:
@@ -145,7 +145,7 @@ def near_duplicates(signatures: np.ndarray) -> np.ndarray:
 
 
 def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (later, first) for each band: rows [m], and for each the first row [m] with equal values in the band."""
+    """Yield (later, first) for each band: m rows, and for each of them the first row with equal values in the band."""
     for start in range(0, PERMUTATIONS, BAND):
         bands = np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8")  # [n, 2]
         order = np.lexsort((np.arange(len(bands)), bands[:, 1], bands[:, 0]))

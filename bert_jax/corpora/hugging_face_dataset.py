@@ -31,7 +31,7 @@ class Source:
     """Reads the rows of a split. Each row is a document, named ``<split>#<number of the row>``.
 
     ``name`` is a dataset on the Hub (``wikimedia/wikipedia``), a folder that ``save_to_disk`` wrote, or a local folder
-    of data files. The commit that ``revision`` stands for is found once and pinned in the pieces and the manifest.
+    of data files. The commit that ``revision`` stands for is looked up once and kept in the pieces and the manifest.
     """
 
     name: str

@@ -86,7 +86,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     """Return the JSON object of ``line``. Raises ``BadTextError`` if the line is anything else."""
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also nested too deep, or a number with too many digits
+    except (ValueError, RecursionError) as error:  # not JSON, nested too deep, or a number with too many digits
         raise BadTextError(
             where, "not JSON", f"{where} has a line that is not JSON ({str(error)[:120]}); one object a line is needed"
         ) from None

@@ -79,7 +79,7 @@ def read(folder: AnyPath) -> dict[str, Any]:
 
 
 def parts(folder: AnyPath) -> list[str]:
-    """Return the sorted names of a mixture's stores, which are subfolders of ``folder``; [] if it is no mixture."""
+    """Return the sorted names of a mixture's stores (subfolders of ``folder``); [] if ``folder`` is not a mixture."""
     return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
 
 

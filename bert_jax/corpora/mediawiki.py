@@ -54,7 +54,10 @@ class Source:
         return globbed.pieces(names, cut=True, cut_packed=(".bz2",))
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the pages that begin in ``piece``, or for a ``.bz2`` file in a bz2 stream that begins in ``piece``."""
+        """Yield the pages that begin in ``piece``.
+
+        In a ``.bz2`` file, a page belongs to the piece in which the bz2 stream with the page's first byte begins.
+        """
         if not piece.num_bytes:
             yield Skipped(below(piece.name), "empty file")
             return
@@ -138,7 +141,7 @@ def _pages(chunks: Iterator[tuple[bytes, bool]]) -> Iterator[bytes]:
     """
     begin, end = b"<page>", b"</page>"
     text = b""
-    inside = 0  # bytes of ``text`` that are in the piece
+    inside = 0  # the number of bytes of ``text`` that are in the piece
     for chunk, is_inside in chunks:
         text += chunk
         inside += len(chunk) if is_inside else 0

@@ -1,4 +1,4 @@
-"""Names of corpus files. A name is a path in which a mark stands before the part that stays if the corpus is moved."""
+"""Names of corpus files: paths with a mark. The part after the mark stays the same if the corpus is moved."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 STAGE = "tokens"
 BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
-EXTREMES = 3  # how many of the lowest and of the highest draws are kept, for an error that suggests a better fraction
+EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
 EXAMPLES = 3  # how many places are kept for each reason to skip
 
 

@@ -12,7 +12,7 @@ SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a part
 
 
 class Part(NamedTuple):
-    """The unit of work of a build: a group of pieces. Its result does not depend on the worker or on other parts."""
+    """The unit of work of a build: a group of pieces. The result does not depend on the worker or on other parts."""
 
     number: int
     pieces: tuple[Piece, ...]

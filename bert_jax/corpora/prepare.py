@@ -42,12 +42,12 @@ class VocabularyConfig:
     path: str = ""
     kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included
-    lowercase: bool = True  # also strips accents; must agree with a vocab.txt; no effect on a tokenizer.json
+    lowercase: bool = True  # also strips accents; must be as a given vocab.txt was made; no effect on a tokenizer.json
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
     character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
     byte_fallback: bool = False  # sentencepiece: add 256 pieces for bytes, so that no text is unknown
     max_sentences: int = (
-        MAX_SENTENCES  # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with them
+        MAX_SENTENCES  # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with this number
     )
     num_threads: int = NUM_THREADS  # sentencepiece: the learned model depends on this number
 
@@ -222,8 +222,8 @@ def prepare_corpus(
 ) -> dict[str, Any]:
     """Build the store of ``config.corpus`` in the new folder ``output``, and return its manifest.
 
-    The text is tokenized with ``vocabulary``. Each part of a mixture is built in a subfolder with its name; then part
-    name -> manifest is returned. With ``config.private``, a manifest does not say where the text came from
+    The text is tokenized with ``vocabulary``. Each part of a mixture is built in a subfolder with its name, and
+    part name -> manifest is returned. With ``config.private``, a manifest does not say where the text came from
     (``corpora.privacy``).
 
     Raises:

@@ -63,7 +63,7 @@ def _name(name: Any) -> str:
 
 
 def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config tree as a private run records it: with hashes for the text in ``vocab`` and ``corpus``."""
+    """Return a config tree as a private run records it: hashes replace the text under ``vocab`` and ``corpus``."""
     hidden = {name: redacted(config[name]) for name in ("vocab", "corpus") if name in config}
     return {**config, **hidden}
 

@@ -243,7 +243,7 @@ class _Blocks:
         return np.minimum(np.searchsorted(self.starts, tokens, side="right") - 1, len(self.starts) - 2)
 
     def get(self, numbers: np.ndarray) -> dict[int, np.ndarray]:
-        """Return number -> block: an array [block_tokens] of the stored dtype (the last block may be shorter)."""
+        """Return number -> block for each of ``numbers``. A block is an array of the stored dtype."""
         if self._whole and self._cache:
             return self._cache
         with self._lock:

@@ -214,7 +214,7 @@ def _convert(folder: Any, target: Any, message: str) -> None:
                 out_file_format=FORMAT,
                 dataset_version_dir=os.fspath(folder),
                 num_workers=1,  # with more, errors are lost
-                fail_on_error=False,  # 4.9.10 looks for the new shards in the old folder: we count instead
+                fail_on_error=False,  # TFDS 4.9.10 would look for shards in the old folder; see _check_converted
             )
             _check_converted(folder, unfinished)
         except Exception as error:

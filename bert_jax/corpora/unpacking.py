@@ -1,4 +1,4 @@
-"""Reads the bytes of local or remote files, and unpacks a file if its name ends like that of a compressed file."""
+"""Reads the bytes of local or remote files, and unpacks a file whose name has the ending of a compressed file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNPACKERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.ope
 
 
 def is_packed(path: str) -> bool:
-    """Return whether the file is compressed, so that it can only be read from its first byte on."""
+    """Return whether the file is compressed, so that it can be read only from its start."""
     return os.path.splitext(path)[1] in UNPACKERS
 
 
@@ -116,7 +116,7 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
 
 
 def _first_stream(file: IO[bytes], start: int) -> tuple[bytes, int]:
-    """Return (bytes, position) for the first bz2 stream that begins at or after ``start``; the bytes are its first."""
+    """Return (first bytes, position) of the first bz2 stream that begins at or after byte ``start``."""
     file.seek(start)
     packed = b""
     while block := file.read(PACKED_BYTES):

@@ -42,7 +42,7 @@ def pick(record: Any, field: str, where: str, option: str) -> Any:
 
 
 def as_document(name: str, value: Any, where: str, line_breaks: LineBreaks, language: str) -> Document | Skipped:
-    """Return a document ``name`` with the text ``value``, or a ``Skipped`` if there is no text.
+    """Return a document named ``name`` with the text ``value``, or a ``Skipped`` if there is no text.
 
     Args:
       value: running text (a string or bytes), or a list of sentences.

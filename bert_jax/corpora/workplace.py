@@ -1,6 +1,6 @@
 """The shared work folder of a build, into which all workers write.
 
-A file records each finished part, so an interrupted build can continue with the parts that are missing.
+Each finished part is recorded in a file, so an interrupted build can continue with the parts that are missing.
 """
 
 from __future__ import annotations
@@ -153,11 +153,14 @@ class Workplace:
 
     @property
     def worth_keeping(self) -> bool:
-        """Return whether there are failures, and all are trouble with a disk or an unresponsive store."""
+        """Return whether parts have failed, and only because of a disk or an unresponsive store."""
         return self.failed and all(keep for _, keep, _ in self._failures())
 
     def raise_failures(self) -> None:
-        """If parts have failed, raise ``UserError`` with the first messages, or ``PassingError`` if all may pass."""
+        """Raise ``UserError`` with the first messages if parts have failed.
+
+        If all failures are temporary, raise ``PassingError`` instead.
+        """
         if self.failed:
             failures = self._failures()
             messages = list(dict.fromkeys(message for message, _, _ in failures))

@@ -1,1 +1,1 @@
-"""Annotators make the columns of a corpus (see ``corpora.columns.Annotator``); each is found by its file's name."""
+"""Annotators compute the columns of a corpus (see ``corpora.columns.Annotator``). An annotator is named by its file."""

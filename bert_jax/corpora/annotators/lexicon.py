@@ -28,10 +28,11 @@ SPACED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
-    """Marks each phrase of a lexicon as a unit: it scans from left to right and takes the longest phrase at each place.
+    """Marks each phrase of a lexicon as a unit.
 
-    Each line of the file is a phrase; text after a tab (such as the counts in THUOCL's files) is ignored. Pieces that
-    are in no phrase get the value ``OUTSIDE``.
+    Text is scanned from left to right, and at each place the longest phrase is taken. Each line of the file is a
+    phrase; text after a tab (such as the counts in THUOCL's files) is ignored. Pieces that are in no phrase get the
+    value ``OUTSIDE``.
     """
 
     path: str = ""  # a file of UTF-8 text, local or on an object store
