@@ -1,8 +1,8 @@
 """Byte-level BPE: text to ids and back with a published tokenizer (RoBERTa's, ModernBERT's) or a learned one.
 
 Text is read as UTF-8 bytes, so no text is unknown. This is a thin wrapper over the ``tokenizers`` library and gives the
-same ids. It adds special tokens found by their roles (their names in a corpus are read as plain text), word starts, and
-spans without the space before a word.
+same ids. The wrapper finds special tokens by their roles, such as "mask" (their names in a corpus are read as plain
+text). It also gives word starts, and spans without the space before a word.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ByteBpe:
     file_name = byte_level.FILE_NAME
 
     def __init__(self, content: str, where: str = "the tokenizer") -> None:
-        """Read the text ``content`` of a ``tokenizer.json``, which messages call ``where``.
+        """Read ``content``, the text of a ``tokenizer.json``; error messages call it ``where``.
 
         Raises:
           UserError: the tokenizer is of another kind, is damaged, or lacks a special token that BERT needs.
@@ -88,15 +88,16 @@ class ByteBpe:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Return the identity of the tokenizer: the hash of its ``tokenizer.json`` in the normal form."""
+        """Return the identity of the tokenizer: the hash of its ``tokenizer.json`` in ``byte_level``'s normal form."""
         return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
-        """Return whether each piece continues a word, bool [V]: it starts without white space and is no added token.
+        """Return whether each piece continues a word, bool [V].
 
-        Punctuation belongs to the word that it touches. Unless the tokenizer puts a space before a text
-        (``add_prefix_space``), the first word of a text has no space, so its first piece counts as a continuation.
+        A piece continues a word if it starts without white space and is not an added token. Punctuation belongs to the
+        word that it touches. Unless the tokenizer puts a space before a text (``add_prefix_space``), the first word of a
+        text has no space before it, so the first piece of that word counts as a continuation.
         """
         return np.array([not (self._opens[i] or piece in self._added) for i, piece in enumerate(self.vocab)])
 
@@ -190,7 +191,7 @@ class ByteBpe:
     def _words_of(self, text: str) -> list[str]:
         """Return the words of ``text``, without the spaces before them.
 
-        If no space comes before the first word, this word is marked by a space in front of it.
+        A first word that has no space before it is returned with a space in front, which marks it.
         """
         first, *others = text.split(" ")
         return [f" {first}", *others] if first else others
@@ -248,7 +249,7 @@ class ByteBpe:
 
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        """Return a pattern that matches each special token in a group of its own, and around it its white space."""
+        """Return a pattern that matches any special token, each in its own group, with the white space it absorbs."""
         choices = []
         for name in sorted(self._by_name, key=len, reverse=True):
             entry = self._added[self.vocab[self._by_name[name]]]

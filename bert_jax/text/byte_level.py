@@ -1,8 +1,8 @@
 """Reads the files of a byte-level BPE tokenizer, checks them and brings them to a normal form.
 
 Published tokenizers come as ``tokenizer.json`` (merges are strings or pairs) or as ``vocab.json`` with ``merges.txt``.
-The normal form is a ``tokenizer.json`` whose template names the special tokens by their roles, so that one file defines
-the tokenizer. Special tokens are found by role and never by id.
+The normal form is a ``tokenizer.json`` whose template names the special tokens by their ``ROLES``, so that one file
+defines the tokenizer. Special tokens are found by role and never by id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
-# The names of a role in published tokenizers, for when neither a template nor a file beside the tokenizer names it.
+# role -> its token's names in published tokenizers, used if neither a template nor a file beside the tokenizer tells.
 NAMES = {
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]"),
@@ -218,7 +218,11 @@ def _roles(
     added: Mapping[str, Any],
     where: str,
 ) -> dict[str, str]:
-    """Return role -> token, from the post-processor, else from files beside the tokenizer, else by the usual names."""
+    """Return role -> token.
+
+    The token of a role is the one in the post-processor; otherwise the one in ``named``, which comes from files beside
+    the tokenizer; otherwise the first of the role's ``NAMES`` that is an added token.
+    """
     said: dict[str, str] = {}
     for step in processors:
         if step["type"] in ("RobertaProcessing", "BertProcessing"):

@@ -146,8 +146,8 @@ def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage:
     """Return the alphabet: the most frequent characters ``c``, then ``##c`` for each that occurs in longer words.
 
     Both groups are in code point order, which also breaks ties. Punctuation marks and ideographs are words by
-    themselves, so they get no ``##c``. A thousand characters are enough for every alphabet, and keep emoji or a few
-    ideographs from filling a small vocabulary; text in ideographs needs several thousand.
+    themselves, so they get no ``##c``. A limit of a thousand characters is enough for every alphabet, and keeps emoji
+    or a few ideographs from filling a small vocabulary; text in ideographs needs several thousand.
     """
     counts: Counter[str] = Counter()
     joined: set[str] = set()

@@ -40,7 +40,7 @@ def learn_sentencepiece(
     Args:
       texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
       lowercase: whether the model's normaliser, after NFKC, converts text to lower case and strips accents.
-      byte_fallback: whether to add 256 pieces for bytes, which spell characters without a piece, so none is unknown.
+      byte_fallback: whether to add 256 pieces for bytes, which spell characters that have no piece of their own.
       character_coverage: the share of the text's characters that get a piece.
       num_threads: the number of threads, on which the result depends.
 

@@ -35,7 +35,7 @@ class SentencePiece:
     joiner = ""
 
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
-        """Read the bytes of a ``.model`` file, which messages call ``where``.
+        """Read ``model``, the bytes of a ``.model`` file; error messages call it ``where``.
 
         See ``sentencepiece_model.prepared`` for the changes that are made to the model, and for ``lowercase``.
         """

@@ -106,7 +106,7 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
     """Return the model with BERT's special tokens, and token -> id for them.
 
     A special token that the model has under no name of ``NAMES`` is appended as a piece, so V grows by one. All but
-    ``[UNK]`` become control pieces, which no text is ever cut into.
+    ``[UNK]`` become control pieces, which never result from text.
 
     Args:
       lowercase: whether to make the model convert text to lower case and strip accents, unless it already does.

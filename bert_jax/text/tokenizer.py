@@ -58,7 +58,7 @@ class Tokenizer(Protocol):
     def is_continuation(self) -> np.ndarray:
         """Return whether each piece continues a word, bool [V].
 
-        All other pieces start a word, and so does any piece after a special token.
+        All other pieces start a word. After a special token, any piece starts a word.
         """
         ...
 
@@ -66,7 +66,7 @@ class Tokenizer(Protocol):
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
         """Return, for each piece, its text and whether it continues a word, [V].
 
-        The entry of a special token is BERT's name for it and None. No two pieces of a tokenizer have the same entry.
+        The entry of a special token is (BERT's name for it, None). No two pieces of a tokenizer have the same entry.
         Pieces with the same meaning have the same entry in every kind of tokenizer.
         """
         ...
@@ -140,13 +140,13 @@ def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
 
     Args:
       kind: the kind of a learned tokenizer.
-      path: if not empty, an existing tokenizer, whose kind counts instead.
+      path: if not empty, an existing tokenizer; its kind is used instead of ``kind``.
     """
     return _file_of(path) if path else FILE_OF_KIND.get(kind, SentencePiece.file_name)
 
 
 def _file_of(path: str | os.PathLike[str]) -> str:
-    """Return the usual file name for the kind of tokenizer at ``path``, which only the name of ``path`` decides."""
+    """Return the usual file name for the kind of tokenizer at ``path``, judged only by the name ``path``."""
     name = os.fspath(path)
     if name.endswith(".json") or os.path.basename(name) == MERGES:
         return ByteBpe.file_name
@@ -154,7 +154,7 @@ def _file_of(path: str | os.PathLike[str]) -> str:
 
 
 def check_name(output: str | os.PathLike[str], kind: str, path: str | os.PathLike[str] = "") -> None:
-    """Raise ``UserError`` if the name of ``output`` would be read as a tokenizer of another kind."""
+    """Raise ``UserError`` if a file named ``output`` would be read as another kind of tokenizer."""
     wanted = file_name(kind, path)
     if _file_of(output) != wanted:
         found = f"the vocabulary {path}" if path else f"a vocabulary of kind {kind!r}"

@@ -53,7 +53,7 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def check_vocab(pieces: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return ``pieces`` as a tuple. Raises ``UserError``, with ``where`` in it, if they are not a vocabulary."""
+    """Return ``pieces`` as a tuple. Raises ``UserError``, with ``where`` in it, if ``pieces`` is not a vocabulary."""
     if not any(pieces):
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     missing = [token for token in SPECIAL_TOKENS if token not in pieces]
