@@ -1,1 +1,1 @@
-"""Reads labelled data: turns files of many formats into examples with the roles of a task. No module imports jax."""
+"""Reads labelled data: turns files of many formats into the examples of a task. No module here imports jax."""

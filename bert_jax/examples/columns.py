@@ -38,7 +38,7 @@ class Roles:
 
 
 def check_roles(columns: Columns, roles: Roles) -> None:
-    """Raise ``UserError`` if a key of ``columns`` is not a role or a value cannot name columns; it names them all."""
+    """Raise a ``UserError`` with all keys of ``columns`` that are not roles and all values that cannot name columns."""
     known = (ID, *roles.all)
     wrong = [f"config.data.columns.{role} is not a role of this task; {nearest(role, known)}" for role in columns]
     wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
@@ -52,7 +52,7 @@ def check_roles(columns: Columns, roles: Roles) -> None:
 
 
 def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
-    """Find the columns that the roles have in the records of a split.
+    """Find the column, or columns, of each role in the records of a split.
 
     A role that is not in ``columns`` gets the column of the same name, unless ``columns`` gives this column to another
     role. ``TARGETS`` may be missing in splits whose names begin with "test".
@@ -79,7 +79,7 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
 
 
 def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """Return the name or names of columns as a tuple of text. (In a file without names, the names are numbers.)"""
+    """Return the name or names of columns as a tuple of text. (Columns without names are numbered.)"""
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
 
 

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
 
-FIELD_CHARACTERS = 1 << 30  # Python's own limit, 131,072, is less than a long document
+FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Example
 
 MOST = 1000
-FEW = 10  # at most so many examples may all have different labels
+FEW = 10  # up to this number of examples may all have different labels
 
 
 def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class DataConfig:
     dev_fraction: float = 0.0  # share of train to use as dev if there is no dev split
     split_seed: int = 42
     train_fraction: float = 1.0  # share of train to use; a larger share contains every smaller share
-    overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes the examples from train
+    overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes shared examples from train
     bad_examples: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ def _with_ids(
     columns: Columns,
     note: Note,
 ) -> tuple[Example, ...]:
-    """Return the good examples with ids: the file's own ids, or split and row number (bad rows have numbers too)."""
+    """Return the good examples with ids: the file's own ids, or split and row number (bad rows are numbered too)."""
     good = [
         (row, item, example)
         for row, (item, example) in enumerate(zip(items, made, strict=True))

@@ -22,8 +22,8 @@ class Options:
 class Reader:
     """Reads the rows of ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt``.
 
-    The rows of ``msr_paraphrase_train.txt`` that ``dev_ids.tsv`` names are the split ``dev``, its other rows the split
-    ``train``. The columns are ``Quality``, ``#1 ID``, ``#2 ID``, ``#1 String`` and ``#2 String``.
+    The rows of ``msr_paraphrase_train.txt`` that ``dev_ids.tsv`` names are the split ``dev``; its other rows are the
+    split ``train``. The columns are ``Quality``, ``#1 ID``, ``#2 ID``, ``#1 String`` and ``#2 String``.
     """
 
     named_splits = True

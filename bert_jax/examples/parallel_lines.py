@@ -14,7 +14,7 @@ from bert_jax.examples.tags import Scheme, to_iob2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The scheme of the tags, and how to name the file of tags: ``tags`` replaces ``sentences`` in the name."""
+    """The scheme of the tags, and how to find their file: ``tags`` replaces ``sentences`` in the file's name."""
 
     sentences: str = "sentences"
     tags: str = "tags"

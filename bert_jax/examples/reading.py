@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Record(dict[str, Any]):
-    """The columns of one example as found in a file (str, int, float, bool, list, dict, None), and their place."""
+    """The columns of one example as found in a file (str, int, float, bool, list, dict, None), and where it was."""
 
     def __init__(self, columns: Any, where: str) -> None:
         super().__init__(columns)
@@ -40,7 +40,7 @@ class Reader(Protocol):
     named_splits: ClassVar[bool] = False  # whether the last part of a path names a split, not a file
 
     def read(self, path: str) -> Iterator[Record | Bad]:
-        """Yield the records of ``path`` in order. Raises ``UserError`` if the whole file is not of the format."""
+        """Yield the records of ``path`` in order. Raises ``UserError`` if the file as a whole has another format."""
         ...
 
 

@@ -14,8 +14,8 @@ from bert_jax.examples.columns import Example
 def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """Divide ``examples`` into (train, dev); dev has ``fraction`` of them, rounded up.
 
-    Of each label, the number of examples in dev is within one of the same fraction. A hash of seed and id decides which
-    examples are taken. Both splits keep the order of ``examples``.
+    Of the examples of each label, dev has the same fraction, give or take one example. A hash of seed and id decides
+    which examples are taken. Both splits keep the order of ``examples``.
     """
     count = share(len(examples), fraction)
     dealt = set(_order(examples, f"dev {seed}", "middle")[:count])
@@ -26,8 +26,8 @@ def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple
 def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Example, ...]:
     """Return ``fraction`` of the examples, rounded up, in their order.
 
-    Of each label, the number kept is within one of the same fraction, but at least one if there is room. A larger
-    fraction keeps every example that a smaller fraction keeps.
+    Of the examples of each label, the same fraction is kept, give or take one example, but at least one if there is
+    room. A larger fraction keeps every example that a smaller fraction keeps.
     """
     if fraction == 1:
         return tuple(examples)
@@ -41,7 +41,7 @@ def share(count: int, fraction: float) -> int:
 
 
 def _order(examples: Sequence[Example], salt: str, lead: Literal["first", "middle"]) -> list[int]:
-    """Return the indices of ``examples`` in an order of which every prefix has each label in its overall proportion.
+    """Return the indices of ``examples`` in an order such that every prefix has nearly the proportions of all labels.
 
     The n examples of a label are sorted by a hash; the example with rank r (from 0) is placed at (r + 1/2) / n of the
     order. If ``lead="first"``, the example with rank 0 of each label comes before all others.

@@ -64,7 +64,7 @@ class Reader:
             yield short, self._decoded(text.encode("utf-8", "surrogateescape"))
 
     def _shortened(self, path: str, names: list[str]) -> list[tuple[str, str]]:
-        """Return (name, part of the name below the folder with all classes) for each matching file, sorted."""
+        """Return sorted pairs (file name, path below the folder that has the class folders) for the matching files."""
         pattern = self._options.pattern
         names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), pattern))
         if not names:

@@ -1,4 +1,4 @@
-"""Checks the value of each role, and converts the different forms that it has in files into a single form."""
+"""Checks the values of roles, and converts the different forms that a value has in files into a single form."""
 
 from __future__ import annotations
 
