@@ -1,4 +1,4 @@
-"""Finds the overlap of an evaluation set with the training text: 13 equal tokens in a row, which is a common rule."""
+"""Finds overlaps of an evaluation set with the training text: shared runs of 13 tokens, which is a common rule."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> Evaluat
     """Return the evaluation set ``where``: a folder with a corpus, or a glob of text files.
 
     Raises:
-      UserError: nothing is there, it is a corpus of another vocabulary, or ``tokenizer`` is not the vocabulary of
-        ``corpus``, with which text must be tokenized.
+      UserError: nothing is there; or it is a corpus of another vocabulary; or it is text files, and ``tokenizer`` is
+        not the tokenizer that made ``corpus``.
     """
     if (files.as_path(where) / MANIFEST).exists():
         other = Corpus(where)

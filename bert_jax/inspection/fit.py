@@ -48,7 +48,7 @@ def words(scan: Scan, pieces: Pieces) -> Check:
 
 
 def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
-    """Check whether a cased vocabulary meets lowercased text, or an uncased vocabulary text with capitals."""
+    """Check that vocabulary and text agree: both have capitals, or both are in lower case."""
     capital, small = pieces.capital, pieces.small
     in_vocabulary = ratio(capital.sum(), (capital | small).sum())
     used = ratio(scan.token_counts[capital].sum(), scan.token_counts[capital | small].sum())
@@ -77,7 +77,7 @@ def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
 def coverage(scan: Scan) -> Check:
     """Check how much of the vocabulary the text uses.
 
-    The facts have a curve with points [rank of a piece, number of its occurrences].
+    The check's ``facts`` have a curve with points [rank of a piece, number of its occurrences].
     """
     counts = np.sort(scan.token_counts)[::-1]
     unused, rare = float((counts == 0).mean()), float((counts < 5).mean())
@@ -115,7 +115,7 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
 
     Args:
       hits: the counts that the build made in the text itself (``corpora.hits.encoding_hits``), needed because the
-        tokenizer drops characters that cannot be shown. Empty for a store without such counts.
+        tokenizer drops characters that cannot be shown. ``hits`` is empty for a store without such counts.
       text_bytes: the size of the text in which the build counted.
     """
     places = int(scan.mojibake.sum())

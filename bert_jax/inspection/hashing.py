@@ -22,7 +22,7 @@ _READ_AT_ONCE = 1 << 19
 
 
 def token_table(vocab_size: int, name: str) -> Hashes:
-    """Return a random number for every token id, [vocab_size]. Each ``name`` gives other numbers."""
+    """Return a random number for every token id, [vocab_size]. Different names give different numbers."""
     return random.fold(random.key("inspection", name), np.arange(vocab_size))
 
 
@@ -82,7 +82,7 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
 def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE) -> Iterator[Hashes]:
     """Yield ``array`` sorted, part by part, without repeated pairs (value of ``array``, value of ``others``).
 
-    Equal hashes in ``array`` are kept as often as they have different values at the same places in ``others``.
+    A hash that occurs several times in ``array`` is kept once for each different value at its places in ``others``.
     """
     bits = 0
     while 4 * len(array) > at_once << bits:  # memory for both arrays, their order, and a sorted copy

@@ -29,7 +29,7 @@ class InspectionRequest:
     """The corpus to inspect, and the settings of the inspection."""
 
     corpus: str
-    vocab: str | None = None  # if None, a tokenizer in or beside the corpus's folder, if it made the corpus
+    vocab: str | None = None  # a path; if None, a tokenizer in or beside the corpus's folder that made the corpus
     evaluation: str | None = None  # a glob of text files, or a corpus
     max_lengths: tuple[int, ...] = (128, 512)
     private: bool = False  # whether to leave text and paths out of the result; always so for a private corpus

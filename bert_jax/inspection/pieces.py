@@ -66,9 +66,9 @@ class Pieces:
 
     @functools.cached_property
     def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
-        """Return, for each entry of ``_SIGNS``, which pieces end with a letter, and which go on with a sign.
+        """Return two arrays for each entry of ``_SIGNS``: pieces that end with a letter, pieces that continue with a sign.
 
-        A piece that ends with a letter looks like mojibake if a piece that goes on with a sign follows.
+        A piece of the first array, followed by a piece of the second, looks like mojibake.
         """
         first = np.array([text[:1] for text in self.texts])
         last = np.array([text[-1:] for text in self.texts])

@@ -14,7 +14,7 @@ from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
 LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
-TEMPLATE = 8  # least tokens, numbers aside, of a line from a template, for the same reason
+TEMPLATE = 8  # least tokens, not counting numbers, of a line from a template, for the same reason
 TEMPLATE_LINES = 3  # least lines from the same template
 SHOWN = 10
 SHOWN_CHARACTERS = 100
@@ -33,7 +33,8 @@ class _Tally:
     def add(self, values: Hashes, shortest: int, fewest: int) -> None:
         """Count the sorted hashes ``values``.
 
-        A line counts as long if it has at least ``shortest`` tokens and its hash occurs at least ``fewest`` times.
+        Repeats count as long repeats if the lines have at least ``shortest`` tokens and there are at least ``fewest``
+        equal lines.
         """
         hashes, counts = hashing.groups(values)
         again, lengths = counts - 1, hashing.length_of(hashes)

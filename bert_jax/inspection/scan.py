@@ -25,7 +25,7 @@ class Scan:
 
     split: CorpusSplit
     sentence_hashes: Hashes  # [S], on disk: equal for equal sentences
-    bag_hashes: Hashes  # [S], on disk: equal for sentences with the same pieces, whatever their order and numbers
+    bag_hashes: Hashes  # [S], on disk: equal for sentences with the same pieces in any order, numbers ignored
     document_hashes: Hashes  # [N], on disk
     token_counts: Ints  # [V] how often each piece occurs
     unknown: Ints  # [N] the number of unknown tokens in each document
@@ -44,7 +44,7 @@ def scan(
 
     Args:
       pieces: the pieces of the vocabulary that made the corpus. If None (the vocabulary is not at hand), ``mojibake``
-        stays 0 and numbers count in ``bag_hashes``.
+        stays 0 and ``bag_hashes`` do not ignore numbers.
       folder: where to write the hashes, which take 16 bytes per sentence and 8 bytes per document.
       tokens_at_once: the number of tokens in memory; the result does not depend on it.
     """

@@ -103,7 +103,7 @@ def sentences(split: CorpusSplit, shape: Shape) -> Check:
 
 
 def histogram(values: np.ndarray) -> list[list[int]]:
-    """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value; no empty bins."""
+    """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value, without empty bins."""
     if not len(values):
         return []
     edges = histogram_edges(int(values.max()))
@@ -119,7 +119,10 @@ def histogram_edges(largest: int) -> list[int]:
 
 
 def _binned(counts: np.ndarray) -> list[list[int]]:
-    """Return ``histogram`` from ``counts``, the number of sentences of each length; the last is for all longer."""
+    """Return the ``histogram`` of sentence lengths.
+
+    ``counts[n]`` is the number of sentences with n tokens, or in the last entry with n or more tokens.
+    """
     edges = histogram_edges(len(counts) - 1)
     sums = np.add.reduceat(counts, edges)
     return [[low, high, n] for low, high, n in zip(edges, [*edges[1:], len(counts)], sums.tolist(), strict=True) if n]
@@ -129,7 +132,7 @@ def _binned(counts: np.ndarray) -> list[list[int]]:
 class _Sample:
     """A sample of a split: runs of sentences from all over it, each as a document.
 
-    It has the fields that planning rows reads from a split.
+    It has those fields of a split that are needed to plan rows.
     """
 
     sentence_offsets: Ints
