@@ -1,6 +1,7 @@
 """Writes and checks ``SHA256SUMS``, a folder's list of the sha256 of its files, to find files that have changed.
 
-``sha256sum --check SHA256SUMS`` reads this list too. The marker of a folder on an object store has the same form.
+``sha256sum --check SHA256SUMS`` reads this list too. The marker file of a folder on an object store (see
+``files``) has the same form.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from bert_jax.storage.remote import RemotePath
 from bert_jax.storage.write_errors import DISK_TROUBLE, explained
 
 MARKER = "COMMITTED"  # the marker file, which lists the files that were written (``listing``)
-UNFINISHED = "UNFINISHED"  # a file that a folder has while it is written; it shows that leftovers may be removed
+UNFINISHED = "UNFINISHED"  # a file that is in a folder while the folder is written; shows that leftovers may be removed
 _CHUNK = 1 << 20  # bytes read at once
 
 
@@ -161,7 +161,7 @@ def check_new(path: str | os.PathLike[str]) -> None:
 def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
     """Raise ``UserError`` if ``path``, a file or a ``folder``, cannot be written; call this before slow work.
 
-    Nothing is checked on an object store, where only the write itself shows this."""
+    Nothing is checked on an object store, where only the write itself shows whether it works."""
     target = as_path(path)
     if is_remote(target):
         return
@@ -187,7 +187,7 @@ def upload(source: Path, target: epath.Path) -> None:
 
 
 def commit(folder: epath.Path, digests: Mapping[str, str]) -> None:
-    """Write the marker of a folder on an object store whose files (name -> sha256) are all there."""
+    """Write the marker file of a folder on an object store; all its files (name -> sha256) must be there already."""
     (folder / MARKER).write_text(listing(digests))
     (folder / UNFINISHED).unlink(missing_ok=True)
 
@@ -244,7 +244,10 @@ def committed(path: str | os.PathLike[str]) -> bool:
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` itself if it is local, else a verified local copy of the folder, made once for each content."""
+    """Return ``path`` itself if it is local, else a verified local copy of the folder in the cache.
+
+    A copy is made at the first call, and again only if the remote content has changed.
+    """
     if not is_remote(path):
         return Path(as_path(path))
     source = as_path(path)
@@ -288,7 +291,7 @@ def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """Yield an empty folder in the cache that is removed after the block, or after a kill by the next call.
+    """Yield an empty folder in the cache. It is removed after the block, or by the next call if this process is killed.
 
     Args:
       name: says what the folder is for; a process has at most one folder of the same name at a time.
@@ -347,7 +350,7 @@ def sweep(folder: Path, name: str | None = None) -> None:
 def _writes(process: int) -> bool:
     """Return whether a process may still write its temporary file.
 
-    A file of this process is a leftover, because it never writes the same path twice at once."""
+    A file of this process itself is a leftover, because a process never writes the same path twice at once."""
     return process != os.getpid() and runs(process)
 
 

@@ -3,8 +3,8 @@
 A lease is an object ``lease/NUMBER.json``, which the store creates only if it is absent; the process that created the
 highest number holds the folder. The holder rewrites its object every ``BEAT_SECONDS``. Another process that wants the
 folder watches the object. If the object changes, the holder is alive. If it stays the same for ``SILENCE_SECONDS``
-(measured by the watching process, so clocks need not agree), the holder counts as dead, and the next number takes over.
-No number is used twice.
+(measured by the watching process, so clocks need not agree), the holder counts as dead, and the other process takes
+the next number. No number is used twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Calla
     """Context manager that holds ``folder`` for this process during the block.
 
     Args:
-      note: called with a line about a wait, or about a store that cannot create an object only if it is absent.
+      note: called with a line about a wait, or about a store that cannot refuse to overwrite an object.
       lost: called from a thread, with a line, if another process has taken over the folder; it should end this process.
 
     Raises:
@@ -61,7 +61,7 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
     def take(self) -> None:
-        """Take the folder, after waiting until the last holder is known to have gone. Raises as ``held``."""
+        """Take the folder, after waiting until the last holder is known to have gone. Raises the errors of ``held``."""
         while True:
             newest = self._newest()
             if newest and not self._has_gone(newest):

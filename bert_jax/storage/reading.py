@@ -31,12 +31,12 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def lock_file(path: str | os.PathLike[str]) -> IO[str]:
-    """Open a local file, to lock it and to write who holds the lock; create it if needed. Raises as ``opened``."""
+    """Open a local file, or create it, to lock it and to write who holds the lock. Raises the errors of ``opened``."""
     return os.fdopen(_descriptor(path, os.O_RDWR | os.O_CREAT), "r+")
 
 
 def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
-    """Return the descriptor of a plain file, opened with ``flags``; raises as ``opened``."""
+    """Return the descriptor of a plain file, opened with ``flags``. Raises the errors of ``opened``."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # otherwise opening a pipe would wait for a writer
     except OSError as error:
@@ -62,7 +62,7 @@ def check_plain(folder: epath.Path) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file; raises as ``opened``."""
+    """Return the content of a file. Raises the errors of ``opened``."""
     if isinstance(path, RemotePath):
         return path.read_bytes()  # one request
     with opened(path) as file:
@@ -70,7 +70,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file; raises as ``opened``, and ``ValueError`` if it is not UTF-8."""
+    """Return the text of a UTF-8 file. Raises the errors of ``opened``, and ``ValueError`` if it is not UTF-8."""
     return read_bytes(path).decode("utf-8")
 
 

@@ -88,7 +88,7 @@ class RemotePath(os.PathLike[str]):
     def _type(self) -> str | None:
         """Return "file" or "directory"; None if nothing is there.
 
-        Unlike this, fsspec's ``isdir`` and ``isfile`` return False also if the store does not answer.
+        This differs from fsspec's ``isdir`` and ``isfile``, which return False even if the store does not answer.
         """
         try:
             return str(self.facts["type"])
@@ -151,7 +151,7 @@ class RemotePath(os.PathLike[str]):
 
     @property
     def creates(self) -> bool:
-        """Return whether the store's client can itself create an object only if it is absent.
+        """Return whether the store's client has a request that creates an object and fails if the object exists.
 
         Otherwise ``create_bytes`` uses fsspec's general method, which first looks whether the object exists.
         """

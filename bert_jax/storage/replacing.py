@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from bert_jax.storage import files, write_errors
 
-# ``files.whole_directory``, which raises an error if the path is taken, or ``replaced_directory``.
+# Either ``files.whole_directory``, which raises an error if the path is taken, or ``replaced_directory``.
 Directory: TypeAlias = Callable[[str | os.PathLike[str]], AbstractContextManager[Path]]
 
 
@@ -21,8 +21,9 @@ Directory: TypeAlias = Callable[[str | os.PathLike[str]], AbstractContextManager
 def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty local folder that replaces ``path`` if the block ends without an error, and is removed otherwise.
 
-    Two renames exchange the folders. If a kill comes between the renames, the next call puts the old folder back. An
-    object store has no rename: there the old folder is removed first, beginning with its marker.
+    Two renames exchange the folders. If the process is killed between the two, the next call puts the old folder back.
+    An object store has no rename: there, after the block, the old folder is removed, its marker file first (see
+    ``files``), and then the new folder is uploaded.
 
     Raises:
       UserError: ``path`` cannot be written, holds files of something else on an object store, or the disk is full.

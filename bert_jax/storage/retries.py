@@ -30,7 +30,7 @@ SECONDS = "BERT_JAX_STORE_SECONDS"  # environment variable: for how many seconds
 DEFAULT_SECONDS = 600.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries; each wait is twice the wait before it
 QUIET_SECONDS = 60.0  # least seconds between two lines about the same store
-# For so long after a store was given up, its requests fail at once; otherwise a command that ends would wait for each.
+# For so long after a store was given up, its requests fail at once; else a command that is ending would wait for each.
 GIVEN_UP_SECONDS = 60.0
 PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in error messages of the libraries that write to stores
@@ -59,7 +59,7 @@ def _is_trouble(error: Exception) -> bool:
 
 def _status(error: BaseException) -> int | None:
     """Return the HTTP status code in an error of a store's client; None if it has none."""
-    answers = (getattr(one, "response", None) for one in (error, error.__cause__))  # botocore's errors have one
+    answers = (getattr(one, "response", None) for one in (error, error.__cause__))  # botocore's errors have it
     statuses = [one.get("ResponseMetadata", {}).get("HTTPStatusCode") for one in answers if isinstance(one, dict)]
     for status in (getattr(error, "code", None), getattr(error, "status", None), *statuses):
         if isinstance(status, int | str) and str(status).isdecimal() and int(status) >= 400:
@@ -156,7 +156,7 @@ def _tell(store: _Store, line: str) -> bool:
 
 
 def _explained(url: str, error: Exception, raw: tuple[type[OSError], ...]) -> Exception:
-    """Return the exception to raise for an error that repeating the request would not change."""
+    """Return the exception to raise for an error that would recur if the request were repeated."""
     if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in LOCAL:
         return error
     if isinstance(error, FileNotFoundError | FileExistsError):

@@ -29,7 +29,7 @@ def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
     """Context manager that turns an ``OSError`` into a ``UserError`` that explains why ``target`` cannot be written.
 
     Args:
-      only: the ``errno`` values to turn; all if empty.
+      only: the ``errno`` values of the errors to turn; if empty, every ``OSError`` is turned.
     """
     try:
         yield
@@ -45,7 +45,7 @@ def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
 
 
 def number_of(error: BaseException) -> int | None:
-    """Return the ``errno`` of an error, or None. Errors of C++ libraries are recognised by their text."""
+    """Return the ``errno`` of an error, or None if it has none. In errors of C++ libraries, it is found in the text."""
     if (number := getattr(error, "errno", None)) is not None:
         return int(number)
     text = str(error).lower()
@@ -62,7 +62,7 @@ def reason(error: BaseException) -> str:
 
 
 def write_advice(error: BaseException) -> str:
-    """Return the advice for a write error. It is to free space only if the disk is full."""
+    """Return what the user can do about a write error. Freeing space is advised only if the disk is full."""
     code = number_of(error)
     if code in TAKEN:
         return "something else has that name: move it away or choose another place"
