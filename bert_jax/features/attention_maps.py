@@ -27,7 +27,7 @@ def attention_maps(
     """Return the attention probabilities of sequences, without dropout. Sequences may have different lengths L.
 
     Args:
-      layers: the numbers of layers, from 0, or negative from the top. If None, all layers.
+      layers: the numbers of layers, from 0, or negative from the top. None means all layers.
 
     Returns:
       [N, H, L, L] float32 for each sequence, where N is the number of ``layers``. Row q is the attention of position q

@@ -29,7 +29,7 @@ class TextTokens:
 class ItemEncoder:
     """Encodes an item as ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
 
-    If it has words, one word at a time.
+    If the item has words, each word is encoded separately.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_length: int):
@@ -70,7 +70,7 @@ def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:
     starts = np.asarray(encoded.word_starts)
     offsets = _int32(encoded.offsets)
     inside = offsets[:, 1] > offsets[:, 0]
-    # The first token always begins a word, even if the tokenizer says otherwise, as after a mark that it drops.
+    # The first token always begins a word, even if the tokenizer says otherwise (after a mark that it drops).
     word_ids = np.where(inside, np.maximum(np.cumsum(starts) - 1, 0), -1).astype(np.int32)
     return TextTokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
 

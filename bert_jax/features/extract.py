@@ -35,13 +35,13 @@ class Encoder(NamedTuple):
     params: Any  # numpy tree of ``encoder_of(config)``, layers unrolled
     config: ModelConfig
     tokenizer: Tokenizer
-    weights: tuple[float, ...] | None = None  # of its layers, if a feature_tagging model learned them
+    weights: tuple[float, ...] | None = None  # layer weights, if a feature_tagging model has learned them
 
 
 def load_encoder(workdir: str | None, init: str | None, step: int | None = None) -> Encoder:
     """Return the encoder of a run's workdir (the best checkpoint of a fine-tuned run), or of a model in ``init``.
 
-    ``init`` is what the flag ``--init`` accepts.
+    ``init`` takes the same values as the flag ``--init``.
 
     Raises:
       UserError: neither or both of ``workdir`` and ``init`` are given, or there is no model.
@@ -61,7 +61,7 @@ def load_encoder(workdir: str | None, init: str | None, step: int | None = None)
 def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
     """Return the layer weights that a feature_tagging model has learned, the lowest layer first; None for other models.
 
-    They are gamma * softmax(w).
+    The weights are gamma * softmax(w).
     """
     if "layer_mix" not in params:
         return None
@@ -114,11 +114,11 @@ class Extractor:
     ):
         """
         Args:
-          max_length: the most tokens of a text, special tokens included; longer texts are cut. If None, as many as the
-            model can read.
+          max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
+            the model can read.
           batch_size: the number of texts in a batch, rounded up to a multiple of the number of devices.
-          weights: the layer weights of weighted sums, the lowest layer first. If None, the weights that a
-            feature_tagging model has learned, or else equal weights.
+          weights: the layer weights of weighted sums, the lowest layer first. None means the weights that
+            a feature_tagging model has learned, or equal weights for any other model.
 
         Raises:
           UserError: the model does not have such layers, needs another number of weights, or cannot read such a length.
@@ -211,7 +211,7 @@ def _weights(name: str, encoder: Encoder, given: Sequence[float] | None) -> tupl
 def _rows(wanted: int, shards: int, most: int) -> int:
     """Return the number of rows to use for a batch of ``wanted`` texts.
 
-    Only a few values, so that few shapes are compiled.
+    The result takes only a few values, so that few shapes are compiled.
     """
     rows = shards
     while rows < wanted:
@@ -227,7 +227,7 @@ def read_layers(
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers``: their names and weights."""
+    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers`` has names and weights."""
     top = {name for name, _ in layers} <= set(TOP_ONLY)
     read: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
     hidden, mask = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32), batch["attention_mask"]

@@ -38,7 +38,7 @@ def fill_mask(
       texts: texts with at least one ``[MASK]`` each, or the tokenizer's own name of the mask, such as ``<mask>``.
 
     Raises:
-      UserError: a text has no mask or is longer than the model's positions; or the model is left-to-right.
+      UserError: a text has no mask, or more tokens than the model has positions; or the model is left-to-right.
     """
     if config.causal:
         raise UserError(

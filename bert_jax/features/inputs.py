@@ -40,7 +40,7 @@ class Input:
     """A file of texts, and how to read it.
 
     Attributes:
-      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped). If "", the file's ending decides.
+      format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped). If "", the ending decides.
       column: the column that holds the text, or a list of words.
       id_column: the column that holds the ids. If "", the id is the number of the line or row, from 1.
     """

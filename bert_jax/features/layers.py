@@ -18,8 +18,8 @@ class VectorKind(NamedTuple):
     """A kind of vector, computed from the hidden states of an encoder.
 
     Attributes:
-      of: the function (hidden states [N + 1, B, L, D] float32, attention_mask [B, L], weights) -> [B, L, ...] or [B,
-        D].
+      of: the function that computes the vectors, [B, L, ...] or [B, D], from (hidden states [N + 1, B, L, D] float32,
+        attention_mask [B, L], weights).
       needs: the number of Transformer layers that the model must have.
       is_sentence: whether there is one vector for each text rather than one for each token.
       weighted: the number of top layers in a weighted sum, or 0 for all layers. None if it is not a weighted sum.
@@ -32,9 +32,9 @@ class VectorKind(NamedTuple):
 
 
 def weighted_sum(hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted sum [...] of the last n of hidden [N + 1, ...], whose first is the embeddings.
+    """Return the weighted sum [...] of the last n layers of ``hidden`` [N + 1, ...]; ``weights`` is [n].
 
-    Weights are [n].
+    The first entry of ``hidden`` is the embeddings.
     """
     return jnp.tensordot(weights, hidden[-weights.shape[0] :], axes=1)
 
@@ -92,7 +92,7 @@ def check_depth(names: Sequence[str], num_layers: int) -> None:
 
 
 def layer_weights(name: str, num_layers: int, given: Sequence[float] | None) -> tuple[float, ...]:
-    """Return the weights for the vectors ``name``; () if these have no weights.
+    """Return the weights for the vectors ``name``; () if these are not weighted sums.
 
     Args:
       given: the weights, or None for equal weights.

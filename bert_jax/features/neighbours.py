@@ -42,7 +42,7 @@ class NearestContexts:
 class NeighbourCounts:
     texts: int = 0  # number of texts of the corpus
     occurrences: int = 0
-    beyond: int = 0  # occurrences that come after the tokens that the model reads
+    beyond: int = 0  # occurrences after the end of the tokens that the model reads
 
 
 def check_layer(name: str) -> None:

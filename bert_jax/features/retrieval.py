@@ -35,7 +35,7 @@ Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalRequest:
-    """The flags of ``bert-jax retrieve``. If ``pooling`` or ``max_length`` is None, it is as in training."""
+    """The flags of ``bert-jax retrieve``. None for ``pooling`` or ``max_length`` means as in training."""
 
     workdir: str
     step: int | None = None
@@ -88,7 +88,7 @@ class TextEncoder:
         vectors: list[np.ndarray] = []
         with meshes.activations(self._mesh):
             for start in range(0, len(order), self._rows):
-                # The last batch is filled up with its last text.
+                # The last batch is filled up with copies of its last text.
                 chosen = order[np.minimum(np.arange(start, start + self._rows), len(order) - 1)]
                 batch = rows.take(chosen, padded(int(rows.lengths[chosen].max()), self._max_length))
                 found = self._encode(self._params, meshes.to_devices(batch, self._mesh))
@@ -128,7 +128,7 @@ def retrieve(
     The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR.
 
     Raises:
-      UserError: there is no model, rows are longer than its positions, or the baseline's package is missing.
+      UserError: there is no model, ``max_length`` exceeds the model's positions, or the baseline's package is missing.
     """
     scored = bool(collection.relevances)
     if baseline == "bm25" and scored:

@@ -19,7 +19,7 @@ NOTE_SECONDS = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class FeatureRequest:
-    """The flags of ``bert-jax features``. ``Extractor`` documents the flags that it takes."""
+    """The flags of ``bert-jax features``. See ``Extractor`` for the flags that are its arguments."""
 
     source: Input
     output: str
@@ -65,7 +65,7 @@ def write_features(request: FeatureRequest, note: Note) -> ReadCounts:
 def with_progress(
     features: Iterable[TextFeatures], counts: ReadCounts, num_texts: int, note: Note
 ) -> Iterator[TextFeatures]:
-    """Yield ``features``, and note the progress from time to time."""
+    """Yield ``features``, and call ``note`` with the progress from time to time."""
     last = time.monotonic()
     for number, one in enumerate(features, 1):
         yield one
