@@ -66,7 +66,7 @@ class Pieces:
 
     @functools.cached_property
     def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
-        """Return two arrays for each entry of ``_SIGNS``: pieces that end with a letter, pieces that continue with a sign.
+        """Return two arrays for each of ``_SIGNS``: pieces that end with a letter, pieces that continue with a sign.
 
         A piece of the first array, followed by a piece of the second, looks like mojibake.
         """

@@ -96,8 +96,8 @@ class ByteBpe:
         """Return whether each piece continues a word, bool [V].
 
         A piece continues a word if it starts without white space and is not an added token. Punctuation belongs to the
-        word that it touches. Unless the tokenizer puts a space before a text (``add_prefix_space``), the first word of a
-        text has no space before it, so the first piece of that word counts as a continuation.
+        word that it touches. Unless the tokenizer puts a space before a text (``add_prefix_space``), the first word of
+        a text has no space before it, so the first piece of that word counts as a continuation.
         """
         return np.array([not (self._opens[i] or piece in self._added) for i, piece in enumerate(self.vocab)])
 
