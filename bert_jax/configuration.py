@@ -112,7 +112,7 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
 
 
 def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> str:
-    """Return the message that ``check_fields`` would raise, or "" if all fields are sound."""
+    """Return the message that ``check_fields`` would raise, or "" if all fields are valid."""
     values = {name: getattr(config, name) for name in names}
     wrong = [
         f"{where}.{name} is {f'{value:,}' if type(value) is int else repr(value)}"
@@ -123,7 +123,10 @@ def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[
 
 
 def check_choices(config: Any, where: str) -> None:
-    """Raise ``UserError`` that names every field of a dataclass whose ``Literal`` type does not allow its value."""
+    """Raise ``UserError`` if a field of the dataclass ``config`` has a value that its ``Literal`` type does not allow.
+
+    The message names all such fields.
+    """
     hints = typing.get_type_hints(type(config))
     choices = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
     wrong = [

@@ -132,7 +132,7 @@ class Checkpoints:
                 self._store.upload(step, self._manager.wait_until_finished)
 
     def _write_lists(self) -> None:
-        """Write the lists of a step that is otherwise complete.
+        """Write the lists of the sha256 of a step's files and arrays, once the rest of the step is written.
 
         Orbax calls this on the first process, in the background.
         """

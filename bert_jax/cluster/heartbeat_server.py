@@ -327,7 +327,7 @@ class HeartbeatServer:
 
 
 def _answer_of_another(meeting: Rendezvous) -> str | None:
-    """Return an error message for this process if another process 0 already holds the port with its server, or None."""
+    """Return an error message if the server of another process 0 already uses the port, and None otherwise."""
     with contextlib.suppress(OSError, NoKeyError, handshake.StrangerError):
         try:
             line, lines = handshake.join(meeting, ANOTHER_SECONDS)

@@ -28,11 +28,12 @@ class _LeftError(Preempted):
 
 
 class Termination:
-    """Context manager that handles SIGTERM, which machines send before they go away, and Ctrl-C.
+    """Context manager that handles Ctrl-C, and SIGTERM, which a process gets before its machine is taken away.
 
-    A single process handles both signals itself. Several processes leave them to JAX, which handles only SIGTERM and
-    finds a step that all processes reach. There, a Ctrl-C becomes a SIGTERM, and the other processes learn that it was
-    a Ctrl-C when they end. Before the first step there is nothing to save, so the signal raises an exception.
+    In a job of one process this class handles both signals itself. In a job of several processes JAX handles SIGTERM
+    and chooses a step at which all processes can stop together. JAX does not handle Ctrl-C, so a Ctrl-C is turned into
+    a SIGTERM, and the other processes are told at the end that it was a Ctrl-C. Before the first step there is nothing
+    to save, so either signal raises an exception at once.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,10 @@ class Source:
     bad_text: BadText = "error"
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces of the files, in the order of their names; large files that are not compressed are cut."""
+        """Return the pieces of the files, in the order of file names.
+
+        A large uncompressed file is split into several pieces; any other file is one piece.
+        """
         return globbed.pieces(globbed.find(self.paths, KINDS), cut=True)
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:

@@ -1,4 +1,7 @@
-"""Names of corpus files: paths with a mark. The part after the mark stays the same if the corpus is moved."""
+"""Names of corpus files: paths with the separator ``/./`` between the folder of a source and the path inside it.
+
+The part after the separator stays the same if the files are moved.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ MARK = "/./"  # stands between the folder that all files of a source share and t
 
 
 def below(name: str) -> str:
-    """Return the part of ``name`` after the mark, which is used in the names of documents."""
+    """Return the part of ``name`` after the separator. The names of documents begin with it."""
     return name.rpartition(MARK)[2]
 
 
 def shown(name: str) -> str:
-    """Return the path ``name`` without the mark, for error messages."""
+    """Return the path ``name`` with a plain slash as its separator, for error messages."""
     return name.replace(MARK, "/")

@@ -3,8 +3,8 @@
 With ``--private`` (or ``config.private``) no text of the corpus, and no path or name of its source, is written to any
 file of the working folder or of the corpus, or printed, except
 
-- the token shards and the vocabulary, which hold the text or are learned from it; a model remembers text too,
-- error messages on the terminal, which name the file to mend; ``status.json`` keeps only the kind of an error,
+- the token shards and the vocabulary, which hold the text or are learned from it (trained weights can reveal text too),
+- error messages on the terminal, which name the file to correct; ``status.json`` keeps only the kind of an error,
 - paths that the user chose for output (``--workdir``, ``--output``), and the recipe's own examples.
 
 A hash replaces each text that is left out, so a restart with another source is still noticed, and two runs can be

@@ -133,7 +133,11 @@ def _made(split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], 
 def _account(
     config: DataConfig, bad: Mapping[str, Sequence[Bad]], items: Mapping[str, Sequence[Any]], note: Note
 ) -> None:
-    """Raise one ``UserError`` about the bad examples of all splits, or if they are skipped, call ``note`` per split."""
+    """Report the bad examples.
+
+    Raise one ``UserError`` for all splits. If the config says to skip bad examples, call ``note`` instead, once for
+    each split that has some.
+    """
     every = [item for found in bad.values() for item in found]
     if every and config.bad_examples == "error":
         raise UserError(

@@ -131,7 +131,10 @@ def _having(
 def _vectors(
     extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: NeighbourCounts, first: bool = False
 ) -> Iterator[tuple[Item, int, int, np.ndarray]]:
-    """Yield (text, start, stop, vector) for every occurrence, or only for the ``first`` occurrence in each text."""
+    """Yield (text, start, stop, vector) for every occurrence of ``pattern``; if ``first``, for the first in each text.
+
+    ``counts`` is increased by the occurrences that have a vector and by those beyond the model's positions.
+    """
     for features in extractor.run(texts):
         for match in pattern.finditer(features.item.text):
             vector = word_vector(features, *match.span())

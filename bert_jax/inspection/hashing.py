@@ -67,10 +67,11 @@ def groups(values: Hashes) -> Groups:
 
 
 def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
-    """Yield ``arrays`` (on disk) sorted, in parts: each item has the part of every array with the same leading bits.
+    """Sort the hashes of ``arrays``, which lie on disk, and yield them in parts that fit in memory.
 
-    So equal hashes of all arrays are in the same item. The arrays are read once for each part; there are enough parts
-    to hold only about ``at_once`` hashes in memory.
+    Each item is a list with one sorted array for each of ``arrays``: its hashes that begin with the current leading
+    bits. So equal hashes are always in the same item, whichever array they come from. The arrays are read once for each
+    part, and there are so many parts that about ``at_once`` hashes are in memory at a time.
     """
     total, bits = sum(map(len, arrays)), 0
     while total > at_once << bits:

@@ -55,7 +55,7 @@ class BiLstmLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Return [B, L, 2F] for x [B, L, D] and attention_mask [B, L] (1 real)."""
+        """Return the hidden states [B, L, 2F] of both directions for x [B, L, D] and attention_mask [B, L] (1 real)."""
         forward = Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
         backward = Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
         return jnp.concatenate([forward, backward], axis=-1)
@@ -69,7 +69,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Return [B, L, F] for x [B, L, D]."""
+        """Return the hidden states [B, L, F] of one direction for x [B, L, D]; F is ``features``."""
         size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
         initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
         kernel = self.param("kernel", named(initial, "embed", None), (x.shape[-1], 4 * size), dtype)

@@ -25,7 +25,8 @@ class Part(NamedTuple):
     """A head of a model, with the name of its parameters in the tree.
 
     Attributes:
-      head: a class of head, or the name of a class that every encoder's file has.
+      head: the head's class, or a name: then it is the class of that name in the encoder's own file, and every encoder
+        has one.
       options: the fields of the head besides ``config``, as (name, value) pairs.
     """
 

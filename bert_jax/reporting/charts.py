@@ -241,9 +241,9 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
 
 
 def _hover(chart: Chart, frame: _Frame) -> list[str]:
-    """Return invisible bands across the chart.
+    """Return transparent bands that cover the chart and react to the pointer.
 
-    The band under the pointer shows a vertical line, a dot on each curve and, as a tooltip, the values.
+    While the pointer is over a band, a vertical line, a dot on each curve and a tooltip with the values appear.
     """
     xs = sorted({x for series in chart.series for x, y in series.points if _known(y)})
     xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs

@@ -34,15 +34,15 @@ class Composition(NamedTuple):
 def pack(
     blocks: Iterable[Records], lengths_of: Callable[[Records], Ints], key: np.uint64, limits: Limits
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the parts of a packed plan, in blocks of bounded size.
+    """Pack sequences into rows, and yield the arrays of the plan as (name, piece of the array) of bounded size.
 
-    The part ``sequences`` has the sequences of an epoch, row after row; ``row_ends`` has the index after each row's
-    last sequence.
+    There are two arrays: ``sequences`` has the sequences of an epoch, row after row; ``row_ends`` has the index after
+    each row's last sequence.
 
     Args:
       blocks: the sequences of an epoch; how they are divided into blocks does not change the result.
       lengths_of: returns the number of tokens of sequences.
-      key: the random key that decides which of the sequences of one length goes to which row.
+      key: the random key that decides which of several sequences of equal length goes to which row.
     """
     first = 0
     for window in _windows(blocks):

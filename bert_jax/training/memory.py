@@ -18,8 +18,8 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
     """Raise ``UserError`` if the train state, or the rows of one batch, need more memory than there is.
 
     The need is underestimated, so that only a config that cannot run is refused. The estimate assumes that the state is
-    divided evenly over all devices, and that rows have their size on the host. It leaves out activations, which
-    ``bert-jax plan`` includes.
+    divided evenly over all devices, and that a row takes as much memory on a device as on the host. It leaves out
+    activations, which ``bert-jax plan`` includes.
 
     Args:
       parameters: the number of the model's parameters, trained or not.
