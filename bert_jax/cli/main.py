@@ -293,6 +293,8 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
         if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
             raise UserError(f"{text} has no value; write {text}PATH")
+        if re.fullmatch(r"--\w+=--", text):  # argparse would read it as an empty list
+            raise UserError(f"{text}: '--' is not a value; write {text[:-2]}VALUE")
     argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
