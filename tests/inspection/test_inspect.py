@@ -278,7 +278,7 @@ def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--corpus={tmp}/nothing"], "no corpus"),
+        (["--corpus={tmp}/nothing"], "nothing is not a corpus"),
         (["--corpus={clean}", "--vocab={tmp}/none.txt"], "no vocabulary file"),
         (["--corpus={clean}", "--max_length=128;512"], "not a list of numbers"),
         (["--corpus={clean}", "--max_length=4"], "at least 5"),

@@ -59,6 +59,8 @@ def test_an_error_names_its_file_on_the_terminal_alone(recipe: Path, tmp_path: P
     command = ["pretrain", f"--config={toy.write_recipe(tmp_path / 'r.json', config)}"]
     for flags, named in (([], True), (["--private"], False)):
         workdir = tmp_path / f"run{len(flags)}"
+        workdir.mkdir()
+        (workdir / "notes").touch()  # a folder that was empty or new would be left without a trace
         assert run([*command, f"--workdir={workdir}", *flags]) == 2
         assert "topsecret-bad.txt" in capsys.readouterr().err
         assert leaks(workdir) == ({"run.json", "status.json"} if named else set())
