@@ -85,7 +85,7 @@ def limit(process: int, which: int, value: int) -> None:
 
 
 def open_files(process: int) -> int:
-    """Of a running process; 0 if it has ended."""
+    """Return the number of files that a process has open; 0 if it has ended."""
     try:
         return len(os.listdir(f"/proc/{process}/fd"))
     except OSError:

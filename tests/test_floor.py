@@ -18,6 +18,6 @@ def test_rows_and_parameter_trees(tmp_path: Path, one_device: None) -> None:
 
 @pytest.mark.parametrize(("objective", "packing"), floor.CURVES)
 def test_losses(tmp_path: Path, one_device: None, objective: str, packing: str) -> None:
-    """To what compilers of different machines may differ by."""
+    """The tolerance is what compilers of different machines may differ by."""
     wanted = WANTED[f"curve {objective} {packing}"]
     np.testing.assert_allclose(floor.curve(tmp_path, objective, packing), wanted, rtol=1e-5)

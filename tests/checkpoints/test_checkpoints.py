@@ -384,7 +384,7 @@ def test_configuration(config: dict[str, int]) -> None:
 
 
 def test_a_save_does_not_ask_jax_for_the_step_to_leave_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its questions are counted, and asked by ``Termination`` alone."""
+    """``Termination`` alone asks JAX, because its questions are counted."""
     asked: list[int] = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
     save(str(tmp_path), 1, 2)

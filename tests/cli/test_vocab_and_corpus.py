@@ -13,7 +13,7 @@ SENTENCES = ["The cat sat on the mat.", "A dog ran to the park.", "It was a sunn
 
 @pytest.fixture
 def flags(tmp_path):
-    """Of a corpus of 40 documents."""
+    """Return the flags of a command on a corpus of 40 documents."""
     for i in range(40):
         lines = [f"{sentence} Number {i} of them." for sentence in SENTENCES[i % 2 :]]
         (tmp_path / f"text-{i:02}.txt").write_text("\n".join(lines) + "\n")

@@ -178,7 +178,7 @@ def test_who_does_not_read_keeps_nothing_from_the_others(new_job: NewJob) -> Non
 def test_a_job_that_is_over_before_process_0_has_come_is_over_for_it_too(
     new_job: NewJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server is there first; then it joins as all do."""
+    """The server of process 0 starts first; then process 0 joins, as all processes do."""
     job, join = new_job(3), handshake.join
 
     def join_later(meeting: Rendezvous) -> Any:
@@ -303,7 +303,7 @@ ctypes.PyDLL(None).sleep(600)  # as a library that never lets go of the interpre
 
 
 def test_a_process_in_which_no_thread_can_run_ends_itself(new_job: NewJob) -> None:
-    """Its supervisor waits for that, to start it again with the others."""
+    """The supervisor waits for this end, and then starts the process again with the others."""
     job = new_job(2, heartbeat_seconds=2.0)
     client = job.client(0)
     command = [sys.executable, "-c", STUCK, job.address, str(job.workdir)]

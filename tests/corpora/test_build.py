@@ -140,7 +140,7 @@ def test_what_was_skipped_is_counted_with_its_reason(tmp_path, notes):
 
 @dataclasses.dataclass(frozen=True)
 class Deadly(Letters):
-    """Its fourth piece kills the process that reads it, as a lack of memory does."""
+    """A source whose fourth piece kills the process that reads it, as a lack of memory does."""
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         if piece.start == 3 and multiprocessing_worker():

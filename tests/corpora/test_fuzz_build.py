@@ -37,7 +37,7 @@ def command(folder: Path, vocab: Path, output: Path, bad_text: str) -> list[str]
 
 
 def check(folder: Path, output: Path, code: int, error: str, files: int) -> None:
-    """Of a build that left bad text out."""
+    """Check a build that left bad text out."""
     assert code == 0, error
     manifest = Corpus(output).manifest
     skipped = {reason: facts["count"] for reason, facts in manifest["skipped"].items()}
@@ -50,7 +50,7 @@ def check(folder: Path, output: Path, code: int, error: str, files: int) -> None
 
 
 def check_error(folder: Path, output: Path, code: int, error: str) -> None:
-    """Of a build that stops at bad text: there was some, or all was well."""
+    """Check a build that stops at bad text: it stopped at some, or there was none."""
     if code == 0:
         return
     assert code == 2

@@ -91,7 +91,7 @@ def random_file(generator, folder, number, atoms):
 
 
 def good_sentences(text):
-    """Of one sentence a line, read plainly: lines with their offsets that are text."""
+    """Yield the lines that are text of a file that has one sentence per line."""
     offset = 0
     for line in text.split(b"\n"):
         try:

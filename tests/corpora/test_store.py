@@ -35,7 +35,7 @@ class ListSource:
     items: tuple[Document, ...]
 
     def pieces(self) -> list[Piece]:
-        """Of four documents, 100 bytes each."""
+        """Return pieces of four documents and 100 bytes each."""
         return [Piece("list", start, start + 4, 100) for start in range(0, len(self.items), 4)]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:

@@ -41,7 +41,7 @@ def test_two_standard_errors_part_what_is_shown_from_what_is_not() -> None:
 
 
 def test_chance_alone_is_seldom_shown() -> None:
-    """Of variants that do not differ, Student's t with about 8 degrees of freedom shows 8 in 100 at five seeds."""
+    """With five seeds, Student's t (about 8 degrees of freedom) shows 8 in 100 variants that do not differ."""
     draws = np.random.default_rng(0).normal(size=(2000, 2, 5))
     shown = sum(bool(table.compare({"a": a, "b": b})[1].shown) for a, b in draws.tolist())
     assert 0.04 < shown / 2000 < 0.12

@@ -46,7 +46,7 @@ def test_an_image_is_small_and_safe(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_locks_are_there(path):
-    """Those of the loop, in a folder where what COPY brings is laid as it says."""
+    """Each lock that the loop installs is in the image, once the files of COPY are placed as it says."""
     [extras] = re.findall(r'^ARG EXTRAS="(.*)"$', path.read_text(), re.MULTILINE)
     [names] = re.findall(r"for lock in (.*) \$EXTRAS; do", path.read_text())
     there = {"base", *(lock.stem for lock in (ROOT / "requirements").glob("*.txt"))}

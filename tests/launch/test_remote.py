@@ -106,7 +106,7 @@ def test_flags_of_ours_are_not_put_twice(launch):
 
 
 def failure_message(job: dict, code: int | None) -> str:
-    """Of a job with a pod that ended with this code, or was disrupted (None), as Kubernetes writes it."""
+    """Return Kubernetes' message about a job with a pod that ended with this code, or was disrupted (None)."""
     for i, rule in enumerate(job["podFailurePolicy"]["rules"]):
         if code in rule.get("onExitCodes", {}).get("values", []):
             return f"Container bert-jax for pod a/b failed with exit code {code} matching FailJob rule at index {i}"

@@ -172,7 +172,7 @@ def test_a_dry_run_of_slurm_prints_the_submission_and_the_step(launch):
 
 
 def label(*words: str) -> str:
-    """That of the container of these words."""
+    """Return the label of the container that runs these words."""
     text = "".join(f"{word}\0" for word in words)
     return subprocess.run(["cksum"], input=text, capture_output=True, text=True, check=True).stdout.split()[0]
 
@@ -261,7 +261,7 @@ def test_watch_ends_with_the_run(launch, containers, done, final):
 
 
 def test_watch_does_not_take_a_preflight_for_the_run(launch):
-    """Its container has ended well, and has other words."""
+    """The preflight's container ended well, and ran other words than the run's."""
     launch.answers = pod(containers=[f"exited 0 {label('preflight')}", "running 0", "exited 0"])
     assert launch.script("tpu_pod.sh", "watch", *POD, *BUCKET).returncode == 0
     assert deeds(launch) == ["start"]

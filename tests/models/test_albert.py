@@ -38,7 +38,7 @@ def count(config: albert.Config) -> int:
 
 @functools.cache
 def value_and_gradient(config: albert.Config) -> tuple[Any, Any]:
-    """Of the same parameters for every config, with dropout if it has any."""
+    """Return value and gradient at the same parameters for every config, with dropout if the config has any."""
     batch, targets = as_jax(random_batch()), as_jax(random_targets())
     model, params = pretraining(config), as_jax(random_params(small()))
     return jax.jit(jax.value_and_grad(lambda p: loss(model, p, batch, targets, RNG)))(params)  # type: ignore[return-value]

@@ -21,7 +21,7 @@ RNG = RowRng.create(0, 3, jnp.arange(4))
 
 @functools.cache
 def value_and_gradient(config: ModelConfig, dropout: bool = False) -> tuple[Any, Any]:
-    """Of the same parameters for every config; the gradient as an unrolled model has it."""
+    """Return value and gradient at the same parameters for every config, as an unrolled model has them."""
     model, params = pretraining(config), random_params(tiny())
     params = stack_layers(params) if config.layers == "scanned" else params
     batch, targets, rng = as_jax(random_batch()), as_jax(random_targets()), RNG if dropout else None

@@ -62,7 +62,7 @@ VECTORS = ("sequence", "pooled")  # outputs of bfloat16
 
 
 def equations(jaxpr: Any) -> Any:
-    """Those of ``jaxpr`` and of all that it calls."""
+    """Yield the equations of ``jaxpr`` and of every function that it calls."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jax.tree.leaves(list(equation.params.values())):
@@ -72,7 +72,7 @@ def equations(jaxpr: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def params() -> dict[str, Any]:
-    """Of each kind, every parameter from N(0, 0.2); all BERTs share the encoder's."""
+    """Return the parameters of each kind of model, drawn from N(0, 0.2); all BERTs share those of the encoder."""
     rng = np.random.default_rng(0)
     found = {}
     for kind, (module, inputs) in MODULES.items():
@@ -84,7 +84,7 @@ def params() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def outputs(params: dict[str, Any]) -> dict[str, dict[str, jax.Array]]:
-    """Of each kind, compiled as one program: XLA merges the encoders."""
+    """Return the outputs of each kind of model, compiled as one program, in which XLA merges the encoders."""
     own = {
         kind: {part: tree[part] for part in tree if part != "encoder" or kind == "albert"}
         for kind, tree in params.items()

@@ -33,7 +33,7 @@ def task_of(text: Text, **config: Any) -> Any:
 
 @pytest.mark.parametrize(("size", "hidden", "expected"), [("base", 768, 1_960_676), ("large", 1024, 3_389_668)])
 def test_the_head_has_the_published_number_of_parameters(size: str, hidden: int, expected: int) -> None:
-    """Of SpanBERT's cased models, with 20 places of 200 numbers."""
+    """The figure is that of SpanBERT's cased models, with 20 places of 200 numbers."""
     head = BoundaryHead(bert.Config(28_996, **bert.SIZES[size]))
     outputs = {"sequence": np.zeros((1, 4, hidden), np.float32), "word_embeddings": np.zeros((28_996, hidden))}
     batch = {name: np.zeros((1, 2), np.int32) for name in BoundaryHead.reads}

@@ -34,7 +34,7 @@ def plan(machine):
 
 
 def parameters() -> int:
-    """Of the model in tests.planning.tiny, counted by hand (Devlin et al. 2019; pooler, NSP and MLM heads)."""
+    """Return the number of parameters of the model in tests.planning.tiny, by hand (Devlin et al. 2019)."""
     d, mlp = tiny.SIZES["hidden_size"], tiny.SIZES["mlp_dim"]
     embeddings = (tiny.VOCABULARY + tiny.SIZES["max_length"] + 2) * d + 2 * d
     layer = 4 * (d * d + d) + d * mlp + mlp + mlp * d + d + 4 * d

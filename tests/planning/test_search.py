@@ -40,7 +40,7 @@ def taking(plan):
 
 @pytest.fixture
 def found(taking):
-    """Of the recipe's own layout and another one, by how long they take."""
+    """Return a search that found the recipe's own layout and another one; the seconds of both are given."""
 
     def made(own: float | None, other: float | None) -> SearchResult:
         two = taking(own, MeshConfig(8, 1, 1), own=True), taking(other, MeshConfig(4, 1, 2))

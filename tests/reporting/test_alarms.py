@@ -145,7 +145,7 @@ def test_a_roll_back_ends_as_a_run_without_those_batches(tmp_path: Path, capsys:
 
 
 def test_batches_that_are_left_out() -> None:
-    """From its step to the end of its phase each moves the batches on; buckets too."""
+    """From its step to the end of its phase, each entry moves the batches on, also those of buckets."""
     kinds = [Phase(10, 4, 8, kind) for kind in "ab"]
     plain, phases = Phases(tuple(kinds)), Phases(tuple(kinds), ((3, 2), (5, 1), (12, 4)))
     longer = Phases(tuple(dataclasses.replace(kind, num_steps=30) for kind in kinds))

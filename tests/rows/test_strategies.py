@@ -187,7 +187,7 @@ def test_long_units_are_taken_less_often_near_the_count() -> None:
 
 
 def test_an_ngram_over_the_count_gets_shorter() -> None:
-    """Of 3 positions: 6/11 * 5/11 + 3/11 of the rows have two n-grams, 2/11 one; a little less, at the ends of text."""
+    """With 3 positions, 6/11 * 5/11 + 3/11 of the rows have two n-grams and 2/11 one; a little less at ends of text."""
     candidates, starts = text(4000, 200)
     selected = chosen("ngrams", candidates, starts, 3)
     assert (selected.chosen.sum(axis=1) == 3).all()

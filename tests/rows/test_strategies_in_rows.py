@@ -90,7 +90,7 @@ def test_unigram_pieces_are_those_of_the_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["token", "whole_unit", "spans"])
 def test_boundaries_are_beside_runs_and_never_special_tokens(strategy: str) -> None:
-    """Of runs, whatever they were selected by, in text with [CLS], a [SEP] between documents and the last [SEP]."""
+    """Every strategy is tried, in text with [CLS], a [SEP] between documents and the last [SEP]."""
     is_text = np.ones((300, 16), bool)
     is_text[:, [0, 8, 13, 14, 15]] = False
     zeros = np.zeros_like(is_text, np.int32)

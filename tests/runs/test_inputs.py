@@ -16,7 +16,7 @@ from tests import toy
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> Inputs:
-    """Of a run that has made its vocabulary and saved no step."""
+    """Return the inputs of a run that has made its vocabulary and saved no step."""
     recipe = toy.recipe(toy.write_text(tmp_path / "text.txt"))
     corpus = configuration.build(CorpusConfig, recipe["corpus"], "config.corpus")
     vocab = configuration.build(VocabularyConfig, recipe["vocab"], "config.vocab")
@@ -26,7 +26,7 @@ def inputs(tmp_path: Path) -> Inputs:
 
 
 def damaged(inputs: Inputs) -> Path:
-    """Its file, with one piece changed: still a vocabulary."""
+    """Change one piece in the vocabulary file, which stays a vocabulary, and return its path."""
     file = Path(inputs.workdir) / "vocab.txt"
     *others, last = file.read_text().splitlines()
     file.write_text("\n".join([*others, f"{last}x"]) + "\n")

@@ -162,7 +162,7 @@ def longest_run(a, b):
 
 
 def cmrc_segments(text):
-    """Of texts whose Latin words have spaces between them and no punctuation but CMRC's."""
+    """Return the segments of a text whose Latin words have spaces between them, with no punctuation but CMRC's."""
     found = [""]
     for c in text.lower().strip():
         if c in "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』":

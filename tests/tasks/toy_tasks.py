@@ -67,7 +67,7 @@ def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def make_tokenizer() -> WordPiece:
-    """Of all words but the surnames, which are several pieces."""
+    """Return a tokenizer that has a piece for every word but the surnames, which are several pieces."""
     texts = [text for group in (FILLERS, GOOD, BAD, PEOPLE, PLACES) for text in group]
     return WordPiece(learn_wordpiece(texts, 120, min_frequency=1))
 

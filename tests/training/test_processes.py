@@ -171,7 +171,7 @@ def test_a_frozen_process_ends_the_others(recipe: Path, tmp_path: Path, frozen: 
 
 @pytest.mark.heavy
 def test_two_fine_tune_as_one(tmp_path: Path) -> None:
-    """From zero; then from its encoder, which stays frozen."""
+    """Two processes fine-tune from zero, and then from the encoder of that run, which stays frozen."""
     for name, frozen in {"from zero": [], "frozen": ["encoder"]}.items():
         folder = tmp_path / name
         recipe = toy_tasks.write_toy(folder, "tagging", export=True, frozen=frozen)

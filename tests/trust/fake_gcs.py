@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         return _json({"items": items, "prefixes": sorted(prefixes)})
 
     def _upload(self, bucket: str, query: dict[str, str], body: bytes) -> Answer:
-        """Of an object in one request, or in several: the first tells its name, the others bring its parts."""
+        """Take an object from one request, or from several: the first gives its name, the others bring its parts."""
         if number := query.get("upload_id"):
             key, held = self.server.uploads[number]
             start, last, whole = map(int, re.findall(r"\d+", self.headers["Content-Range"]))

@@ -217,7 +217,7 @@ def real_command(workdir: Path) -> subprocess.CompletedProcess[str]:
 
 
 def cut_back(workdir: Path) -> Path:
-    """To a run that was killed after step 20: its steps are 16 and 20."""
+    """Cut a run back to one that was killed after step 20: its steps are 16 and 20."""
     shutil.rmtree(workdir / "checkpoints" / "24")
     assert saved_steps(str(workdir)) == [16, 20]
     return workdir
@@ -225,7 +225,7 @@ def cut_back(workdir: Path) -> Path:
 
 @pytest.mark.trust
 def test_damages(trained: Path, tmp_path: Path) -> None:
-    """Those of a real run, by the functions that resume and read."""
+    """A real run is damaged, and the functions that resume and read meet the damage."""
     local = cut_back(copy(trained, tmp_path / "local"))
     save_params(str(local / BEST), jax.tree.map(np.negative, read_params(str(local))[0]), FACTS)
     damages(whole(local, tmp_path / "store"), scaled(65), tmp_path, generator("checkpoints"))
@@ -233,7 +233,7 @@ def test_damages(trained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.trust
 def test_damages_before_an_export(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a pretrained run, and of the best evaluation of a fine-tuned one."""
+    """A pretrained run is damaged, and the best evaluation of a fine-tuned one."""
     rng = generator("exports of damaged checkpoints")
     (tmp_path / "tuned").mkdir()
     toy_tasks.write_toy(tmp_path / "tuned", "classification", frozen=("encoder",), export=False)

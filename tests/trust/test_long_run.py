@@ -29,7 +29,7 @@ SAMPLE_SECONDS = 0.2
 
 
 def recipe(folder: Path, num_steps: int) -> Path:
-    """Of the real command, TensorBoard's events included."""
+    """Return a recipe for the real command, TensorBoard's events included."""
     text = toy.write_text(folder / "text.txt", documents=120)
     model = {"hidden_size": 16, "num_layers": 1, "mlp_dim": 32, "dropout_rate": 0.1}
     training = {"log_every_steps": LOG, "eval_every_steps": EVALUATE, "eval_rows": 16}

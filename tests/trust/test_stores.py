@@ -86,7 +86,7 @@ def keep_compiled(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recipe(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a short run, whose vocabulary and corpus lie on the store."""
+    """Return the recipe of a short run whose vocabulary and corpus lie on the store."""
     folder = tmp_path_factory.mktemp("inputs")
     config = toy.recipe(
         toy.write_text(folder / "text.txt"),
