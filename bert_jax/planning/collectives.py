@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax.planning.hlo import Computation, Instruction, Module
 from bert_jax.training.chips import HOP_SECONDS, Chip
 
+_STEP = "async_collective_fusion"  # prefix of a TPU's fusions that compute while a collective, started before, goes on
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 Groups = np.ndarray  # [groups, members] of partition numbers
 
@@ -107,13 +108,34 @@ def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
 
 
 def within(module: Module, computation: Computation, instruction: Instruction) -> list[tuple[Computation, Instruction]]:
-    """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start."""
+    """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start.
+
+    A step of a collective that another instruction starts has none of its own.
+    """
     if instruction.opcode.removesuffix("-start") in KINDS:
         return [(computation, instruction)]
     called = module.called(instruction) if instruction.opcode in ("fusion", "async-start") else None
-    if called is None:
+    if called is None or called.name.startswith(_STEP):
         return []
     return [found for inner in called.instructions for found in within(module, called, inner)]
+
+
+def start_of(computation: Computation, name: str) -> str:
+    """Return the name of the instruction that starts the asynchronous collective whose buffer is ``name``.
+
+    A TPU passes the buffers of a collective from its start through steps and loops to its end. The first operand of a
+    step is the first buffer.
+    """
+    known = computation.by_name
+    while (instruction := known.get(name)) and instruction.opcode == "get-tuple-element":
+        source = known[instruction.operands[0]]
+        if source.opcode == "while" and known[source.operands[0]].opcode == "tuple":
+            name = known[source.operands[0]].operands[int(instruction.attribute("index"))]
+        elif source.opcode == "fusion" and source.computation("calls").startswith(_STEP):
+            name = source.operands[0]
+        else:
+            return source.name
+    return name
 
 
 def measured(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:

@@ -98,7 +98,7 @@ def _walk(module: Module, computation: Computation, on: Fabric, clock: Clock, ti
         elif instruction.opcode in _ASYNC_COPIES:
             _copy(module, computation, instruction, on.chip, clock, times)
         elif instruction.opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
-            _wait(instruction, clock, times)
+            _wait(computation, instruction, clock)
         elif found := collectives.within(module, computation, instruction):
             _communicate(module, computation, instruction, found, on, clock, times)
         else:
@@ -146,10 +146,9 @@ def _copy(
     clock.ends[instruction.name] = (clock.memory, False)
 
 
-def _wait(instruction: Instruction, clock: Clock, times: float) -> None:
+def _wait(computation: Computation, instruction: Instruction, clock: Clock) -> None:
     """Advance ``clock`` to the end of the asynchronous operation that ``instruction`` waits for."""
-    del times
-    for name in instruction.operands:
+    for name in dict.fromkeys(collectives.start_of(computation, operand) for operand in instruction.operands):
         end, is_network = clock.ends.pop(name, (0.0, False))
         if end > clock.now:
             if is_network:
