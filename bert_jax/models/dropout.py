@@ -60,11 +60,14 @@ class RowRng:
         )
         return self.replace(rows=rows)  # type: ignore[attr-defined,no-any-return]
 
+    def row_keys(self) -> jax.Array:
+        """Return the key of each row, [B] uint32, from which the bits of its elements follow."""
+        return fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)
+
     def bits(self, shape: tuple[int, ...]) -> jax.Array:
         """Return uniform uint32 of ``shape`` = [B, ...]. A row may have up to 2**32 elements."""
         assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
-        rows = fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)  # [B]
-        row = jax.lax.broadcast_in_dim(rows, shape, (0,))
+        row = jax.lax.broadcast_in_dim(self.row_keys(), shape, (0,))
         # The counter is hashed before it meets the row's key. Otherwise rows with close keys would share a stream.
         return mix(row ^ mix(_counter(shape)))
 

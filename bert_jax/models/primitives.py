@@ -6,11 +6,12 @@ import functools
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.models.config import ModelConfig
 
@@ -121,10 +122,21 @@ def gather(x: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
-# A function that shards an activation by its logical axes; training.mesh sets it while it traces for several devices.
-placement: ContextVar[Callable[[jax.Array, tuple[str | None, ...]], jax.Array] | None] = ContextVar(
-    "placement", default=None
-)
+class Placement(Protocol):
+    """The mesh for which a program is traced, and the table that places activations on it."""
+
+    @property
+    def mesh(self) -> Mesh: ...
+
+    def spec(self, *axes: str | None) -> PartitionSpec:
+        """Return where an activation with these logical axes lies, without the mesh axes that are already manual."""
+
+    def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        """Return ``x`` with a constraint on where it lies."""
+
+
+# Set by training.mesh while it traces for several devices.
+placement: ContextVar[Placement | None] = ContextVar("placement", default=None)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:

@@ -131,6 +131,28 @@ def unbox(tree: Any) -> Any:
     return nn.unbox(tree)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Placed:
+    """A ``models.primitives.Placement``: the activations of a program for ``mesh`` lie as ``ACTIVATION_RULES`` says."""
+
+    mesh: Mesh
+
+    def spec(self, *axes: str | None) -> PartitionSpec:
+        manual = set(jax.sharding.get_abstract_mesh().manual_axes)
+        found = []
+        for entry in nn.logical_to_mesh_axes(axes, ACTIVATION_RULES) or ():
+            names = [name for name in ([entry] if isinstance(entry, str) else entry or ()) if name not in manual]
+            found.append(tuple(names) if len(names) > 1 else names[0] if names else None)
+        return PartitionSpec(*found)
+
+    def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        context = jax.sharding.get_abstract_mesh()
+        if not context.manual_axes:
+            return nn.with_logical_constraint(x, axes, rules=ACTIVATION_RULES, mesh=self.mesh)  # type: ignore[no-any-return]
+        spec = self.spec(*axes)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(context, spec)) if any(spec) else x
+
+
 @contextlib.contextmanager
 def activations(mesh: Mesh) -> Iterator[None]:
     """Context manager: the logical constraints inside models refer to this mesh.
@@ -139,10 +161,7 @@ def activations(mesh: Mesh) -> Iterator[None]:
     and the constraint would have no effect.
     """
 
-    def place(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-        return nn.with_logical_constraint(x, axes, rules=ACTIVATION_RULES, mesh=mesh)  # type: ignore[no-any-return]
-
-    token = placement.set(place)
+    token = placement.set(_Placed(mesh))
     try:
         with mesh:  # makes jit trace functions again that were traced for another mesh
             yield
