@@ -217,7 +217,7 @@ def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") 
 
 
 def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]) -> Any:
-    """Return ``config`` plus the ``recorded`` values of the keys of ``cls`` that ``config`` and ``named`` both lack."""
+    """Return ``config`` plus the ``recorded`` value of each key of ``cls`` that is neither in it nor in ``named``."""
     if not isinstance(config, Mapping) or not isinstance(named, Mapping):
         return config
     hints, kept = typing.get_type_hints(cls), dict(config)

@@ -26,6 +26,7 @@ from jax.experimental import multihost_utils
 from bert_jax.cluster import signals
 from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED, of_several
 from bert_jax.cluster.heartbeat_client import END, HeartbeatClient
+from bert_jax.cluster.messages import Activity
 from bert_jax.cluster.rendezvous import Rendezvous, own_addresses, split_address
 from bert_jax.cluster.watchdog import Watchdog
 from bert_jax.errors import UserError
@@ -205,7 +206,7 @@ def is_first() -> bool:
     return HeartbeatClient.open is None or HeartbeatClient.open.process_id == 0
 
 
-def at(step: int, state: str) -> None:
+def at(step: int, state: Activity) -> None:
     """Report progress: this process is at ``step`` and is now doing ``state``, such as "saving"."""
     if HeartbeatClient.open is not None:
         HeartbeatClient.open.at(step, state)

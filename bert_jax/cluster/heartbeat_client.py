@@ -26,6 +26,7 @@ from bert_jax.cluster.exit_codes import PEER_LOST
 from bert_jax.cluster.heartbeat_server import FIRST_SECONDS, HeartbeatServer
 from bert_jax.cluster.job_key import KEY_FILE, NoKeyError
 from bert_jax.cluster.messages import (
+    Activity,
     AllHere,
     BadMessage,
     Beat,
@@ -47,7 +48,7 @@ TIMES_LONGEST = 5.0  # a state seen before may last this many times its longest 
 # The states in ``UNEVEN`` may always take ``UNEVEN_SECONDS``: compiling or using a store is not faster the second time,
 # and reading the first row of an epoch or a phase may include planning it.
 UNEVEN_SECONDS = 900.0
-UNEVEN = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
+UNEVEN: tuple[Activity, ...] = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
 
 
 class HeartbeatClient:
@@ -109,7 +110,7 @@ class HeartbeatClient:
             self._changed.wait_for(lambda: name in self._passed)
         return self._passed[name]
 
-    def at(self, step: int, state: str) -> None:
+    def at(self, step: int, state: Activity) -> None:
         """Report progress: the process is at ``step`` and is now doing ``state``."""
         (before, left, since, moves), now = self._now, time.monotonic()
         self._longest[left] = max(self._longest.get(left, 0.0), now - since)

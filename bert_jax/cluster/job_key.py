@@ -130,7 +130,7 @@ def _read_own(path: str) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise NoKeyError("it is not a plain file")
         if found.st_uid not in (os.geteuid(), folder.st_uid):
-            raise NoKeyError(f"the file belongs to user {found.st_uid}, neither to this one nor to the folder's owner")
+            raise NoKeyError(f"the file belongs to user {found.st_uid}, not to this user or the folder's owner")
         if found.st_mode & OTHERS:
             raise NoKeyError(f"the file has mode {stat.S_IMODE(found.st_mode):o}, so others may have read or made it")
         return reader.read(4 * KEY_BYTES)

@@ -54,8 +54,8 @@ _ends = threading.Lock()  # held by the thread that ends the process
 def heard(*numbers: int) -> Iterator[None]:
     """Context manager: handle the signals ``numbers`` inside the context.
 
-    The innermost hearer notes a signal; without a hearer the signal raises. This does nothing outside of the main
-    thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script.
+    The innermost ``Hearer`` records a signal; if there is none, the signal raises an exception. This does nothing
+    outside of the main thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script.
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():

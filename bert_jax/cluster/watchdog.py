@@ -11,9 +11,12 @@ import time
 from types import TracebackType
 from typing import ClassVar
 
+from bert_jax.cluster.messages import Activity
+
 STDERR = 2
 MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger ones overflow the system's timers
-STEPS = ("first step", "training", "reading")  # states watched from the first time on; others from the second time
+# States watched from the first time on; others from the second time.
+STEPS: tuple[Activity, ...] = ("first step", "training", "reading")
 FIRST_SECONDS = 3600.0  # how long the states in ``STEPS`` may last the first time
 TIMES_LONGEST = 20.0  # a repeated state may last this many times its longest duration so far
 ARMED_SECONDS = 1.0  # least time before the timer is set again, since each setting starts a thread
@@ -44,7 +47,7 @@ class Watchdog:
         Watchdog.open = None
         faulthandler.cancel_dump_traceback_later()
 
-    def at(self, state: str) -> None:
+    def at(self, state: Activity) -> None:
         """Report progress: the process is now doing ``state``, such as "saving"."""
         now = time.monotonic()
         if self._state:

@@ -57,7 +57,7 @@ class BuildConfig:
             )
         duplicates.check(self.duplicates)
         if self.block_tokens < 1:
-            raise UserError(f"block_tokens is {self.block_tokens}; at least 1 is needed, 4096 is good")
+            raise UserError(f"config.corpus.block_tokens is {self.block_tokens}; at least 1 is needed, 4096 is good")
         if self.part_bytes < 0:
             raise UserError(
                 f"config.corpus.part_bytes is {self.part_bytes}; at least 0 is needed: 0 means by the corpus's size"

@@ -30,7 +30,7 @@ from bert_jax.training.evaluation import Evaluation
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
 BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)
-PAIRS = tuple(field.name for field in dataclasses.fields(mlm.Config))
+ROW_KEYS = tuple(field.name for field in dataclasses.fields(mlm.Config))  # keys that decide the rows
 SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # metrics that are computed on the first variant's held-out rows
 
 
@@ -125,8 +125,8 @@ def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
     for recipe in ablation.finetune:
         config = recipes.load(recipe).to_dict()
         try:
-            settings, room, _ = finetuning.checked(config)
-            finetuning.check_splits(load(settings.data, ablation.data, room.Task.roles, lambda _: None))
+            settings, module, _ = finetuning.checked(config)
+            finetuning.check_splits(load(settings.data, ablation.data, module.Task.roles, lambda _: None))
         except UserError as error:
             raise UserError(f"{recipe}: {error}") from error
         configs[re.sub(r"\.py$|\.json$", "", re.split(r"[/:]", recipe)[-1])] = config
@@ -201,22 +201,26 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
     trained, experiment = load_trained(workdir), reference.experiment()
     if trained.config.causal:
         return {}
-    config, phase = _masked_rows(reference), experiment.evaluated_phase
+    config, phase = masked_rows(reference), experiment.evaluated_phase
     lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}
     setting = Setting(trained.config, lengths, reference.seed, changes, corpus=corpus, tokenizer=tokenizer)
     task = mlm.Objective(config, setting)
     return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
 
 
-def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
-    fields = {name: settings.objective[name] for name in PAIRS if name in settings.objective}
+def masked_rows(settings: PretrainingSettings) -> mlm.Config:
+    """Return the config of the objective ``mlm`` on the rows of a recipe."""
+    fields = {name: settings.objective[name] for name in ROW_KEYS if name in settings.objective}
+    default = settings.find_objective()[0].Objective.arrangement
+    if not fields.get("arrangement") and default != mlm.Objective.arrangement:
+        fields["arrangement"] = default
     return configuration.build(mlm.Config, fields, "config.objective")
 
 
 def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
     """Return the settings of the held-out rows, on which the figures of all runs depend."""
     experiment = settings.experiment()
-    rows = dataclasses.asdict(_masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
+    rows = dataclasses.asdict(masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
 
 

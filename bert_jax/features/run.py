@@ -37,7 +37,7 @@ class FeatureRequest:
         check_layers(self.layers)
         check_output(self.output)
         if self.part_mb < 1:
-            raise UserError(f"part_mb is {self.part_mb}; at least 1 is needed")
+            raise UserError(f"--part_mb is {self.part_mb}; at least 1 is needed")
 
 
 def write_features(request: FeatureRequest, note: Note) -> ReadCounts:

@@ -66,7 +66,7 @@ def inspect(request: InspectionRequest) -> Inspection:
         set cannot be used.
     """
     if not request.max_lengths or min(request.max_lengths) < 5:
-        raise UserError(f"max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
+        raise UserError(f"--max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
     corpus = Corpus(request.corpus, CACHE_BYTES)
     request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
     lowercase = corpus.manifest.get("lowercase")

@@ -168,6 +168,16 @@ def listed_damage(folder: Path | epath.Path) -> str | None:
     return first_damage(folder, wanted=["config.json", *(weights or [WEIGHTS])])
 
 
+def export_damage(folder: Path | epath.Path) -> str | None:
+    """Return a description of the damage to an exported folder, found by its list of sha256; None if it is intact."""
+    try:
+        return listed_damage(folder)
+    except FileNotFoundError:
+        return f"{CHECKSUMS} is missing" if folder.exists() else "it is missing"
+    except NotADirectoryError:
+        return "it is not a folder"
+
+
 def _damage_by_card(folder: Path) -> str | None:
     """Return a description of the first weight file that does not match its sha256 in the model card; None if all
     match."""

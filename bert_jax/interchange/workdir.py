@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts
 from bert_jax.interchange.card import ParentModel, model_card
 from bert_jax.interchange.conversion import Report
+from bert_jax.interchange.family import family_with
 from bert_jax.interchange.hugging_face import Imported, export_model, import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.interchange.pooling import Pooling
@@ -125,7 +126,7 @@ def export_workdir(
     head = trained.head
     if architecture and architecture != head.architecture:
         head = Head(architecture)
-        head.parts  # noqa: B018 - raises for an unknown class before anything is read
+        family_with(architecture)  # raises for an unknown class before anything is read
     task = trained.facts.get("task") or {}
     if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
         pooling = task.get("pooling", "mean")

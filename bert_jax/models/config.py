@@ -72,7 +72,7 @@ class ModelConfig:
         if too_long:
             raise UserError(
                 f"max_length of {', '.join(too_long)} exceeds the model's {self.max_length} positions; "
-                "shorten the rows or raise model.max_length"
+                "shorten the rows or raise config.model.max_length"
             )
 
     @property

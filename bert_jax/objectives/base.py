@@ -167,13 +167,13 @@ class PretrainingObjective(abc.ABC):
     def _check_model(self, model: ModelConfig) -> None:
         if model.causal and self.reads == "both sides":
             raise UserError(
-                "config.model.attention is 'causal'; this objective reads both sides of a token: set it to"
-                " 'bidirectional', or config.objective.name to 'ltr'"
+                f"the model is causal, but objective {self.name!r} reads both sides of a token; set"
+                " config.objective.name to 'ltr', or take a model that is not (config.model.attention, or --init)"
             )
         if not model.causal and self.reads == "what came before":
             raise UserError(
-                f"config.model.attention is 'bidirectional', which shows the objective {self.name!r} the tokens that it"
-                " predicts; set it to 'causal'"
+                f"the model is bidirectional, which shows objective {self.name!r} the tokens that it predicts; take a"
+                " causal model (config.model.attention = 'causal', or --init), or another objective, such as 'mlm'"
             )
         lacking = [p.head for p in self.parts if isinstance(p.head, str)]
         lacking = [role for role in lacking if not hasattr(encoder_file(model.encoder), role)]
@@ -256,7 +256,7 @@ class PretrainingObjective(abc.ABC):
         if tokenizer.size > self.setting.model.vocab_size:
             raise UserError(
                 f"the vocabulary has {tokenizer.size} pieces, the model {self.setting.model.vocab_size} embeddings; "
-                "leave model.vocab_size out to take the vocabulary's"
+                "leave config.model.vocab_size out to take the vocabulary's"
             )
         corpus.check_tokenizer(tokenizer)
         corpus.check_columns(self.columns)

@@ -100,7 +100,8 @@ def join(
         targets = {name: values[held] for name, values in targets.items()}
     for name, field in fields.items():
         if field.axis == "position":
-            features[name] = spread(flat.positions[name], field.dtype, pad if name == "input_ids" else 0)
+            shifts = np.repeat(offset, lengths) if field.is_place else 0
+            features[name] = spread(flat.positions[name] + shifts, field.dtype, pad if name == "input_ids" else 0)
         elif field.axis == "target":
             features[name] = np.zeros((count, predictions), field.dtype)
             features[name][target_row, slot] = targets[name] + (shift if field.is_place else 0)

@@ -176,4 +176,4 @@ def check_batch(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
         if found.get(name) != wanted.get(name)
     ]
     if problems:
-        raise UserError(f"the rows do not fit Task.batch_specs: {'; '.join(problems)}")
+        raise UserError(f"the rows of the source do not fit what the task declares: {'; '.join(problems)}")

@@ -25,10 +25,11 @@ from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
 from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
-from bert_jax.interchange.hugging_face import listed_damage
+from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
 from bert_jax.interchange.workdir import export_workdir, load_trained
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import LM_HEAD
 from bert_jax.models.model import recorded as recorded_model
 from bert_jax.objectives.base import Setting
 from bert_jax.program import program
@@ -43,7 +44,6 @@ from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files, reading
-from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.storage.replacing import replaced_directory
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
@@ -225,7 +225,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             )
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
             if distributed.is_first():
-                finish(settings, model, request, observer)
+                finish(settings, model, facts["head"], request, observer)
     return result
 
 
@@ -302,11 +302,12 @@ def checked(
 def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
     """Return the entry ``head`` of a run's facts: the model's class in transformers.
 
-    Return None if transformers has no class for the model's encoder.
+    Return None if transformers has no class for the model's encoder, or none without a masked-LM head.
     """
-    if model.encoder not in families():
+    parts = [part.name for part in task.parts]
+    if model.encoder not in families() or LM_HEAD.name not in parts:
         return None
-    return {"architecture": of_pretraining(model, [part.name for part in task.parts])}
+    return {"architecture": of_pretraining(model, parts)}
 
 
 def recorded(
@@ -335,20 +336,25 @@ def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprin
     note(f"to beat on the held-out rows: {', '.join(shown)}")
 
 
-def finish(settings: PretrainingSettings, model: ModelConfig, request: PretrainingRequest, observer: Observer) -> None:
-    """Write the filled examples, the export and the report of a finished run, and print what the user can do next."""
+def finish(
+    settings: PretrainingSettings, model: ModelConfig, head: Any, request: PretrainingRequest, observer: Observer
+) -> None:
+    """Write the filled examples, the export and the report of a finished run, and print what the user can do next.
+
+    ``head`` is what ``head_of`` returns.
+    """
     workdir = files.as_path(request.workdir)
     with observer.shown("reporting"):
         fill_examples(settings, request.workdir, observer.note)
     exported = None
-    if settings.export and model.encoder not in families():
-        observer.note(f"not exported: transformers has no class that is known for the encoder {model.encoder!r}")
-    if settings.export and not model.causal and model.encoder in families():  # transformers has a class only for these
+    if settings.export and not head:
+        observer.note(f"not exported: transformers has no class for the encoder {model.encoder!r} with these heads")
+    elif settings.export and not model.causal:
         exported = export_newest(request.workdir, observer)
     report = report_at_the_end(request.workdir, observer)
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
-    if not model.causal:
+    if head and not model.causal:
         example = settings.examples[0] if settings.examples else "The [MASK] of the story."
         observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
@@ -358,7 +364,7 @@ def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> No
     if not settings.examples or settings.private:
         return
     trained = load_trained(workdir)
-    if settings.fills(trained.config):
+    if settings.fills(trained.config) and LM_HEAD.name in trained.params:
         filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
         files.write_text(files.as_path(workdir) / "examples.json", json.dumps([as_record(f) for f in filled]))
         note("\n".join(as_table(f) for f in filled))
@@ -387,13 +393,3 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
         observer.note(report.line)
         files.write_bytes(record, newest)
     return model
-
-
-def export_damage(model: epath.Path) -> str | None:
-    """Return a description of the damage to an exported folder, found by its list of sha256; None if it is intact."""
-    try:
-        return listed_damage(model)
-    except FileNotFoundError:
-        return f"{CHECKSUMS} is missing" if model.exists() else "it is missing"
-    except NotADirectoryError:
-        return "it is not a folder"

@@ -78,8 +78,8 @@ class ProbeConfig:
         configuration.check_fields(self, "config.probe", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
         counts = ("every_steps", "seed")
         configuration.check_fields(self, "config.probe", "at least 0 is needed", *counts, sound=lambda v: v >= 0)
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise UserError(f"config.probe.learning_rate is {self.learning_rate}; more than 0 is needed, or None")
+        sound, allowed = lambda value: value is None or value > 0, "more than 0 is needed, or None"
+        configuration.check_fields(self, "config.probe", allowed, "learning_rate", sound=sound)
 
 
 @dataclasses.dataclass(frozen=True)

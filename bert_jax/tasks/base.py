@@ -33,7 +33,7 @@ class Setting:
     """The arguments that every task takes besides its own config.
 
     Attributes:
-      splits: name of a split -> its examples. Splits whose names begin with "train" are trained on; each split whose
+      splits: name of a split -> its examples. The one whose name begins with "train" is trained on; each split whose
         name begins with "dev" is evaluated separately.
       labels: names of the classes, in the order of the logits; () if a task has none.
       buckets: with "lengths", the rows of a batch have about the same length and are padded to that length.
@@ -66,7 +66,8 @@ class ExampleTask(abc.ABC):
       main_metric: the metric by which the best checkpoint is chosen.
       gathered_outputs: see ``bert_jax.task.Task``.
       num_choices: C, the number of sequences in a row; None if a row is a single sequence.
-      exported: whether transformers has a class for the task's model.
+      exported: whether a finished run writes its model for transformers, as the class that
+        ``interchange.architectures.TASKS`` names for the task.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
     """
 
@@ -75,7 +76,7 @@ class ExampleTask(abc.ABC):
     main_metric: str
     gathered_outputs: tuple[str, ...] = ("logits",)
     num_choices: int | None = None
-    exported = True
+    exported = False
     whole_batches: bool = False
     dtype: str
 

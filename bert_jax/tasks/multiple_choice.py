@@ -48,6 +48,7 @@ class Task(ExampleTask):
 
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
+    exported = True
 
     def __init__(self, config: Config, setting: Setting):
         self.num_choices = max(

@@ -37,6 +37,7 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
+    exported = True
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
         wrong = [

@@ -42,8 +42,8 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields(self, "config.task", "more than 0 is needed", "temperature", sound=lambda value: value > 0)
-        if self.max_negatives is not None and self.max_negatives < 0:
-            raise UserError(f"config.task.max_negatives is {self.max_negatives}; at least 0 is needed, or None")
+        allowed = "at least 0 is needed, or None"
+        check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 
 
 class Task(ExampleTask):
@@ -57,6 +57,7 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
     answer, main_metric = "positive", f"ndcg@{TOP}"
+    exported = True
     gathered_outputs = ("embeddings",)
     whole_batches = True
 

@@ -90,6 +90,7 @@ class Task(ExampleTask):
 
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
     answer, main_metric = "answers", "f1"
+    exported = True
     gathered_outputs = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, setting: Setting):

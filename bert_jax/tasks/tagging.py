@@ -61,6 +61,7 @@ class Task(ExampleTask):
 
     roles = Roles(("words",), ("tags",))
     answer = "tags"
+    exported = True
     gathered_outputs = ("predicted", "confidence")
 
     def __init__(self, config: Config, setting: Setting):

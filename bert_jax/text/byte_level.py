@@ -159,7 +159,7 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the ``model`` of a ``tokenizer.json``, each merge as ``"a b"``. Raises ``UserError`` if it is damaged."""
     model = content.get("model")
     if not isinstance(model, dict):
-        raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give that file")
+        raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give another")
     kind = model.get("type") or _kind(model)
     if kind != "BPE":
         raise UserError(
@@ -288,7 +288,7 @@ def _joined(vocabulary: Any, merges: Any) -> tuple[dict[str, Any], str, dict[str
     """Return the arguments of ``prepared`` for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
     vocab = _read_json(vocabulary)
     if not all(isinstance(i, int) for i in vocab.values()):
-        raise UserError(f"{vocabulary} is not the vocabulary of a tokenizer, a number for each piece; give that file")
+        raise UserError(f"{vocabulary} does not map each piece to a number; give the vocab.json of a tokenizer")
     try:
         lines = reading.read_bytes(merges).decode("utf-8").split("\n")
     except FileNotFoundError:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.reporting.measures import lower_is_better
 
@@ -19,8 +20,8 @@ class SelectionConfig:
     patience: int | None = None  # evaluations without a better score after which the run ends; None: it never does
 
     def __post_init__(self) -> None:
-        if self.patience is not None and self.patience < 1:
-            raise UserError(f"config.selection.patience is {self.patience}; at least 1 is needed, or None")
+        allowed = "at least 1 is needed, or None"
+        check_fields(self, "config.selection", allowed, "patience", sound=lambda value: value is None or value >= 1)
 
 
 class Selection:

@@ -110,7 +110,7 @@ def test_the_baseline_with_context_beats_the_one_without(text: Text) -> None:
 
 
 def test_what_makes_no_sense_is_refused(text: Text) -> None:
-    with pytest.raises(UserError, match="attention is 'bidirectional', which shows .* set it to 'causal'"):
+    with pytest.raises(UserError, match="the model is bidirectional, which shows .* take a causal model"):
         objective(ltr, text)
     with pytest.raises(UserError, match="config.objective.masking is set, but the objective 'ltr' masks nothing"):
         objective(ltr, text, "causal", masking=MaskingConfig(rate=0.3))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm, mlm_nsp
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
@@ -57,6 +58,13 @@ def test_baselines_are_the_same_but_for_next_sentences(text: Text) -> None:
     assert found == {name: value for name, value in expected.items() if name != "nsp_majority_rate"}
 
 
+def test_an_encoder_gets_only_rows_that_it_reads(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bert.Encoder, "reads", frozenset({"token_type_ids"}))
+    assert "position_ids" not in objective(mlm, text).batch_specs["phase1"]
+    with pytest.raises(UserError, match="encoder 'bert' does not read position_ids; set config.objective.packing"):
+        objective(mlm, text, packing="packed")
+
+
 @pytest.mark.parametrize("rate", [0.15, 0.2, 0.3, 0.4])
 def test_more_masks_have_room(text: Text, rate: float) -> None:
     """P follows the rate, and no row is cut to it."""
@@ -88,5 +96,5 @@ def test_the_published_corruption_mixes(text: Text, shares: tuple[float, float, 
 
 def test_a_left_to_right_model_is_refused(text: Text) -> None:
     for module in (mlm, mlm_nsp):
-        with pytest.raises(UserError, match="config.model.attention is 'causal'; .* set it to 'bidirectional'"):
+        with pytest.raises(UserError, match="the model is causal, .* set config.objective.name to 'ltr'"):
             objective(module, text, attention="causal")

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 
 from bert_jax.models.bilstm import BiLstm
+from tests.models.helpers import tiny
 
 pytestmark = pytest.mark.parity
 D, F, LENGTH = 12, 8, 9
@@ -47,7 +48,8 @@ def test_outputs_and_gradients(num_layers: int, dtype: str, tolerance: float) ->
         params = jax.tree.map(jnp.asarray, ours(theirs, num_layers))
 
         def total(params):
-            found = BiLstm(F, num_layers).apply({"params": params}, jnp.asarray(x), mask)
+            batch = {"sequence": jnp.asarray(x)}, {"attention_mask": mask}
+            found = BiLstm(tiny(), F, num_layers).apply({"params": params}, *batch, None)["sequence"]
             return jnp.sum(found * weights), found
 
         (_, found), gradients = jax.value_and_grad(total, has_aux=True)(params)

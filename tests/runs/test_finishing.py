@@ -20,6 +20,7 @@ from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
 
 SETTINGS = configuration.build(PretrainingSettings, toy.recipe(Path("none"), examples=()), "config")
+HEAD = {"architecture": "BertForPreTraining"}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def observe(workdir: Path) -> RunObserver:
 def finish_run(workdir: Path) -> None:
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, HEAD, PretrainingRequest(str(workdir)), observer)
 
 
 def check_finished(workdir: Path) -> None:
@@ -78,7 +79,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
     for name in ("export_workdir", "write_report"):
         monkeypatch.setattr(pretraining, name, watched(getattr(pretraining, name)))
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, HEAD, PretrainingRequest(str(workdir)), observer)
     assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 

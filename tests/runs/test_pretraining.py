@@ -152,7 +152,11 @@ BAD_RECIPES = {
     ),
     "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
     "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
-    "left to right": ({"objective": {"name": "ltr"}}, "config.model.attention is 'bidirectional', which shows"),
+    "left to right": ({"objective": {"name": "ltr"}}, "the model is bidirectional, which shows"),
+    "a key of a phase": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"name": "mlm"}}}},
+        "config.phases.phase1.objective.name: a phase may replace",
+    ),
     "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
     "short rows": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},

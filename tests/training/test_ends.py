@@ -66,10 +66,6 @@ class Ending(Points):
         return super().rows(epochs, indices)
 
 
-class InOrder(Line):
-    row_order = "stream"
-
-
 @pytest.mark.usefixtures("one_device")
 def test_a_save_that_has_begun_ends_before_an_error_of_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +76,7 @@ def test_a_save_that_has_begun_ends_before_an_error_of_something_else(
 
     monkeypatch.setattr(saving, "write_lists", write)
     with pytest.raises(UserError, match="cannot read on"):
-        train(tmp_path / "run", Ending(), InOrder, num_steps=20, save_every=11)
+        train(tmp_path / "run", Ending(), Line, num_steps=20, save_every=11)
     assert saved_steps(str(tmp_path / "run")) == [11]
     assert not list((tmp_path / "run" / "checkpoints").glob("*tmp*"))
 
