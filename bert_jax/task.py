@@ -95,7 +95,8 @@ class Task(Protocol):
     batch_specs: dict[str, BatchSpec]  # kind of batch -> features of a row; each kind is compiled separately
     loss_weights: dict[str, float]  # term -> weight in the total loss
     flops_per_row: dict[str, float]  # kind of batch -> FLOPs of one row in a train step, for MFU
-    dtype: str  # dtype of the operands of the model's matrix products, for MFU
+    dtype: str  # dtype of the operands of the model's matrix products
+    whole_batches: bool  # whether a row's loss depends on the other rows of its batch, as with in-batch negatives
 
     heldout_parts: tuple[str, ...]  # parts of the held-out rows, each also evaluated alone; ("",) if only one
     gathered_outputs: tuple[str, ...]  # names of ``outputs`` that ``finish`` reads; () if sums are enough

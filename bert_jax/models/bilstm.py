@@ -72,8 +72,8 @@ class Lstm(nn.Module):
         """Return the hidden states [B, L, F] of one direction for x [B, L, D]; F is ``features``."""
         size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
         initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
-        kernel = self.param("kernel", named(initial, "embed", None), (x.shape[-1], 4 * size), dtype)
-        recurrent = self.param("recurrent_kernel", named(initial, None, None), (size, 4 * size), dtype)
+        kernel = self.param("kernel", named(initial, "embed", "gates"), (x.shape[-1], 4 * size), dtype)
+        recurrent = self.param("recurrent_kernel", named(initial, None, "gates"), (size, 4 * size), dtype)
         bias = self.param("bias", named(initial, None), (4 * size,), dtype)
         inputs = x.astype(dtype) @ kernel + bias[None, None, :]  # [B, L, 4F], for all places at once
         real = (attention_mask > 0)[..., None]  # [B, L, 1]

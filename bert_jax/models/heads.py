@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, named, normal
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, look_up, named, normal
 from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
@@ -118,9 +118,9 @@ class BoundaryHead(LmHead):
         config, size = self.config, self.config.hidden_size
         shape = (self.positions, POSITION_SIZE)
         table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
-        place = jnp.take(table, jnp.minimum(batch["span_offsets"], self.positions - 1), axis=0)
+        place = look_up(table, jnp.minimum(batch["span_offsets"], self.positions - 1), config.compute_dtype)
         sides = [gather(outputs["sequence"], batch[name]) for name in ("span_left", "span_right")]
-        x = jnp.concatenate([*sides, place.astype(config.compute_dtype)], axis=-1)
+        x = jnp.concatenate([*sides, place], axis=-1)
         x = Dense(config, ((None, 2 * size + POSITION_SIZE),), (("embed", size),), name="input")(x)
         return LayerNorm(config, name="input_layer_norm")(ACTIVATIONS[config.activation](x))
 

@@ -117,6 +117,40 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def look_up(table: jax.Array, ids: jax.Array, dtype: Any) -> jax.Array:
+    """Return the rows [..., E] of table [V, E] at ids [...], in ``dtype``.
+
+    The gradient is summed in float32 or wider, and cast to the dtype of the table once.
+    """
+    return jnp.take(table, ids, axis=0).astype(dtype)
+
+
+def _look_up(table: jax.Array, ids: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return look_up(table, ids, dtype), (table, ids)
+
+
+def _added_up(dtype: Any, looked_up: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, None]:
+    del dtype
+    table, ids = looked_up
+    wide = jnp.promote_types(table.dtype, jnp.float32)
+
+    def scattered(gradient: jax.Array) -> jax.Array:
+        rows = jax.ShapeDtypeStruct(table.shape, wide)
+        return jax.linear_transpose(lambda t: jnp.take(t, ids, axis=0), rows)(gradient.astype(wide))[0]  # type: ignore[no-any-return]
+
+    def multiplied(gradient: jax.Array) -> jax.Array:
+        chosen = jax.nn.one_hot(ids.reshape(-1), table.shape[0], dtype=gradient.dtype)
+        return jnp.einsum("nv,ne->ve", chosen, gradient.reshape(ids.size, -1), preferred_element_type=wide)
+
+    # A TPU adds rows one after another, but multiplies bfloat16 fast, and adds the products in float32.
+    on_tpu = multiplied if gradient.dtype == jnp.bfloat16 else scattered
+    return jax.lax.platform_dependent(gradient, tpu=on_tpu, default=scattered).astype(table.dtype), None
+
+
+look_up.defvjp(_look_up, _added_up)
+
+
 def gather(x: jax.Array, positions: jax.Array) -> jax.Array:
     """Return the vectors [B, P, D] of x [B, L, D] at positions [B, P]."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)

@@ -108,6 +108,7 @@ class PretrainingObjective(abc.ABC):
 
     gathered_outputs: tuple[str, ...] = ()
     heldout_parts: tuple[str, ...] = ("",)
+    whole_batches: bool = False
     dtype: str
 
     def __init__(self, config: Config, setting: Setting):

@@ -78,7 +78,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
     start = time.perf_counter()
     mesh, tx = experiment.make_mesh(devices), make_optimizer(experiment.optimizer)
     num_rows = phase.batch_size
-    state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh)
+    state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh, experiment.mesh.weight_update)
     batch = meshes.abstract_batch(task.batch_specs[kind], num_rows, mesh)
     known = Memory(
         parameters=bytes_of(state.params),
@@ -90,8 +90,9 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
         outputs=0,
         program=0,
     )
-    schedule = experiment.make_schedule()
-    train_step = make_train_step(task, tx, schedule, experiment.seed, experiment.training.micro_batches)
+    schedule, training = experiment.make_schedule(), experiment.training
+    how = (training.micro_batches, state.params, training.gradient_dtype)
+    train_step = make_train_step(task, tx, schedule, experiment.seed, *how)
     with meshes.activations(mesh):
         lowered = jit_train_step(train_step, state).lower(state, frozen, batch)
         try:

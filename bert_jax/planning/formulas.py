@@ -11,6 +11,7 @@ import math
 from bert_jax.models.config import ModelConfig
 from bert_jax.training.chips import Chip
 
+UPDATE_BYTES = 28  # read and written for each float32 parameter by AdamW: parameter, gradient and two moments
 _EFFICIENCY = 0.5  # assumed share of the peak rate; it is the same for all layouts, so it does not change their order
 
 
@@ -18,7 +19,8 @@ _EFFICIENCY = 0.5  # assumed share of the peak rate; it is the same for all layo
 class BatchLayout:
     """How a batch is computed on devices: mesh axes, micro-batches, rematerialisation, and the shape of the batch.
 
-    It has ``rows`` of ``length`` positions, each with ``masked`` predicted positions.
+    The batch has ``rows`` of ``length`` positions, each with ``masked`` predicted positions. ``sharded_update`` says
+    whether each device along ``data`` updates only a part of the parameters.
     """
 
     data: int
@@ -29,6 +31,7 @@ class BatchLayout:
     rows: int
     length: int
     masked: int
+    sharded_update: bool = False
 
     @property
     def rows_at_once(self) -> float:
@@ -59,26 +62,38 @@ def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
     return layout.rows_at_once * (layers + logits)
 
 
-def gradient_bytes(parameters: int, layout: BatchLayout) -> float:
-    """Return the bytes of the gradients on one device: as many as the parameters, twice that with micro-batches."""
-    return parameters * (2.0 if layout.micro_batches > 1 else 1.0)
+def gradient_bytes(model: ModelConfig, parameter_count: int, layout: BatchLayout) -> float:
+    """Return the bytes of the gradients on one device.
+
+    There are as many as float32 parameters, twice that with micro-batches. If the update is sharded, one gradient and a
+    copy of the parameters have the compute dtype.
+    """
+    own = parameter_count / (layout.fsdp * layout.tensor)
+    sums = 4 * own if layout.micro_batches > 1 else 0.0
+    return sums + (2 * _width(model) * own if layout.sharded_update else 4 * own)
 
 
 def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops: float, parameter_count: int) -> float:
     """Return a rough time of a step: computation at ``_EFFICIENCY`` of the peak, then communication over one axis."""
     devices = layout.data * layout.fsdp * layout.tensor
     again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # "full" repeats the forward pass
-    dtype = "bf16" if model.dtype == "bfloat16" else "f32"
-    width = 2 if model.dtype == "bfloat16" else 4
+    dtype, width = ("bf16" if model.dtype == "bfloat16" else "f32"), _width(model)
     compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY
     bandwidth = chip.axis_bandwidth
     own = width * parameter_count / layout.tensor
+    updated = parameter_count / (layout.fsdp * layout.tensor * (layout.data if layout.sharded_update else 1))
+    compute += UPDATE_BYTES * updated / chip.memory_bandwidth
     sent = 0.0
-    if layout.data > 1:
-        sent += 2 * own / layout.fsdp
+    if layout.data > 1:  # gradients summed, and if the update is sharded, parameters gathered
+        sent += (3 if layout.sharded_update else 2) * own / layout.fsdp
     if layout.fsdp > 1:  # in each micro-batch: parameters gathered forward and backward, gradients scattered
         sent += 3 * own * layout.micro_batches
     if layout.tensor > 1:  # four all-reduces in each layer
         positions = layout.rows_at_once * layout.micro_batches * layout.length
         sent += 8 * width * model.num_layers * positions * model.hidden_size
     return compute + sent / bandwidth + 1e-5 * math.log2(devices + 1) + 2e-5 * layout.micro_batches
+
+
+def _width(model: ModelConfig) -> int:
+    """Return the bytes of a number in the compute dtype."""
+    return 2 if model.dtype == "bfloat16" else 4

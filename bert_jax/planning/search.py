@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -24,6 +24,7 @@ from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.sharded_update import is_split
 from bert_jax.training.state import abstract_fresh
 from bert_jax.training.step import metric_names
 
@@ -156,7 +157,7 @@ def _on_mesh(
         task, experiment = recipe.variant(Change(mesh, micro_batches=1), machine.devices)
     except UserError:
         return  # this mesh does not divide a batch
-    state = _state_bytes(task, experiment, machine)
+    state = _state_size(task, experiment, machine)
     for micro_batches, remat in splits:
         if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches) == 0 for p in experiment.phases.phases):
             change = Change(mesh, micro_batches, remat)
@@ -169,11 +170,20 @@ def _meshes(devices: int, heads: int) -> Iterator[MeshConfig]:
             yield MeshConfig(devices // (fsdp * tensor), fsdp, tensor)
 
 
-def _state_bytes(task: Task, experiment: Experiment, machine: Machine) -> tuple[int, int, int]:
-    """Return (bytes of the whole state on a device, bytes of the parameters on it, number of parameters in all)."""
+class StateSize(NamedTuple):
+    """The size of a train state: bytes on each device, number of parameters in all, and whether they are split."""
+
+    bytes: int
+    parameter_count: int
+    sharded_update: bool
+
+
+def _state_size(task: Task, experiment: Experiment, machine: Machine) -> StateSize:
     mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
-    state, frozen = abstract_fresh(task, tx, metric_names(task), experiment.phases.phases[0].batch_size, mesh)
-    return bytes_of((state, frozen)), bytes_of(state.params), _count(state.params)
+    num_rows, update = experiment.phases.phases[0].batch_size, experiment.mesh.weight_update
+    state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh, update)
+    split = is_split(jax.tree.map(lambda x: x.sharding, state.params))
+    return StateSize(bytes_of((state, frozen)), _count(state.params), split)
 
 
 def _count(tree: Any) -> int:
@@ -181,7 +191,7 @@ def _count(tree: Any) -> int:
 
 
 def _judged(
-    recipe: Recipe, machine: Machine, change: Change, task: Task, phases: tuple[Phase, ...], state: tuple[int, int, int]
+    recipe: Recipe, machine: Machine, change: Change, task: Task, phases: tuple[Phase, ...], state: StateSize
 ) -> Candidate:
     mesh, model = change.mesh, recipe.shape()
     assert mesh is not None
@@ -192,9 +202,9 @@ def _judged(
         spec = task.batch_specs[phase.kind]
         masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
         split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches, change.remat)
-        layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked)
-        needed = state[0] + formulas.gradient_bytes(state[1], layout) + formulas.activation_bytes(model, layout)
-        memory = max(memory, needed)
-        step = formulas.step_seconds(model, layout, machine.chip, task.flops_per_row[phase.kind], state[2])
+        layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked, state.sharded_update)
+        gradients = formulas.gradient_bytes(model, state.parameter_count, layout)
+        memory = max(memory, state.bytes + gradients + formulas.activation_bytes(model, layout))
+        step = formulas.step_seconds(model, layout, machine.chip, task.flops_per_row[phase.kind], state.parameter_count)
         seconds += phase.num_steps * step
     return Candidate(change, memory, seconds)

@@ -42,7 +42,7 @@ from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 class TrainingConfig:
     """How often a run logs and evaluates, and other settings of the loop.
 
-    Only ``on_spike`` can change the result of training.
+    Only ``on_spike`` can change the result of training, and ``gradient_dtype`` its rounding.
     """
 
     log_every_steps: int = 100
@@ -50,6 +50,7 @@ class TrainingConfig:
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
     eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
     micro_batches: int = 1  # gradient accumulation: the number of parts in which a batch is computed
+    gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of sums over devices; if None, config.model.dtype
     max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
     on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
@@ -167,18 +168,19 @@ def _train(
 ) -> dict[str, float] | RollBack:
     """Train to the last step and return the metrics, or return a roll back after which training must start anew."""
     phases, mesh, tx = experiment.phases, experiment.make_mesh(), make_optimizer(experiment.optimizer)
-    how = (task, tx, metric_names(task), phases.phases[0].batch_size)
+    how, update = (task, tx, metric_names(task), phases.phases[0].batch_size), experiment.mesh.weight_update
 
     def fresh(names: list[str]) -> Mapping[str, Any]:
         observer.note(f"saved by an earlier version, without {listed(names)}, which start fresh")
-        return fresh_leaves(*how, experiment.seed, mesh, names)
+        return fresh_leaves(*how, experiment.seed, mesh, names, update)
 
     with observer.during("restoring"):
-        state: Any = restore(workdir, abstract_fresh(*how, mesh)[0], observer.note, fresh, facts["run"].get("run_id"))
+        wanted = abstract_fresh(*how, mesh, update)[0]
+        state: Any = restore(workdir, wanted, observer.note, fresh, facts["run"].get("run_id"))
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
             frozen = initialise_frozen(task, experiment.seed, mesh)
         else:
-            state, frozen = initialise(*how, experiment.seed, mesh)
+            state, frozen = initialise(*how, experiment.seed, mesh, update)
             state = state if start is None else start(state)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
     first_step = int(state.step)
@@ -226,7 +228,8 @@ class _Trainer:
         most = self._training.max_skipped_in_a_row
         self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, most)
         schedule, micro_batches = experiment.make_schedule(), self._training.micro_batches
-        train_step = make_train_step(task, tx, schedule, experiment.seed, micro_batches)
+        dtype = self._training.gradient_dtype
+        train_step = make_train_step(task, tx, schedule, experiment.seed, micro_batches, state.params, dtype)
         self._steps = Steps(jit_train_step(train_step, state), observer)
         rows = self._training.eval_rows
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
@@ -269,7 +272,7 @@ class _Trainer:
                 break
             distributed.at(done, "reading")
         self._finish()
-        return result or self._evaluation.run(self._state.params, self._frozen)
+        return result or self._evaluation.run(meshes.whole(self._state.params), self._frozen)
 
     def _evaluates(self, step: int) -> bool:
         return step % self._training.eval_every_steps == 0 or step == self._phases.num_steps
@@ -307,7 +310,7 @@ class _Trainer:
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate and log. Raises ``Preempted``, and logs nothing, if the run is told to end during the evaluation."""
-        step, params, observer = self._done, self._state.params, self._observer
+        step, params, observer = self._done, meshes.whole(self._state.params), self._observer
         jax.block_until_ready(self._state)
         with observer.during("evaluating"):
             metrics = self._evaluation.run(params, self._frozen)
@@ -318,7 +321,7 @@ class _Trainer:
         if distributed.agreed(int(self._selection.see(step, metrics))):
             with observer.during("saving"):
                 self._health.check(self._state)
-                save_best(self._workdir, step, params, self._health.facts)
+                save_best(self._workdir, step, self._state.params, self._health.facts)
         return metrics
 
     def _save(self) -> None:

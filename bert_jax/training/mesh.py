@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -35,9 +35,13 @@ RULES: tuple[tuple[str, Any], ...] = (
     ("heads", "tensor"),
     ("head_dim", None),
     ("vocab", "tensor"),
+    ("gates", None),
     ("layers", None),
 )
 ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axes in RULES)
+SPLIT = 128  # the smallest axis of a matrix that is split over data
+
+WeightUpdate = Literal["sharded", "replicated"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +51,17 @@ class MeshConfig:
     ``slices`` is for a job on several TPU slices, joined by the slower data-centre network, or on several hosts of
     devices without slices. The data axis is divided into this many parts, one on each slice; fsdp and tensor stay
     inside a slice.
+
+    ``weight_update`` says whether the devices along ``data`` each keep and update a part of the float32 parameters and
+    moments ("sharded"; see ``training.sharded_update``) or all of them ("replicated"). It has no effect if fsdp or
+    tensor is above 1: XLA's partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over data alone.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
     slices: int = 1
+    weight_update: WeightUpdate = "sharded"
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -111,19 +120,51 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int, where: str) -> 
         )
 
 
-def shardings(mesh: Mesh, boxed: Any) -> Any:
+def shardings(mesh: Mesh, boxed: Any, weight_update: WeightUpdate = "replicated") -> Any:
     """Return the sharding of each leaf of a tree. Leaves may be boxed with logical axes; other leaves are replicated.
 
     The leaves may be abstract. An axis whose size the mesh axis does not divide, such as a vocabulary of 30,522 over 4
-    devices, is replicated instead.
+    devices, is replicated instead. If ``weight_update`` is "sharded" and data is the only axis of several devices, each
+    matrix is split over data, along its first axis of at least ``SPLIT`` that the number of devices divides.
     """
-    specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
+    splits = weight_update == "sharded" and mesh.shape["data"] == mesh.size > 1
+    logical = nn.get_partition_spec(boxed)
+    specs = nn.logical_to_mesh(logical, RULES)
 
-    def place(leaf: Any, spec: PartitionSpec) -> NamedSharding:
+    def place(path: tuple[Any, ...], leaf: Any, names: PartitionSpec, spec: PartitionSpec) -> NamedSharding:
         axes = [a if a is None or leaf.shape[i] % mesh.shape[a] == 0 else None for i, a in enumerate(spec)]
+        if splits and _is_matrix(path, names):
+            fitting = (i for i, size in enumerate(leaf.shape) if size >= SPLIT and size % mesh.size == 0)
+            if (axis := next(fitting, None)) is not None:
+                axes[axis] = "data"
         return NamedSharding(mesh, PartitionSpec(*axes))
 
-    return jax.tree.map(place, unbox(boxed), specs)
+    return jax.tree_util.tree_map_with_path(place, unbox(boxed), logical, specs)
+
+
+def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
+    """Return whether a leaf is a matrix, or the moment of one, that the model reads in the compute dtype.
+
+    Biases and gains are not, even of several axes, nor the weights of a recurrent layer, which are read in float32.
+    """
+    last = str(path[-1].key) if path and isinstance(path[-1], jax.tree_util.DictKey) else ""
+    return len(names) >= 2 and "gates" not in names and not last.endswith(("bias", "scale"))
+
+
+def whole(params: Any) -> Any:
+    """Return ``params`` with the parts that are split over data gathered, for a program that reads them many times."""
+    placed = jax.tree.map(lambda x: x.sharding, params)
+    complete = jax.tree.map(_without_data, placed)
+    return params if placed == complete else jax.jit(_same, out_shardings=complete)(params)
+
+
+def _same(tree: Any) -> Any:
+    return tree
+
+
+def _without_data(sharding: NamedSharding) -> NamedSharding:
+    axes = (None if axis == "data" else axis for axis in sharding.spec)
+    return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
 
 def unbox(tree: Any) -> Any:

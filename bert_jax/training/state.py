@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import Sum
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import WeightUpdate
 
 LAST = 256  # the number of skipped steps that a state remembers; read them at least once in this many steps
 
@@ -69,7 +70,13 @@ def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric
 
 
 def initialise(
-    task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, seed: int, mesh: Mesh
+    task: Task,
+    tx: optax.GradientTransformation,
+    metric_names: list[str],
+    num_rows: int,
+    seed: int,
+    mesh: Mesh,
+    weight_update: WeightUpdate = "replicated",
 ) -> tuple[TrainState, Any]:
     """Return a fresh state and the frozen variables, made directly in their places on the mesh.
 
@@ -80,7 +87,7 @@ def initialise(
       (state, frozen variables).
     """
     fresh, key = _fresh(task, tx, metric_names, num_rows), jax.random.key(seed)
-    placement = meshes.shardings(mesh, jax.eval_shape(fresh, key))
+    placement = _shardings(task, mesh, jax.eval_shape(fresh, key), weight_update)
     with meshes.activations(mesh):
         state, frozen = jax.jit(lambda k: meshes.unbox(fresh(k)), out_shardings=placement)(key)
     return state, frozen
@@ -108,6 +115,7 @@ def fresh_leaves(
     seed: int,
     mesh: Mesh,
     names: list[str],
+    weight_update: WeightUpdate = "replicated",
 ) -> dict[str, jax.Array]:
     """Return only those leaves, called ``names``, of the state that ``initialise`` makes.
 
@@ -123,21 +131,36 @@ def fresh_leaves(
     def chosen(tree: Any) -> dict[str, Any]:
         return {name: leaf for name, leaf in named_leaves(tree).items() if name in names}
 
-    placement = chosen(meshes.shardings(mesh, jax.eval_shape(fresh, key))[0])
+    placement = chosen(_shardings(task, mesh, jax.eval_shape(fresh, key), weight_update)[0])
     with meshes.activations(mesh):
         return jax.jit(lambda k: chosen(meshes.unbox(fresh(k))[0]), out_shardings=placement)(key)  # type: ignore[no-any-return]
 
 
 def abstract_fresh(
-    task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int, mesh: Mesh
+    task: Task,
+    tx: optax.GradientTransformation,
+    metric_names: list[str],
+    num_rows: int,
+    mesh: Mesh,
+    weight_update: WeightUpdate = "replicated",
 ) -> tuple[TrainState, Any]:
     """Return the result of ``initialise`` as shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
     boxed = jax.eval_shape(_fresh(task, tx, metric_names, num_rows), jax.random.key(0))
     return jax.tree.map(  # type: ignore[no-any-return]
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         meshes.unbox(boxed),
-        meshes.shardings(mesh, boxed),
+        _shardings(task, mesh, boxed, weight_update),
     )
+
+
+def _shardings(task: Task, mesh: Mesh, boxed: tuple[TrainState, Any], weight_update: WeightUpdate) -> Any:
+    """Return the shardings of (state, frozen variables).
+
+    A task whose rows' losses depend on each other has a replicated weight update, and frozen variables are not updated.
+    """
+    state, frozen = boxed
+    update: WeightUpdate = "replicated" if task.whole_batches else weight_update
+    return meshes.shardings(mesh, state, update), meshes.shardings(mesh, frozen)
 
 
 def _fresh(

@@ -14,6 +14,7 @@ from bert_jax.records import Batch, Sum
 from bert_jax.task import Losses, Task, Variables
 from bert_jax.training.mesh import unbox
 from bert_jax.training.schedules import Schedule
+from bert_jax.training.sharded_update import Gradients, is_split, over_data
 from bert_jax.training.state import TrainState
 
 TrainStep = Callable[[TrainState, Any, Batch], TrainState]
@@ -46,8 +47,41 @@ def select(condition: jax.Array, left: Any, right: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), left, right)
 
 
+def make_gradients(task: Task, micro_batches: int) -> Gradients:
+    """Return a function (params, frozen, batch, scale, rng, carry) -> (gradients, loss, metrics, carry) of a batch.
+
+    The gradients of micro-batches are added up in float32 or wider.
+    """
+    value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
+
+    def gradients(params: Any, frozen: Any, batch: Batch, scale: Any, rng: RowRng, carry: Any) -> Any:
+        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum], Any]:
+            (loss, losses), grads = value_and_grad(task, params, frozen, part[0], scale, part[1], carry)
+            return grads, loss, losses.metrics, losses.carry
+
+        def wide(part: tuple[Batch, RowRng]) -> Any:
+            grads, *rest = one(part)
+            return jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)), grads), *rest
+
+        if micro_batches == 1:
+            return one((batch, rng))
+        parts = split_rows((batch, rng), micro_batches)
+        # The sum starts from zeros, not from the first part, so that the model is compiled only once.
+        shapes = jax.eval_shape(wide, jax.tree.map(lambda x: x[0], parts))
+        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+        return jax.lax.scan(lambda sums, part: (add(sums, wide(part)), None), zeros, parts)[0]
+
+    return gradients
+
+
 def make_train_step(
-    task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, micro_batches: int = 1
+    task: Task,
+    tx: optax.GradientTransformation,
+    schedule: Schedule,
+    seed: int,
+    micro_batches: int = 1,
+    placed: Any = None,
+    gradient_dtype: str | None = None,
 ) -> TrainStep:
     """Return the train step, a function (state, frozen, batch) -> state after one update.
 
@@ -55,28 +89,21 @@ def make_train_step(
     ``micro_batches`` and the mesh are. Dropout bits depend only on (seed, step, row, site). A step whose loss or
     gradient norm is not finite changes no parameter and adds to no metric except the learning rate; the step number and
     the schedule advance, and ``state.skipped`` records the step.
+
+    Args:
+      placed: the parameters, as arrays or shapes with shardings. If some are split over data, ``sharded_update`` sums
+        the gradients over devices, in ``gradient_dtype``; otherwise, or if None, the partitioner does.
     """
-    value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
+    gradients = make_gradients(task, micro_batches)
+    shardings = jax.tree.map(lambda x: x.sharding, placed)
+    if is_split(shardings):
+        gradients = over_data(gradients, shardings, task.dtype, gradient_dtype)
 
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
-        scale = loss_scale(task, batch)
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
-
-        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum], Any]:
-            (loss, losses), grads = value_and_grad(task, state.params, frozen, part[0], scale, part[1], state.carry)
-            return grads, loss, losses.metrics, losses.carry
-
-        if micro_batches == 1:
-            grads, loss, metrics, carry = one((batch, rng))
-        else:
-            parts = split_rows((batch, rng), micro_batches)
-            # The sum starts from zeros, not from the first part, so that the model is compiled only once.
-            shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], parts))
-            zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-            summed, _ = jax.lax.scan(lambda sums, part: (add(sums, one(part)), None), zeros, parts)
-            grads, loss, metrics, carry = summed
-
+        scale = loss_scale(task, batch)
+        grads, loss, metrics, carry = gradients(state.params, frozen, batch, scale, rng, state.carry)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
         direction, opt_state = tx.update(grads, state.opt_state, state.params)

@@ -20,6 +20,12 @@ ROWS = 16
 LAYOUTS = [(1, MeshConfig(), 4), (2, MeshConfig(), 2), (8, MeshConfig(data=2, fsdp=2, tensor=2), 2)]
 
 
+@pytest.fixture(autouse=True)
+def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split the toys' matrices over data as well."""
+    monkeypatch.setattr(meshes, "SPLIT", 16)
+
+
 def one_update(
     name: str, devices: int, mesh_config: MeshConfig, micro_batches: int, **model: Any
 ) -> tuple[dict[str, float], Any]:
@@ -29,12 +35,12 @@ def one_update(
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
     schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
-    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh)
+    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh, mesh_config.weight_update)
     indices = np.arange(ROWS)
     batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)
     batch["label_weights"][: ROWS // 2 : 2] = 0  # uneven over rows, devices and micro-batches
     with meshes.activations(mesh):
-        step = jax.jit(make_train_step(task, tx, schedule, 0, micro_batches))
+        step = jax.jit(make_train_step(task, tx, schedule, 0, micro_batches, state.params))
         state = step(state, frozen, meshes.to_devices(batch, mesh))
     metrics = {key: float(s.value / s.count) for key, s in state.metrics.items() if key != "tokens"}
     return metrics, jax.device_get(state.opt_state[1].mu)

@@ -50,6 +50,7 @@ class Line:
 
     loss_weights = {"loss": 1.0}
     dtype: str = "float32"
+    whole_batches: bool = False
     heldout_parts: tuple[str, ...] = ("",)
     gathered_outputs: tuple[str, ...] = ()
 
@@ -93,7 +94,12 @@ class Line:
 
 
 def experiment(
-    num_steps: int = 40, save_every: int = 10, peak: float = 0.05, warmup: int = 5, **training: Any
+    num_steps: int = 40,
+    save_every: int = 10,
+    peak: float = 0.05,
+    warmup: int = 5,
+    mesh: MeshConfig | None = None,
+    **training: Any,
 ) -> Experiment:
     """A log line every 2, an evaluation every 10."""
     cadence = {"log_every_steps": 2, "eval_every_steps": 10, "eval_rows": 64, "loggers": ()}
@@ -102,7 +108,7 @@ def experiment(
         phases=Phases((Phase(num_steps, BATCH, WIDTH, "phase1"),)),
         optimizer=OptimizerConfig(),
         schedule=ScheduleConfig("linear", peak, warmup),
-        mesh=MeshConfig(),
+        mesh=mesh or MeshConfig(),
         training=TrainingConfig(**{**cadence, **training}),
         checkpoints=CheckpointConfig(every_steps=save_every),
         loader=LoaderConfig(),

@@ -32,6 +32,7 @@ LAYOUTS = {  # devices, mesh, micro-batches
     "accumulated": (1, MeshConfig(), 4),
     "data": (8, MeshConfig(), 1),
     "fsdp": (8, MeshConfig(data=1, fsdp=8), 1),
+    "sharded update": (8, MeshConfig(), 1),
 }
 
 
@@ -41,8 +42,8 @@ def states(layout: str, several: Sequence[Points], num_steps: int) -> list[list[
     task, tx = Line(), make_optimizer(OptimizerConfig(bias_correction="standard"))
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     schedule = make_schedule(ScheduleConfig("linear", 0.05, 2), 20)
-    state, frozen = initialise(task, tx, metric_names(task), BATCH, 0, mesh)
-    step = jit_train_step(make_train_step(task, tx, schedule, 0, micro_batches), state)
+    state, frozen = initialise(task, tx, metric_names(task), BATCH, 0, mesh, mesh_config.weight_update)
+    step = jit_train_step(make_train_step(task, tx, schedule, 0, micro_batches, state.params), state)
     fresh, places, found = jax.device_get(state), jax.tree.map(lambda x: x.sharding, state), []
     for points in several:
         state = jax.device_put(fresh, places)
@@ -60,7 +61,8 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str) -> None:
+def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meshes, "SPLIT", BATCH if layout == "sharded update" else 1000)
     values = (np.nan, np.inf, 1e30)  # the square of the last one is infinite
     for found in states(layout, [Points(rows_of(0, 2, 3), value) for value in values], 5):
         assert [int(state.step) for state in found] == [1, 2, 3, 4, 5]

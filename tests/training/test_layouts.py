@@ -22,7 +22,7 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.state import initialise
-from bert_jax.training.step import make_train_step, metric_names
+from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 from tests import toy
 
 ROWS = 16
@@ -34,6 +34,7 @@ LAYOUTS = {  # devices, mesh, micro-batches
     "fsdp": (8, MeshConfig(data=1, fsdp=8), 2),
     "tensor": (2, MeshConfig(data=1, tensor=2), 1),
     "mixed": (8, MeshConfig(data=2, fsdp=2, tensor=2), 1),
+    "sharded update": (8, MeshConfig(), 2),
 }
 
 
@@ -61,13 +62,13 @@ def one_update(
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
     schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
-    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh)
+    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh, mesh_config.weight_update)
     indices = np.arange(ROWS)
     batch = task.source("train", "phase1", 0).rows(np.zeros_like(indices), indices)
     batch["masked_weights"][::3, 1:] = 0  # uneven over rows, devices and micro-batches
     batch["next_sentence_labels"][: ROWS // 2] = 1  # of even labels the gradient of a bias would be mere rounding
     with meshes.activations(mesh):
-        step = jax.jit(make_train_step(task, tx, schedule, 0, micro_batches))
+        step = jit_train_step(make_train_step(task, tx, schedule, 0, micro_batches, state.params), state)
         state = step(state, frozen, meshes.to_devices(batch, mesh))
     metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
     return metrics, jax.device_get(state.opt_state[1].mu)
@@ -94,9 +95,12 @@ def compare(
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_gives_the_same_step(name: str, text: tuple[Corpus, WordPiece], alone: Any) -> None:
+def test_every_layout_gives_the_same_step(
+    name: str, text: tuple[Corpus, WordPiece], alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dropout is on: its bits follow the rows."""
     devices, mesh_config, micro_batches = LAYOUTS[name]
+    monkeypatch.setattr(meshes, "SPLIT", 16 if name.startswith("sharded") else 1000)
     found = one_update(text, devices, mesh_config, micro_batches)
     compare(found, alone, loss_tolerance=1e-6, gradient_tolerance=1e-5)
 

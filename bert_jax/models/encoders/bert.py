@@ -24,7 +24,7 @@ from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import LayerNorm, constrain, named, normal
+from bert_jax.models.primitives import LayerNorm, constrain, look_up, named, normal
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
@@ -77,11 +77,11 @@ class Embeddings(nn.Module):
         if length > self.config.max_length:
             raise UserError(f"rows of {length} positions exceed the model's {self.config.max_length}; shorten them")
         dtype = self.config.compute_dtype
-        words = jnp.take(self.word_embeddings, input_ids, axis=0).astype(dtype)  # [B, L, E]
+        words = look_up(self.word_embeddings, input_ids, dtype)  # [B, L, E]
         if position_ids is None:
             positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
         else:
-            positions = jnp.take(self.position_embeddings, position_ids, axis=0).astype(dtype)
+            positions = look_up(self.position_embeddings, position_ids, dtype)
         # A product with one-hot rows, because the gradient of a look-up would add all tokens into the same few rows.
         types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
         x = words + positions + types @ self.token_type_embeddings.astype(dtype)
