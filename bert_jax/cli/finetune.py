@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config, add_processes, in_processes
+from bert_jax.cli.main import add_config, add_processes, add_profile, in_processes
 from bert_jax.runs import recipes
 
 
@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, predictions, report, export")
     parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
     parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
+    add_profile(parser)
     add_processes(parser)
 
 
@@ -25,7 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.runs.finetuning import FinetuningRequest, finetune
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
-    request = FinetuningRequest(
-        arguments.workdir, arguments.data, command, arguments.init, recipes.typed(arguments.overrides)
-    )
+    typed = recipes.typed(arguments.overrides)
+    request = FinetuningRequest(arguments.workdir, arguments.data, command, arguments.init, typed, arguments.profile)
     return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

@@ -23,6 +23,7 @@ from bert_jax.cluster import exit_codes, signals
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
+from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs import recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
@@ -131,6 +132,15 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     return read
 
 
+def profiled(text: str) -> ProfiledSteps:
+    """Read a flag's value as steps to trace: ``FIRST:LAST``, both included, counted from 1."""
+    found = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        allowed = "FIRST:LAST is needed, two steps counted from 1, the first no later than the last, such as 100:104"
+        raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
+    return ProfiledSteps(int(found[1]), int(found[2]))
+
+
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Add the flag ``--config``, whose value ``recipes.load`` reads."""
     parser.add_argument(
@@ -155,6 +165,17 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+    )
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--profile``."""
+    parser.add_argument(
+        "--profile",
+        type=profiled,
+        metavar="FIRST:LAST",
+        help="trace these steps, counted from 1, into WORKDIR/profile for XProf, TensorBoard or Perfetto; the first "
+        "step of a phase compiles",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config, add_processes, in_processes
+from bert_jax.cli.main import add_config, add_processes, add_profile, in_processes
 from bert_jax.runs import recipes
 
 
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep text and paths of the corpus out of logs, report, manifest and card",
     )
     parser.add_argument("--extend", action="store_true", help="resume with another number of steps")
+    add_profile(parser)
     add_processes(parser)
 
 
@@ -49,5 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
         extend=arguments.extend,
         private=arguments.private,
         typed=recipes.typed(arguments.overrides),
+        profiled=arguments.profile,
     )
     return in_processes(arguments, lambda: pretrain(arguments.config.to_dict(), request))

@@ -48,7 +48,15 @@ TIMES_LONGEST = 5.0  # a state seen before may last this many times its longest 
 # The states in ``UNEVEN`` may always take ``UNEVEN_SECONDS``: compiling or using a store is not faster the second time,
 # and reading the first row of an epoch or a phase may include planning it.
 UNEVEN_SECONDS = 900.0
-UNEVEN: tuple[Activity, ...] = ("compiling", "first step", "restoring", "reading", "saving", "finishing")
+UNEVEN: tuple[Activity, ...] = (
+    "compiling",
+    "first step",
+    "restoring",
+    "reading",
+    "profiling",
+    "saving",
+    "finishing",
+)
 
 
 class HeartbeatClient:

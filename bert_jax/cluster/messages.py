@@ -16,8 +16,8 @@ PROOF_BYTES = 4096  # longest line before the sender has proved who it is
 LINE_BYTES = 2**22  # longest line after the proof, which may hold a whole config
 LARGEST = 2**53  # no step, process id or number of seconds is larger
 Activity = Literal[  # what a process says that it is doing
-    "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "probing", "saving",
-    "exporting", "reporting", "finishing",
+    "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "probing",
+    "profiling", "saving", "exporting", "reporting", "finishing",
 ]  # fmt: skip
 
 

@@ -55,6 +55,7 @@ NOT_DRAWN = (
     "best_exact_thresh",
     "best_f1_thresh",
     "skipped_steps",  # alarms report these
+    "step_seconds",  # the report has its percentiles, and draws tokens_per_second
 )
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart).
 BASELINES = {

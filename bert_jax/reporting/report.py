@@ -31,7 +31,9 @@ from bert_jax.reporting.measures import (
 )
 from bert_jax.reporting.page import folded, page, section, table
 from bert_jax.reporting.report_errors import errors
+from bert_jax.reporting.report_speed import goodput, step_times
 from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
+from bert_jax.reporting.windows import steady
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -81,7 +83,8 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("What it looks at", attention_pictures(details)),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
-        section("Where the time went", _goodput(state.get("goodput") or {})),
+        section("How fast it was", step_times(steady(records, run))),
+        section("Where the time went", goodput(state, run)),
         section("What it was made from", _lineage(run, records)),
         section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None)),
     ]
@@ -292,19 +295,6 @@ def _evaluations(records: list[Record], baselines: Mapping[str, Any]) -> str:
         ]
         rows.append([title(metric), *values])
     return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
-
-
-def _goodput(goodput: Mapping[str, Any]) -> str:
-    parts = sorted(((k, v) for k, v in goodput.items() if is_number(v) and v > 0), key=lambda part: -part[1])
-    total = sum(seconds for _, seconds in parts)
-    bars, keys = [], []
-    for (name, seconds), colour in zip(parts, "abcdefghijk", strict=False):
-        share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
-        bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
-        keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')
-    described = escape(status.goodput_line(dict(parts)))
-    bar = f'<div class="split" role="img" aria-label="{described}">{"".join(bars)}</div>'
-    return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul></div>' if parts else ""
 
 
 def _is_filled(example: Any) -> bool:

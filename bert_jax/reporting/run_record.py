@@ -45,6 +45,7 @@ KINDS: dict[str, type] = {
     "identity": dict,
     "facts": dict,
     "restarts": list,
+    "devices": dict,
     "extended": list,
     "skipped_steps": list,
     "rolled_back": list,
@@ -227,11 +228,16 @@ def settle(
     return run
 
 
-def record_restart(workdir: str, step: int) -> dict[str, Any]:
-    """Record in ``run.json`` that training resumes from the checkpoint of ``step``; return the file's new content."""
+def record_start(workdir: str, resumed: int | None, devices: Mapping[str, Any]) -> dict[str, Any]:
+    """Record in ``run.json`` that training starts on ``devices``; return the file's new content.
+
+    ``resumed``: the step of the checkpoint from which it resumes; None if it starts from scratch.
+    """
     run = read_run(workdir)
-    restart = {"step": step, "time": time.time(), "command": run.get("command"), "versions": versions()}
-    return record(workdir, restarts=[*run.get("restarts", []), restart])
+    if resumed is None:
+        return record(workdir, devices=devices)
+    restart = {"step": resumed, "time": time.time(), "command": run.get("command"), "versions": versions()}
+    return record(workdir, devices=devices, restarts=[*run.get("restarts", []), restart])
 
 
 def record(workdir: str, **entries: Any) -> dict[str, Any]:

@@ -19,7 +19,16 @@ from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
 Running = Literal[
-    "starting", "restoring", "compiling", "training", "evaluating", "probing", "saving", "exporting", "reporting"
+    "starting",
+    "restoring",
+    "compiling",
+    "training",
+    "evaluating",
+    "probing",
+    "profiling",
+    "saving",
+    "exporting",
+    "reporting",
 ]
 Ended = Literal["finished", "failed", "interrupted", "preempted"]
 RUNNING, ENDED = get_args(Running), get_args(Ended)
@@ -31,6 +40,7 @@ ACCOUNTS: dict[Running, str] = {
     "training": "train",
     "evaluating": "evaluation",
     "probing": "probe",
+    "profiling": "profile",
     "saving": "save",
     "exporting": "export",
     "reporting": "report",
@@ -60,7 +70,7 @@ class StatusFile:
     method raises if the disk is full or broken.
 
     ``goodput`` splits all seconds of the run, restarts included, into entries that add up: start, restore, compile,
-    train, input_wait, evaluation, probe, save, export, report, and lost (training that was undone by a kill).
+    train, input_wait, evaluation, probe, profile, save, export, report, and lost (training that was undone by a kill).
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):

@@ -33,6 +33,7 @@ from bert_jax.records import Example
 from bert_jax.reporting import run_record
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer, observe
+from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
 from bert_jax.rows.encoded import ExampleRows, steps_per_epoch
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -143,6 +144,7 @@ class FinetuningRequest:
     command: str = ""
     init: str | None = None  # a Hugging Face directory or WORKDIR[@step]; if None, weights are random
     typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
+    profiled: ProfiledSteps | None = None
 
 
 def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str, float]:
@@ -183,7 +185,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         task.check(splits)
         for name in () if saved else [name for name in splits if name.startswith("test")]:  # to find their errors early
             module.Task(task_config, setting(settings, {name: splits[name]}, tokenizer, model, labels))
-        experiment = make_experiment(settings, task)
+        experiment = dataclasses.replace(make_experiment(settings, task), profiled=request.profiled)
+        run = with_profiled(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
         experiment.check()
         check_fits(
             model.num_parameters, {"config.train.batch_size": (settings.train.batch_size, task.batch_specs[KIND])}

@@ -37,6 +37,7 @@ from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer, observe
+from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
 from bert_jax.reporting.report import write_report
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -156,13 +157,11 @@ class PretrainingRequest:
     extend: bool = False
     private: bool = False  # the same as config.private
     typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
+    profiled: ProfiledSteps | None = None
 
 
 def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, starting from the last saved step if there is one.
-
-    Returns:
-      The last evaluation's metrics.
+    """Run a recipe to its end in ``request.workdir``, from the last saved step on; return the last metrics.
 
     Raises:
       UserError: the recipe, the workdir, the texts or the machine do not fit together.
@@ -183,7 +182,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
         initial = find_initial(request.init, workdir, resumes=bool(saved))
         seed, parent = continued_seed(settings.seed, initial, "pretraining")
-        experiment = dataclasses.replace(settings.experiment(), seed=seed)
+        experiment = dataclasses.replace(settings.experiment(), seed=seed, profiled=request.profiled)
         make_task = checked(settings, experiment, initial)
         columns = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).columns
         given_way = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
@@ -195,7 +194,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         run = run_record.described(
             workdir, *recorded(config, settings, request), request.extend, bool(saved), settings.absent()
         )
-        experiment.phases.check_not_past(max(saved, default=0))
+        experiment.phases.check_not_past(reached := max(saved, default=0))
+        run = with_profiled(request.profiled, run, experiment.phases.num_steps, reached)
         observer = observe(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
         with observer.to_the_end():
             tokenizer, corpus = open_inputs(inputs, observer.note)

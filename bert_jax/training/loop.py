@@ -21,6 +21,7 @@ from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import Preempted
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
@@ -30,6 +31,7 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.health import Health
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.profiling import Profiler
 from bert_jax.training.roll_back import RollBack
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
@@ -77,6 +79,7 @@ class Experiment:
     loader: LoaderConfig
     selection: SelectionConfig = SelectionConfig()
     batch_key: str = "config.phases.{}.batch_size"  # the config key of a phase's batch size, for messages
+    profiled: ProfiledSteps | None = None
 
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
@@ -188,8 +191,8 @@ def _train(
     observer.begin(first_step, resumed, work, warmup)
     if made and made[-1].to == first_step:
         observer.alarm(first_step, roll_back.message(made[-1]))
-    if resumed and first_step < phases.num_steps and distributed.is_first():
-        facts = {**facts, "run": run_record.record_restart(workdir, first_step)}
+    if first_step < phases.num_steps and distributed.is_first():
+        facts = {**facts, "run": run_record.record_start(workdir, first_step if resumed else None, device_facts())}
     if len(phases.phases) > 1:
         observer.note(describe_phases(phases, experiment.evaluated_phase))
 
@@ -197,7 +200,7 @@ def _train(
         trainer = _Trainer(
             task, experiment, mesh, tx, workdir, observer, facts, probe, made, termination, state, frozen
         )
-        with trainer.checkpoints.ending_well():
+        with trainer.profiler, trainer.checkpoints.ending_well():
             return trainer.train()
 
 
@@ -225,6 +228,7 @@ class _Trainer:
         self._state, self._frozen = state, frozen
         self._done = self._saved = self._first_step = int(state.step)
         self.checkpoints = Checkpoints(workdir, experiment.checkpoints)
+        self.profiler = Profiler(experiment.profiled, workdir, observer, self._first_step)
         most = self._training.max_skipped_in_a_row
         self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, most)
         schedule, micro_batches = experiment.make_schedule(), self._training.micro_batches
@@ -282,9 +286,11 @@ class _Trainer:
         if phase is not self._phases.phase_of(max(step - 1, self._first_step)):
             begins = f"{phase.kind} begins, {phase.batch_size:,} rows of {phase.max_length:,}"
             self._observer.note(f"step {step:,}: {begins}")
+        self.profiler.before(step + 1, self._state)
         on_devices = meshes.to_devices(batch, self._mesh)
         self._state = self._steps.run(step, kind, self._state, self._frozen, on_devices)
         self._done, self._termination.saves = step + 1, True
+        self.profiler.after(step + 1, self._state)
 
     def _log(self, window: Window, wait_seconds: float) -> bool:
         """Log the means over ``window`` and set the sums to 0; return whether all processes must roll back."""
@@ -344,6 +350,12 @@ class _Trainer:
             raise self._termination.ending(f"step {self._done:,} is saved")
         self.checkpoints.close()
         distributed.at(self._phases.num_steps, "finishing")
+
+
+def device_facts() -> dict[str, Any]:
+    """Return what ``run.json`` says about the devices of this job, so that its step times can be compared."""
+    device = jax.devices()[0]
+    return {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()}
 
 
 def logged(observer: Observer, step: int) -> bool:

@@ -79,10 +79,15 @@ class Window:
     def metrics(
         self, means: dict[str, float], training_seconds: float, wait_seconds: float, peak_flops: float
     ) -> dict[str, float]:
-        """Return the means over the window with its rates; ``tokens`` is replaced by ``tokens_per_second``."""
+        """Return the means over the window with its rates; ``tokens`` is replaced by ``tokens_per_second``.
+
+        ``step_seconds`` is the mean of the window's steps, waiting for input included: when a window ends, the devices
+        have done its last step. Single steps run asynchronously, so their times are not known.
+        """
         seconds = max(training_seconds - self.training_seconds, 1e-9)
         return means | {
             "tokens_per_second": means.pop("tokens") * self.steps / seconds,
+            "step_seconds": seconds / self.steps,
             "mfu": self.flops / seconds / peak_flops,
             "input_wait_seconds": wait_seconds - self.wait_seconds,
         }

@@ -4,10 +4,12 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.reporting.report import write_report
+from bert_jax.reporting.windows import steady
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = """<script>alert("x")</script><img src=x onerror=y>'&https://evil.example/"""
@@ -79,12 +81,42 @@ def test_a_report_of_all_files_shows_what_they_say(tmp_path):
     assert html.count("<svg") == 4
 
 
+def test_step_times_are_those_of_steady_windows(tmp_path):
+    """First windows of a start and of a phase are ten times as slow, and count nowhere."""
+    write_run(
+        tmp_path,
+        run={"restarts": [{"step": 300}], "started": 1000.0},
+        status={"state": "finished", "goodput": {"train": 80.0, "lost": 5.0, "compile": 15.0}, "heartbeat": 1160.0},
+    )
+    records = []
+    for step in range(10, 1010, 10):
+        phase = "phase1" if step <= 500 else "phase2"
+        slow = 10.0 if step in (10, 310, 510) else 1.0
+        seconds = (0.1 if phase == "phase1" else 4.0) * (1 + step % 500 / 5000) * slow
+        speed = {"step_seconds": seconds, "mfu": 0.5 / slow, "tokens_per_second": 1000.0}
+        records.append({"step": step, "split": "train", "time": 1000.0 + step, "phase": phase, "loss": 1.0, **speed})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    windows = steady(records, {"restarts": [{"step": 300}]})
+    assert [(w.phase, len(w.records), w.steps) for w in windows] == [("phase1", 48, 10), ("phase2", 49, 10)]
+    times = np.array([record["step_seconds"] for record in records[:50]])[[*range(1, 30), *range(31, 50)]]
+    assert windows[0].percentile(90) == pytest.approx(float(np.percentile(times, 90)), rel=1e-9)
+    last = steady(records, {"restarts": [{"step": 300}]}, last_start=True)
+    assert [(w.phase, len(w.records)) for w in last] == [("phase1", 19), ("phase2", 49)]
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    for expected in ("phase1 48 of 10 steps 105 ms", "phase2 49 of 10 steps 4.2 s", "1.00k 50.0%", "step time p99"):
+        assert expected in text
+    for expected in ("Goodput 80.0%", "1 restart; 5 s of steps were done again", "For 1 m 00 s more no process ran"):
+        assert expected in text
+
+
 def test_a_report_needs_only_the_metrics(tmp_path):
     write_run(tmp_path)
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
     assert "5.100" in text
     assert "Where the time went" not in text
+    assert "How fast it was" not in text
 
 
 def test_nothing_is_fetched_and_hostile_text_stays_text(tmp_path):

@@ -27,7 +27,7 @@ from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig
 from tests import toy
 
-TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")
+TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
 LETTERS = "abcdefgh"
 EXPERIMENT = Experiment(
     0,

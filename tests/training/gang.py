@@ -20,7 +20,7 @@ from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from tests import toy
 
-TIMED = ("time", "tokens_per_second", "mfu", "input_wait_seconds")
+TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
 HEARTBEAT_SECONDS = 5
 
 

@@ -17,6 +17,7 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import observe
+from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Losses, RowSource, Variables
@@ -99,6 +100,7 @@ def experiment(
     peak: float = 0.05,
     warmup: int = 5,
     mesh: MeshConfig | None = None,
+    profiled: ProfiledSteps | None = None,
     **training: Any,
 ) -> Experiment:
     """A log line every 2, an evaluation every 10."""
@@ -112,6 +114,7 @@ def experiment(
         training=TrainingConfig(**{**cadence, **training}),
         checkpoints=CheckpointConfig(every_steps=save_every),
         loader=LoaderConfig(),
+        profiled=profiled,
     )
 
 

@@ -1,0 +1,81 @@
+"""The sections of ``report.html`` on how fast a run was, and on where its time went."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from bert_jax.program import MISSING, duration
+from bert_jax.reporting import status
+from bert_jax.reporting.formats import count, is_number, phase_label
+from bert_jax.reporting.page import table
+from bert_jax.reporting.windows import Windows
+
+PERCENTILES = (50, 90, 99)
+MEASURED = (
+    "Steps run asynchronously, so single steps have no times: a window of the log ends when its last step is done, and "
+    "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
+    "window after a start and the first of a phase are left out. MFU: the FLOPs of the model's matrix products (forward "
+    "and backward, with padding, without recomputation), divided by the time of the steps and by the peak rate of all "
+    "devices (of the data sheet, or for a device without one that of a float32 product, measured at the start)."
+)
+
+
+def step_times(phases: list[Windows]) -> str:
+    """Return the table of step times, speed and MFU of each phase; "" if no window is known."""
+    rows = [
+        [
+            phase_label(windows.phase) if windows.phase else "all steps",
+            f"{len(windows.records):,} of {windows.steps:,} step{'s' * (windows.steps != 1)}",
+            *(_seconds(windows.percentile(percent)) for percent in PERCENTILES),
+            count(windows.percentile(50, "tokens_per_second")),
+            MISSING if (mfu := windows.percentile(50, "mfu")) is None else f"{mfu:.1%}",
+        ]
+        for windows in phases
+    ]
+    if not rows:
+        return ""
+    head = ["", "windows", *(f"step time p{percent}" for percent in PERCENTILES), "tokens a second p50", "MFU p50"]
+    return f'<div class="card">{table(head, rows)}<p class="small soft">{escape(MEASURED)}</p></div>'
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return MISSING
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def goodput(state: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """Return how the time of a run is divided, and its goodput: the share that is training. "" if nothing is known."""
+    accounts = state.get("goodput") or {}
+    parts = sorted(((k, v) for k, v in accounts.items() if is_number(v) and v > 0), key=lambda part: -part[1])
+    if not parts:
+        return ""
+    total = sum(seconds for _, seconds in parts)
+    bars, keys = [], []
+    for (name, seconds), colour in zip(parts, itertools.cycle("abcdefghijk"), strict=False):
+        share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
+        bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
+        keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')
+    described = escape(status.goodput_line(dict(parts)))
+    bar = f'<div class="split" role="img" aria-label="{described}">{"".join(bars)}</div>'
+    said = f'<p class="small soft">{escape(_said(dict(parts), total, state, run))}</p>'
+    return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul>{said}</div>'
+
+
+def _said(parts: Mapping[str, float], total: float, state: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """Return the goodput in words: what it counts, and what restarts cost."""
+    text = (
+        f"Goodput {parts.get('train', 0.0) / total:.1%}: the steps that were kept, waiting for input not included, of "
+        f"the {duration(total)} in which the run's processes ran."
+    )
+    restarts = len(run.get("restarts") or [])
+    if not restarts:
+        return text
+    text += f" {restarts} restart{'s' * (restarts > 1)}; {duration(parts.get('lost', 0.0))} of steps were done again."
+    began, ended = run.get("started"), state.get("heartbeat")
+    if is_number(began) and is_number(ended) and ended - began > total:  # type: ignore[operator]
+        text += f" For {duration(ended - began - total)} more no process ran, which is not counted."  # type: ignore[operator]
+    return text

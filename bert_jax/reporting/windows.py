@@ -1,0 +1,67 @@
+"""The log windows of a run in which it trained steadily, from which its step time is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.loggers.base import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The steady log windows of a phase. ``phase`` is "" in a run of one phase."""
+
+    phase: str
+    records: tuple[Record, ...]
+    steps: int  # of most windows: the median
+
+    def percentile(self, percent: float, metric: str = "step_seconds") -> float | None:
+        """Return the value of ``metric`` below which ``percent`` % of the windows lie; None if no window has one.
+
+        Between two windows it is interpolated linearly.
+        """
+        values = sorted(record[metric] for record in self.records if is_number(record.get(metric)))
+        if not values:
+            return None
+        below, part = divmod((len(values) - 1) * percent / 100, 1)
+        upper = values[min(int(below) + 1, len(values) - 1)]
+        return float(values[int(below)] + part * (upper - values[int(below)]))
+
+
+def steady(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = False) -> list[Windows]:
+    """Return the steady windows of each phase, in the order of the phases; those without a step time are left out.
+
+    The first window after a start, and the first of a phase, are not steady: caches are cold in them, and a window may
+    hold steps of two phases.
+
+    Args:
+      records: those of ``metrics.jsonl``.
+      run: the content of ``run.json``, which has the restarts.
+      last_start: whether to return only windows since the last start of the run.
+    """
+    train = [record for record in records if record["split"] == "train"]
+    starts = [0, *(r["step"] for r in run.get("restarts") or [] if isinstance(r, Mapping) and is_number(r.get("step")))]
+    found: dict[str, list[tuple[Record, int]]] = {}
+    before: Record | None = None
+    for record in train:
+        since = before["step"] if before else 0
+        first = before is None or any(since <= start < record["step"] for start in starts)
+        same = before is not None and before.get("phase") == record.get("phase")
+        kept = not first and same and is_number(record.get("step_seconds"))
+        if kept and (not last_start or since > starts[-1]):
+            found.setdefault(str(record.get("phase", "")), []).append((record, record["step"] - since))
+        before = record
+    return [
+        Windows(phase, tuple(record for record, _ in of), round(statistics.median(steps for _, steps in of)))
+        for phase, of in found.items()
+    ]
+
+
+def since_last_start(run: Mapping[str, Any]) -> str:
+    """Return text that says since when the last process of a run trains."""
+    restarts: Sequence[Any] = run.get("restarts") or []
+    return f"since it was resumed at step {restarts[-1].get('step', 0):,}" if restarts else "since its start"

@@ -1,0 +1,110 @@
+"""Records a trace of a few steps (``--profile=FIRST:LAST``) that TensorBoard, XProf or Perfetto opens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bert_jax.cluster import distributed
+from bert_jax.errors import UserError, first_line
+from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.profiled_steps import ProfiledSteps
+from bert_jax.storage import files
+from bert_jax.storage.replacing import replaced_directory
+
+FOLDER = "profile"  # in the workdir; a log directory for TensorBoard and XProf
+
+
+class Profiler:
+    """Traces ``profiled`` steps into ``workdir/profile``. A trace is there whole, or not at all.
+
+    It is written to the cache first. The first process of a job traces what it and its devices do. If a trace cannot be
+    made, a line says so, and the run goes on. As a context manager it ends a trace that is not complete, without
+    keeping it.
+    """
+
+    def __init__(self, profiled: ProfiledSteps | None, workdir: str, observer: Observer, first_step: int):
+        self._profiled, self._workdir, self._observer = profiled, workdir, observer
+        self._open = contextlib.ExitStack()  # of the folder that the trace is written to first
+        self._folder: Path | None = None  # that folder, while the profiler runs
+        self._annotation: Any = None
+        if profiled is not None and profiled.first <= first_step:
+            observer.note(f"{profiled.described}: begun before this start, at step {first_step:,}, so not traced by it")
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None and self._profiled is not None:
+            with contextlib.suppress(RuntimeError, ValueError, OSError):
+                jax.profiler.stop_trace()
+            self._folder = None
+            self._observer.note(f"the run ended within {self._profiled.described}: no trace is kept")
+        self._open.close()
+
+    def before(self, step: int, state: Any) -> None:
+        """Start the trace if ``step`` is the first to trace. ``state``: the state before the step."""
+        if self._profiled is None:
+            return
+        if step == self._profiled.first:
+            jax.block_until_ready(state)  # so that no earlier step is in the trace
+            with self._observer.during("profiling"):
+                self._start()
+        if self._folder is not None:
+            self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)
+            self._annotation.__enter__()
+
+    def after(self, step: int, state: Any) -> None:
+        """Write the trace if ``step`` is the last to trace. ``state``: the state after the step."""
+        if self._annotation is not None:
+            self._annotation.__exit__(None, None, None)
+            self._annotation = None
+        if self._profiled is not None and step == self._profiled.last:
+            jax.block_until_ready(state)
+            with self._observer.during("profiling"):
+                if self._folder is not None:
+                    self._finish(self._folder)
+                distributed.agreed(0)  # the other processes wait here, and not within a step
+
+    def _start(self) -> None:
+        if not distributed.is_first():
+            return
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # every Python call would fill the trace, and slow the steps
+        try:
+            folder = self._open.enter_context(files.scratch("profile"))
+            jax.profiler.start_trace(folder, create_perfetto_trace=True, profiler_options=options)
+            self._folder = folder
+        except (UserError, OSError, RuntimeError) as error:
+            self._without(error)
+
+    def _finish(self, folder: Path) -> None:
+        """Stop the profiler, and put what it has written into the workdir."""
+        assert self._profiled is not None
+        self._folder = None
+        name = f"steps_{self._profiled.first}_to_{self._profiled.last}"
+        target = files.as_path(self._workdir) / FOLDER / "plugins" / "profile" / name
+        try:
+            jax.profiler.stop_trace()
+            with replaced_directory(target) as whole:
+                for file in folder.glob("plugins/profile/*/*"):
+                    shutil.copyfile(file, whole / file.name)
+        except (UserError, OSError, RuntimeError, ValueError) as error:
+            self._without(error)
+            return
+        finally:
+            self._open.close()
+        logdir = os.fspath(files.as_path(self._workdir) / FOLDER)
+        self._observer.note(
+            f"trace of {self._profiled.described}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
+            f"--logdir={logdir} (and its profile plugin), or drop its perfetto_trace.json.gz on ui.perfetto.dev"
+        )
+
+    def _without(self, error: Exception) -> None:
+        assert self._profiled is not None
+        self._observer.note(f"no trace of {self._profiled.described}: {first_line(error)}; the run goes on")
