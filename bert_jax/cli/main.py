@@ -29,7 +29,7 @@ from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
-PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
+PATHS = re.compile(r"--(workdir|compare|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LINE = 2000  # longer error messages are shortened to so many characters
 
 

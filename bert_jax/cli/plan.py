@@ -5,11 +5,20 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.cli.main import add_config, print_note
+from bert_jax.errors import UserError
+
+NAMES = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--topology", required=True, help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
+    add_config(parser, required=False)
+    parser.add_argument("--topology", help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
+    parser.add_argument(
+        "--compare",
+        metavar="WORKDIR",
+        help="set predicted and measured steps of a pretraining run side by side, by its own recipe, mesh and machine; "
+        "the next plan for that machine says how far predictions were off",
+    )
     parser.add_argument("--search", action="store_true", help="try meshes, micro-batches and remat; take the fastest")
     parser.add_argument(
         "--compiles", type=int, help="layouts that a search compiles beside the recipe's own (default: 3)"
@@ -25,10 +34,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.compare is not None:
+        return _compare(arguments)
+    if missing := [name for name in ("config", "topology") if getattr(arguments, name) is None]:
+        flags = " and ".join(f"--{name}" for name in missing)
+        raise UserError(f"{flags} missing; plan takes --config=RECIPE --topology=KIND:SHAPE, or --compare=WORKDIR")
     from bert_jax.runs.recipe_plan import PlanRequest, plan
 
-    names = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
-    request = PlanRequest(**{name: getattr(arguments, name) for name in names})
+    request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES})
     found = plan(arguments.config.to_dict(), request, print_note)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0 if found.fits else 1
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    defaults = {"restarts_per_day": 1.0, "search": False}
+    others = [name for name in ("config", *NAMES[1:]) if getattr(arguments, name) != defaults.get(name)]
+    if others:
+        flags = ", ".join(f"--{name}" for name in others)
+        raise UserError(f"--compare takes recipe and layout of the run itself; leave out {flags}")
+    from bert_jax.runs.plan_comparison import compare
+
+    found = compare(arguments.compare, arguments.topology, print_note)
+    print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
+    return 0

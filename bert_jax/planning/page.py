@@ -23,16 +23,21 @@ PREDICTED = (
 
 def as_lines(plan: Plan) -> list[str]:
     """Return a plan as lines of text."""
+    lines = head_lines(plan)
+    for phase in plan.phases:
+        lines += ["", *_phase(phase, plan)]
+    return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
+
+
+def head_lines(plan: Plan) -> list[str]:
+    """Return the lines that say what is planned for which machine, and what a prediction is."""
     mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
-    lines = [
+    return [
         f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, micro_batches={plan.micro_batches}, "
         f"remat={plan.remat}",
         _chip(plan),
         PREDICTED,
     ]
-    for phase in plan.phases:
-        lines += ["", *_phase(phase, plan)]
-    return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
 
 
 def _chip(plan: Plan) -> str:

@@ -17,7 +17,7 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.training import peak_rates
+from bert_jax.training import chips, peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, Chip
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
@@ -80,6 +80,31 @@ def parse(name: str) -> Topology:
         + "; ".join(f"{k}: {', '.join(shapes)}" for k, shapes in SHAPES.items())
         + f"; {', '.join(GPUS)} and cpu: a number of devices, such as cpu:8"
     )
+
+
+def of_devices(platform: str, device_kind: str, count: int) -> Topology:
+    """Return the topology of the devices of a run, as ``run.json`` has them. Of several shapes it is the first listed.
+
+    Raises:
+      UserError: no topology is known for such devices.
+    """
+    if platform == "cpu":
+        return parse(f"cpu:{count}")
+    chip = chips.of_device(device_kind)
+    if chip is None:
+        known = ", ".join(kind for kind in (*CHIPS, *GPUS, "cpu"))
+        raise UserError(f"no peak rates are known for devices of the kind {device_kind!r}; they are for {known}")
+    shapes = [s for s in SHAPES.get(chip.name, ()) if math.prod(map(int, s.split("x"))) == count]
+    if chip.name in SHAPES and not shapes:
+        raise UserError(f"no slice of {count} {chip.name} devices is known; give its --topology={chip.name}:SHAPE")
+    return parse(f"{chip.name}:{shapes[0] if shapes else count}")
+
+
+def is_of(topology: Topology, platform: str, device_kind: str, count: int) -> bool:
+    """Return whether ``topology`` has ``count`` devices of a kind, as ``run.json`` has them."""
+    chip = chips.of_device(device_kind)
+    kind = "cpu" if platform == "cpu" else chip.name if chip else None
+    return topology.kind == kind and topology.num_devices == count
 
 
 def devices(topology: Topology) -> list[Any]:

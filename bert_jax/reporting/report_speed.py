@@ -17,8 +17,8 @@ PERCENTILES = (50, 90, 99)
 MEASURED = (
     "Steps run asynchronously, so single steps have no times: a window of the log ends when its last step is done, and "
     "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
-    "window after a start and the first of a phase are left out. MFU: the FLOPs of the model's matrix products (forward "
-    "and backward, with padding, without recomputation), divided by the time of the steps and by the peak rate of all "
+    "window after a start and the first of a phase are left out. MFU: the FLOPs of the model's matrix products (forward"
+    " and backward, with padding, without recomputation), divided by the time of the steps and by the peak rate of all "
     "devices (of the data sheet, or for a device without one that of a float32 product, measured at the start)."
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning import page, scaling, topologies
+from bert_jax.planning import comparison, page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice
 from bert_jax.planning.search import SearchResult, search
@@ -133,6 +133,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     else:
         note(f"compiling the step of {', '.join(batches)} for {topology.name}")
         found, made = None, make(recipe, machine, request.rates)
+    made = dataclasses.replace(made, notes=(*made.notes, comparison.said(made, recipe.shape())))
     smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
     return Planned(made, batches, advice, factor, smaller, found)
 
@@ -141,10 +142,11 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
 class PretrainingRecipe:
     """A pretraining recipe as a ``planning.plan.Recipe``.
 
-    Its vocabulary is taken to have ``config.vocab.size`` pieces.
+    Its vocabulary is taken to have ``config.vocab.size`` pieces, unless ``model`` is given: that of a run.
     """
 
     settings: PretrainingSettings
+    model: ModelConfig | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
@@ -160,13 +162,18 @@ class PretrainingRecipe:
         settings = self._changed(change)
         experiment = settings.experiment()
         make_task = checked(settings, experiment, None, devices)
-        return make_task(None, None, choose_model(settings.model, settings.vocab.size, None), settings.seed), experiment
+        return make_task(None, None, self._shape(settings), settings.seed), experiment
 
     def remat(self) -> str:
         return self.shape().remat
 
     def shape(self) -> ModelConfig:
-        return choose_model(self.settings.model, self.settings.vocab.size, None)
+        return self._shape(self.settings)
+
+    def _shape(self, settings: PretrainingSettings) -> ModelConfig:
+        if self.model is None:
+            return choose_model(settings.model, settings.vocab.size, None)
+        return dataclasses.replace(self.model, remat=settings.model.get("remat", self.model.remat))
 
     def _changed(self, change: Change) -> PretrainingSettings:
         settings = self.settings

@@ -225,12 +225,14 @@ def test_a_compiler_that_runs_out_of_memory(message, size):
 
 
 @pytest.mark.heavy
-def test_command(capsys, tmp_path):
+def test_command(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     recipe = tmp_path / "tiny.json"
     recipe.write_text(json.dumps(tiny.config()))
     assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price_per_chip_hour=1"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["fits"]
+    assert "no prediction for cpu:8 was compared with a measurement yet" in record["notes"][-1]
     assert math.isfinite(record["predicted_price"])
     assert record["scaling"]["phases"][0]["phase"] == "phase1"
 

@@ -16,6 +16,7 @@ from bert_jax.checkpoints import restoring
 from bert_jax.cli.main import run
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.runs import plan_comparison
 from tests import toy
 
 on_one_device = pytest.mark.usefixtures("one_device")
@@ -74,6 +75,16 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     counts = f"{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on"
     assert f"Source: `text_files`. {counts}; {heldout['num_documents']:,} documents, " in card
     assert "| unigram " in card
+
+
+def test_a_run_records_what_its_plan_is_compared_with(finished: Path) -> None:
+    made = plan_comparison.read(str(finished), None)
+    assert made.topology.name == f"cpu:{jax.device_count()}"
+    assert made.recipe.shape() == load_trained(str(finished)).config
+    [(phase, windows)] = made.windows.items()
+    assert (phase, len(windows.records), windows.steps) == ("phase1", 11, 2)
+    assert windows.percentile(50) > 0
+    assert "How fast it was" in (finished / "report.html").read_text()
 
 
 @on_one_device

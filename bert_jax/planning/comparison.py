@@ -1,0 +1,133 @@
+"""Compares predicted with measured step times, and keeps how far predictions were off, for the next one to say.
+
+Each compared phase of a run is a small file in the user's cache (``$BERT_JAX_CACHE``, else ``~/.cache/bert_jax``, below
+``predictions``), where a plan of any recipe for the same machine finds it. Comparing a run again replaces its files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import recorded
+from bert_jax.planning.plan import PhasePlan, Plan
+from bert_jax.planning.topologies import Topology
+from bert_jax.planning.units import duration
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.windows import Windows
+from bert_jax.storage import files, reading
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedPhase:
+    """A phase of a run whose steps were predicted and measured. Times are seconds of a step.
+
+    Attributes:
+      windows: the number of log windows in which the run trained steadily.
+      p10, measured, p90: percentiles of the windows' step times; ``measured`` is the median.
+      input_wait: the share of the measured time in which the host waited for a batch.
+      step_key: a hash of what the step computes, and on which layout.
+    """
+
+    phase: str
+    windows: int
+    predicted: float
+    p10: float
+    measured: float
+    p90: float
+    input_wait: float
+    step_key: str
+
+    @property
+    def ratio(self) -> float:
+        """Return measured / predicted."""
+        return self.measured / self.predicted
+
+    def line(self) -> str:
+        return (
+            f"{self.phase}: PREDICTED step {duration(self.predicted)}, MEASURED {duration(self.measured)} (median of "
+            f"{self.windows:,} log windows; p10 {duration(self.p10)}, p90 {duration(self.p90)}), {self.ratio:.2f} x "
+            f"the prediction; waiting for input {self.input_wait:.1%}"
+        )
+
+
+def compared(phase: PhasePlan, windows: Windows, key: str) -> ComparedPhase | None:
+    """Return the comparison of a phase; None if no step was predicted, because it does not fit into memory."""
+    if phase.prediction is None:
+        return None
+    p10, p50, p90 = (windows.percentile(percent) or 0.0 for percent in (10, 50, 90))
+    waits: list[Any] = [record.get("input_wait_seconds") for record in windows.records]
+    waited = sum(wait for wait in waits if is_number(wait))
+    spent = sum(record["step_seconds"] for record in windows.records) * windows.steps
+    of = phase.phase.kind
+    return ComparedPhase(of, len(windows.records), phase.prediction.seconds, p10, p50, p90, waited / spent, key)
+
+
+def step_key(plan: Plan, phase: PhasePlan, shape: ModelConfig) -> str:
+    """Return a hash of the model, the batch and the layout of a step."""
+    of = phase.phase
+    parts = [recorded(shape), of.batch_size, of.max_length, plan.mesh, plan.micro_batches, plan.remat]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def keep(topology: Topology, run_id: str, phases: list[ComparedPhase]) -> Path:
+    """Write the comparison of a run to the cache; return the folder.
+
+    Raises:
+      UserError: the cache cannot be written.
+    """
+    folder = _folder(topology)
+    for phase in phases:
+        name = hashlib.sha256(f"{run_id} {phase.phase}".encode()).hexdigest()[:16]
+        content = {"run": run_id, **dataclasses.asdict(phase)}
+        files.write_text(folder / f"{name}.json", json.dumps(content, indent=1))
+    return folder
+
+
+def said(plan: Plan, shape: ModelConfig) -> str:
+    """Return a line that says how far earlier predictions for the machine of ``plan`` were off."""
+    name, kept = plan.topology.name, _kept(plan.topology)
+    keys = {step_key(plan, phase, shape) for phase in plan.phases}
+    if own := [entry for entry in kept if entry["step_key"] in keys]:
+        return f"measured steps of this recipe on {name} were {_off(own)}"
+    if kept:
+        return f"measured steps of other recipes on {name} were {_off(kept)}; of this one none was compared"
+    return (
+        f"no prediction for {name} was compared with a measurement yet; after a run there, "
+        "bert-jax plan --compare=WORKDIR does so"
+    )
+
+
+def _off(entries: list[dict[str, Any]]) -> str:
+    ratios = sorted(entry["measured"] / entry["predicted"] for entry in entries)
+    runs = len({entry["run"] for entry in entries})
+    span = "" if len(ratios) == 1 else f" ({ratios[0]:.2g} to {ratios[-1]:.2g} x)"
+    return f"{statistics.median(ratios):.2g} x the prediction in {runs} run{'s' * (runs > 1)}{span}"
+
+
+def _folder(topology: Topology) -> Path:
+    return files.cache_directory() / "predictions" / topology.name.replace(":", "-")
+
+
+def _kept(topology: Topology) -> list[dict[str, Any]]:
+    """Return the sound entries of the cache about a machine; one that cannot be read is left out."""
+    folder, found = _folder(topology), []
+    try:
+        names = sorted(folder.glob("*.json"))
+    except OSError:
+        return []
+    for path in names:
+        try:
+            entry = reading.read_object(path) or {}
+        except (OSError, UserError):
+            continue
+        times = [entry.get("measured"), entry.get("predicted")]
+        if all(is_number(seconds) and seconds > 0 for seconds in times):  # type: ignore[operator]
+            found.append({"run": None, "step_key": None, **entry})
+    return found
