@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,13 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.kernels.choice import Case, choose
+from bert_jax.models.kernels.row_attention import rows
 from bert_jax.models.masks import Visible, bias
-from bert_jax.models.primitives import Dense, constrain
+from bert_jax.models.primitives import Dense, Placement, constrain, placement
 
 SCORES = "bqhd,bkhd->bhqk"
+SITE = "attention_probabilities"  # of the dropout
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -41,14 +45,114 @@ products.defvjp(_products, _gradients)
 
 
 def attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, rate: float, rng: RowRng | None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visible: Visible,
+    rate: float,
+    rng: RowRng | None,
+    kernel: Literal["auto", "plain", "rows", "cudnn"] = "auto",
 ) -> jax.Array:
     """Return scaled dot-product attention, with dropout on the probabilities (Vaswani et al. 2017, section 3.2).
 
-    Query, key, value and the result are [B, L, H, head_dim]. To use a faster kernel, replace only this function.
+    All implementations give the same result but for rounding, dropout included. ``models.kernels.choice`` says which
+    one computes a case. Plain attention does where no mesh is placed, or where the mesh does not divide the arrays.
+
+    Args:
+      query, key, value: [B, L, H, head_dim], like the result. In each row the real tokens come before the padding.
+      kernel: the implementation to use where it can compute this case.
     """
-    weights = dropout(probabilities(query, key, visible), rate, rng, "attention_probabilities")
+    rate = 0.0 if rng is None else rate
+    place = placement.get()
+    if place is not None and kernel != "plain" and (share := divided(place, query.shape)):
+        case = Case(
+            place.mesh.devices.flat[0].platform,
+            query.shape[1],
+            share[2],
+            query.shape[3],
+            query.dtype.name,
+            rate,
+            visible.sequence_ids is not None,
+            visible.window is not None,
+        )
+        chosen = choose(kernel, case)
+        if chosen == "rows":
+            local = functools.partial(rows, rate=rate, causal=visible.causal, window=visible.window)
+            return on_each_device(place, local, query, key, value, visible, rng)
+        if chosen == "cudnn":
+            local = functools.partial(cudnn, causal=visible.causal)
+            return on_each_device(place, local, query, key, value, visible, rng)
+    return plain(query, key, value, visible, rate, rng)
+
+
+def plain(
+    query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, rate: float, rng: RowRng | None
+) -> jax.Array:
+    """Return attention [B, L, H, head_dim] by jax alone, which every device runs and the partitioner can divide."""
+    weights = dropout(probabilities(query, key, visible), rate, rng, SITE)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
+
+
+def cudnn(
+    query: jax.Array, key: jax.Array, value: jax.Array, ids: Any, row_keys: Any, head: Any, *, causal: bool
+) -> Any:
+    """Return attention of unpacked rows without dropout, [B, L, H, head_dim], by cuDNN."""
+    del row_keys, head
+    lengths = jnp.maximum(jnp.sum(ids[1], axis=1, dtype=jnp.int32), 1)
+    return jax.nn.dot_product_attention(
+        query, key, value, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
+    )
+
+
+def on_each_device(
+    place: Placement,
+    local: Callable[..., jax.Array],
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visible: Visible,
+    rng: RowRng | None,
+) -> jax.Array:
+    """Return ``local`` computed by each device on its own rows and heads, because no partitioner divides a kernel.
+
+    Mesh axes that are manual already, because the whole step runs under ``jax.shard_map``, are left as they are.
+
+    Args:
+      local: a function (query, key, value, ids of queries and keys, keys of the rows' dropout [B], index of the first
+        head [1]) -> [B, L, H, head_dim].
+    """
+    batch = query.shape[0]
+    row_keys = jnp.zeros(batch, jnp.uint32) if rng is None else rng.site(SITE).row_keys()
+
+    def on_one(query: jax.Array, key: jax.Array, value: jax.Array, ids: Any, row_keys: jax.Array) -> jax.Array:
+        axes = place.axes("heads")
+        first = jax.lax.axis_index(axes) * query.shape[2] if axes else 0
+        return local(query, key, value, ids, row_keys, jnp.full(1, first, jnp.int32))
+
+    arrays = (query, key, value, visible.ids(), row_keys)
+    context = jax.sharding.get_abstract_mesh()
+    free = frozenset(place.mesh.axis_names) - set(context.manual_axes)
+    if not free:
+        return on_one(*arrays)
+    split, ids = place.spec("batch", "length", "heads", "head_dim"), place.spec("batch", "length")
+    return jax.shard_map(
+        on_one,
+        mesh=context if context.manual_axes else place.mesh,
+        axis_names=free,
+        in_specs=(split, split, split, (ids, ids), place.spec("batch")),
+        out_specs=split,
+        check_vma=False,
+    )(*arrays)
+
+
+def divided(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one device's part of [B, L, H, head_dim], or () if the mesh does not divide it."""
+    spec = place.spec("batch", "length", "heads", "head_dim")
+    names = [(axes,) if isinstance(axes, str) else axes or () for axes in spec]
+    parts = [math.prod(place.mesh.shape[axis] for axis in axes) for axes in names]
+    if any(size % part for size, part in zip(shape, parts, strict=True)):
+        return ()
+    return tuple(size // part for size, part in zip(shape, parts, strict=True))
 
 
 def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
@@ -78,5 +182,6 @@ class SelfAttention(nn.Module):
         )
         if self.is_mutable_collection("intermediates"):
             self.sow("intermediates", "probabilities", probabilities(query, key, visible))
-        mixed = attend(query, key, value, visible, config.attention_dropout_rate, rng)
+        rate, kernel = config.attention_dropout_rate, config.attention_kernel
+        mixed = attend(query, key, value, visible, rate, rng, kernel)
         return Dense(config, heads, embed, name="output")(mixed)

@@ -25,6 +25,8 @@ class ModelConfig:
       needs ``jax_enable_x64`` and is meant for numerical comparison, all of these are float64.
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
+    attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel) or "cudnn" (NVIDIA, without dropout),
+      all with the same result but for rounding; "auto" takes the fastest that can (``models.kernels.choice``).
     remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights,
       "full" everything inside a layer.
     """
@@ -43,6 +45,7 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"
     remat: Literal["none", "dots", "full"] = "none"
+    attention_kernel: Literal["auto", "plain", "rows", "cudnn"] = "auto"
 
     def __post_init__(self) -> None:
         where = "config.model"

@@ -114,8 +114,13 @@ def inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
 
 
 def recorded(config: ModelConfig) -> dict[str, Any]:
-    """Return ``config`` as a dictionary, in the form stored in the facts (the metadata) of a checkpoint."""
-    return {"encoder": config.encoder, **dataclasses.asdict(config)}
+    """Return ``config`` as a dictionary, in the form stored in the facts (the metadata) of a checkpoint.
+
+    ``attention_kernel`` is left out: it is a choice for one machine, and whoever reads the model may have another.
+    """
+    fields = dataclasses.asdict(config)
+    del fields["attention_kernel"]
+    return {"encoder": config.encoder, **fields}
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:

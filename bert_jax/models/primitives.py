@@ -162,6 +162,9 @@ class Placement(Protocol):
     @property
     def mesh(self) -> Mesh: ...
 
+    def axes(self, axis: str | None) -> tuple[str, ...]:
+        """Return the mesh axes over which a logical axis of activations is divided."""
+
     def spec(self, *axes: str | None) -> PartitionSpec:
         """Return where an activation with these logical axes lies, without the mesh axes that are already manual."""
 

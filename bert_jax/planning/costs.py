@@ -20,6 +20,9 @@ logistic sine cosine tan atan2 compare select clamp convert shift-left shift-rig
 remainder popcnt is-finite"""
 FREE = frozenset(_FREE.split())  # operations that compute nothing and move no data
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # one operation per output element; others only move data
+# What the author of a Pallas kernel says of its work. Of our kernels, "flops" are the matrix products and
+# "transcendentals" all other operations on single elements.
+_TOLD = re.compile(r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?')
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -74,6 +77,8 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         operands = [_array(computation, name) for name in instruction.operands[:2]]
         flops = (_dot if instruction.opcode == "dot" else _convolution)(instruction, *operands)
         return Cost({_precision(operands[0]): flops})
+    if instruction.opcode == "custom-call" and (told := _TOLD.search(instruction.attributes)):
+        return Cost({_precision(instruction.arrays[0]): float(told[1])}, elementwise=float(told[2]))
     if instruction.opcode in ELEMENTWISE:
         return Cost(elementwise=float(sum(array.size for array in instruction.arrays)))
     if instruction.opcode in ("reduce", "reduce-window"):

@@ -39,7 +39,7 @@ from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.details import write_details
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
-from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
+from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.prediction import Predictor, write_predictions
 from bert_jax.runs.pretraining import export_newest, report_at_the_end
 from bert_jax.storage import files
@@ -55,6 +55,7 @@ from bert_jax.training.selection import SelectionConfig
 
 Note = Callable[[str], None]
 FREE_DATA_FIELDS = ("overlap",)
+FREE_MODEL_FIELDS = ("attention_kernel",)
 MOST_EPOCHS = 1_000_000  # keeps the number of steps finite
 
 
@@ -131,6 +132,7 @@ class FinetuningSettings:
         for free in ("mesh", "loader", "micro_batches", "loggers", "export"):
             del tree[free]
         tree["data"] = {name: value for name, value in tree["data"].items() if name not in FREE_DATA_FIELDS}
+        tree["model"] = {name: value for name, value in tree["model"].items() if name not in FREE_MODEL_FIELDS}
         del tree["vocab"]["path"]
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
 
@@ -188,6 +190,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         experiment = dataclasses.replace(make_experiment(settings, task), profiled=request.profiled)
         run = with_profiled(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
         experiment.check()
+        check_kernel(model, experiment.make_mesh(), [task.batch_specs[KIND]])
         check_fits(
             model.num_parameters, {"config.train.batch_size": (settings.train.batch_size, task.batch_specs[KIND])}
         )

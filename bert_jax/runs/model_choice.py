@@ -7,14 +7,19 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
+from jax.sharding import Mesh
+
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.interchange.initial import Initial
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.kernels import choice as kernels
+from bert_jax.models.kernels.choice import Case
 from bert_jax.models.model import BERT, encoder_file, recorded
+from bert_jax.records import BatchSpec
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
-OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat")
+OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat", "attention_kernel")
 
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initial | None) -> ModelConfig:
@@ -63,6 +68,26 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
             "from a model has its architecture: leave it out, or start without --init"
         )
     return [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
+
+
+def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:
+    """Raise ``UserError`` if ``config.model.attention_kernel`` cannot compute batches of ``specs`` on ``mesh``.
+
+    Other rows that a run meets, such as shorter ones or those of a probe, take plain attention where it cannot.
+    """
+    cases = [
+        Case(
+            platform=mesh.devices.flat[0].platform,
+            length=spec["input_ids"].shape[-1],
+            num_heads=model.num_heads / mesh.shape["tensor"],
+            head_dim=model.head_dim,
+            dtype=model.dtype,
+            rate=model.attention_dropout_rate,
+            packed="sequence_ids" in spec,
+        )
+        for spec in specs
+    ]
+    kernels.check(model.attention_kernel, cases)
 
 
 def old_model(model: Mapping[str, Any]) -> dict[str, Any]:

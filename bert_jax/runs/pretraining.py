@@ -42,7 +42,7 @@ from bert_jax.reporting.report import write_report
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.model_choice import choose_model, old_model, what_gives_way
+from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import replaced_directory
@@ -58,7 +58,7 @@ from bert_jax.training.schedules import ScheduleConfig
 Note = Callable[[str], None]
 
 # Fields of config.model that change how fast the model runs, not what it learns.
-FREE_MODEL_FIELDS = ("remat",)
+FREE_MODEL_FIELDS = ("remat", "attention_kernel")
 # Fields of config.corpus that say where the corpus is, how it is built, and how it is described.
 FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
 
@@ -277,6 +277,7 @@ def checked(
     model = choose_model(settings.model, settings.vocab.size, initial)
     task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
     specs = task.batch_specs
+    check_kernel(model, experiment.make_mesh(devices), [specs[kind] for kind in kinds])
     builds = not (settings.corpus.path or settings.corpus.parts)
     if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):
         raise UserError(

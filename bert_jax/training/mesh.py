@@ -178,13 +178,14 @@ class _Placed:
 
     mesh: Mesh
 
+    def axes(self, axis: str | None) -> tuple[str, ...]:
+        found = dict(ACTIVATION_RULES)[axis] if axis else None
+        return (found,) if isinstance(found, str) else found or ()
+
     def spec(self, *axes: str | None) -> PartitionSpec:
-        manual = set(jax.sharding.get_abstract_mesh().manual_axes)
-        found = []
-        for entry in nn.logical_to_mesh_axes(axes, ACTIVATION_RULES) or ():
-            names = [name for name in ([entry] if isinstance(entry, str) else entry or ()) if name not in manual]
-            found.append(tuple(names) if len(names) > 1 else names[0] if names else None)
-        return PartitionSpec(*found)
+        manual = jax.sharding.get_abstract_mesh().manual_axes
+        names = (tuple(name for name in self.axes(axis) if name not in manual) for axis in axes)
+        return PartitionSpec(*(found or None for found in names))
 
     def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         context = jax.sharding.get_abstract_mesh()

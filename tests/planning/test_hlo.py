@@ -88,6 +88,20 @@ def test_a_fusion_costs_its_work_and_the_traffic_at_its_border():
     assert cost.bytes == 64 + 128 + 512  # two operands in bfloat16, the result in float32
 
 
+def test_a_kernel_costs_what_it_says():
+    """``costs`` reads the work from the kernel's own estimate, and the traffic from its operands and results."""
+    told = '{"flops":"4096","transcendentals":"640","bytes_accessed":"99","remote_bytes_transferred":"0"}'
+    kernel = "(bf16[8,128]{1,0}, f32[8]{0:S(1)}) custom-call(%p)"
+    module = hlo.parse(
+        "HloModule m\n\nENTRY %e (p: bf16[8,128]) -> (bf16[8,128], f32[8]) {\n"
+        "  %p = bf16[8,128]{1,0} parameter(0)\n"
+        f'  ROOT %k = {kernel}, custom_call_target="tpu_custom_call", backend_config={{"flag_configs":[],'
+        f'"custom_call_config":{{"body":"TUzv","cost_estimate":{told},"serialization_format":"1"}}}}\n}}\n'
+    )
+    cost = costs.cost(module, module.entry, module.entry.root)
+    assert (cost.products, cost.elementwise, cost.bytes) == ({"bf16": 4096.0}, 640.0, 2 * 2 * 8 * 128)
+
+
 def test_a_loop_counts_as_often_as_it_runs():
     module = hlo.parse(PROGRAM)
     assert timeline.trips(module, module.entry.by_name["loop"]) == 12

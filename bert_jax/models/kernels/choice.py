@@ -1,0 +1,96 @@
+"""Chooses what computes attention: plain jax, or a kernel for the devices at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from bert_jax.errors import UserError
+from bert_jax.models.kernels.row_attention import CHUNK, LANES, LONGEST
+
+Kernel = Literal["plain", "rows", "cudnn"]
+KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
+WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
+ROW_HEADS = (32, 64, 128)  # sizes of heads that fill 128 lanes
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What one computation of attention needs.
+
+    Attributes:
+      platform: of the devices for which the program is compiled, not of the host: "cpu", "gpu" or "tpu".
+      num_heads: the heads on one device; not a whole number if the mesh does not divide the heads.
+      dtype: the name of the dtype of queries, keys and values.
+      rate: of dropout on the probabilities.
+      packed: whether a row may hold several sequences that do not see each other.
+      windowed: whether a query sees only keys near to it.
+    """
+
+    platform: str
+    length: int
+    num_heads: float
+    head_dim: int
+    dtype: str
+    rate: float
+    packed: bool = False
+    windowed: bool = False
+
+
+def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
+    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" the fastest."""
+    if wanted == "auto":
+        able = [kernel for kernel in KERNELS[1:] if case.length >= WORTHWHILE and not obstacle(kernel, case)]
+        return able[0] if able else "plain"
+    return "plain" if obstacle(wanted, case) else wanted
+
+
+def check(wanted: Kernel | Literal["auto"], cases: Sequence[Case]) -> None:
+    """Raise ``UserError`` if ``wanted`` cannot compute one of ``cases``; the message names the kernels that can."""
+    why = [found for case in cases if wanted != "auto" and (found := obstacle(wanted, case))]
+    if why:
+        able = [kernel for kernel in KERNELS if not any(obstacle(kernel, case) for case in cases)]
+        raise UserError(
+            f"config.model.attention_kernel is {wanted!r}, which {why[0]}; here {' and '.join(map(repr, able))} can "
+            "run: choose one, or 'auto'"
+        )
+
+
+def obstacle(kernel: Kernel, case: Case) -> str | None:
+    """Return what ``kernel`` needs and ``case`` does not have, as the end of a sentence; None if nothing is missing."""
+    return {"plain": lambda _: None, "rows": _of_rows, "cudnn": _of_cudnn}[kernel](case)
+
+
+def _of_rows(case: Case) -> str | None:
+    together = LANES // case.head_dim if case.head_dim in ROW_HEADS else 1
+    if case.platform != "tpu":
+        return f"runs on TPUs, and the devices are {case.platform}"
+    if case.dtype not in LONGEST:
+        return f"computes in {' or '.join(LONGEST)}, and config.model.dtype is {case.dtype}"
+    if case.head_dim not in ROW_HEADS:
+        return f"needs heads of {', '.join(map(str, ROW_HEADS))} entries, and these have {case.head_dim}"
+    if case.num_heads % together:
+        return f"takes {together} heads of {case.head_dim} entries at a time, and a device has {case.num_heads:g}"
+    if case.length % CHUNK or case.length > LONGEST[case.dtype]:
+        longest = f"a multiple of {CHUNK} up to {LONGEST[case.dtype]:,} in {case.dtype}"
+        return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
+    return None
+
+
+def _of_cudnn(case: Case) -> str | None:
+    if case.platform != "gpu":
+        return f"runs on NVIDIA GPUs, and the devices are {case.platform}"
+    if case.rate:
+        return f"has no dropout like ours, and config.model.attention_dropout_rate is {case.rate:g}"
+    if case.dtype != "bfloat16":
+        return f"computes in bfloat16, and config.model.dtype is {case.dtype}"
+    if case.head_dim % 8 or case.head_dim > 128:
+        return f"needs heads whose size is a multiple of 8 up to 128, and these have {case.head_dim} entries"
+    if case.num_heads % 1:
+        return f"takes whole heads, and a device has {case.num_heads:g}"
+    if case.packed:
+        return "needs one sequence in a row, and rows are packed (config.objective.packing)"
+    if case.windowed:
+        return "shows a query all keys, and this encoder has a window"
+    return None

@@ -1,0 +1,377 @@
+"""Attention with dropout as one TPU kernel that holds whole rows on the chip, so that scores never reach main memory.
+
+The dropout bits are those of ``models.dropout``. A program of the grid works on rows of as many heads as fill 128
+lanes. For every 128 queries it computes the scores of all keys at once, with the keys on sublanes and the queries on
+lanes: the softmax then reduces over sublanes, which is cheap, and only blocks of 128 lanes are transposed. A product
+for one head is a product over all 128 lanes in which the other heads' lanes are zero; the matrix unit would pad 64
+lanes to 128 anyway. Kept for the backward pass are the inputs, the output, and the logarithm of each softmax's
+denominator; dropout bits are computed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bert_jax.models.masks import HIDDEN
+
+LANES = 128  # of a TPU's registers
+CHUNK = 128  # queries that are worked on at a time
+BLOCK = 128  # keys that the backward pass works on at a time
+LONGEST = {"bfloat16": 2048, "float32": 1024}  # rows of more positions do not fit into the memory of every TPU
+POSITIONS = 1024  # of the rows of one program: short rows are taken several at a time
+PLACES_BYTES = 4 * 2**20  # hashes of places are kept on the chip if they take no more than this
+VMEM_BYTES = 64 * 2**20  # of the chip's own memory that a program may use, where there is as much
+NT = (((1,), (1,)), ((), ()))  # contracts the last axis of both factors
+NN = (((1,), (0,)), ((), ()))
+
+# Operations on each score outside of the matrix products, as ``cost`` counts them.
+SCORE_OPERATIONS, DROPOUT_OPERATIONS = 8, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The constants for which the kernel is compiled.
+
+    Attributes:
+      length: L, a multiple of 128.
+      head_dim: a divisor of 128; a multiple of 128 / head_dim heads is needed.
+      window: the most positions between a query and a key that it sees. If None, there is no limit.
+      interpret: whether the kernel is interpreted by jax, on any device, instead of compiled for a TPU.
+    """
+
+    length: int
+    head_dim: int
+    rate: float = 0.0
+    causal: bool = False
+    window: int | None = None
+    interpret: bool = False
+
+    @property
+    def heads(self) -> int:
+        """The number of heads of a program."""
+        return LANES // self.head_dim
+
+    def lanes(self, head: int) -> slice:
+        return slice(head * self.head_dim, (head + 1) * self.head_dim)
+
+    @property
+    def span(self) -> int:
+        """The number of keys that a chunk of queries is compared with."""
+        return self.length if self.window is None else min(self.length, CHUNK + 2 * self._reach)
+
+    def first(self, chunk: Any) -> Any:
+        """Return the first of the keys that a chunk of queries is compared with."""
+        if self.span == self.length:
+            return 0
+        start = jnp.clip(chunk * CHUNK - self._reach, 0, self.length - self.span)
+        return pl.multiple_of(start, 64)
+
+    @property
+    def _reach(self) -> int:
+        return -(-(self.window or 0) // 64) * 64
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether the hashes of the places, which all rows share, are kept while rows go by."""
+        return self.rate > 0 and 4 * self.heads * self.length * self.span <= PLACES_BYTES
+
+
+def rows(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    ids: tuple[jax.Array, jax.Array],
+    row_keys: jax.Array,
+    first_head: jax.Array,
+    *,
+    rate: float,
+    causal: bool = False,
+    window: int | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """Return attention [B, L, H, head_dim] of query, key and value of that shape; ``row_attention`` has the rest.
+
+    Args:
+      ids: ids of queries and of keys, each [B, L] (``Visible.ids``).
+    """
+    batch, length, heads, head_dim = query.shape
+    form = Form(length, head_dim, rate, causal, window, interpret)
+    flat = [x.reshape(batch, length, heads * head_dim) for x in (query / math.sqrt(head_dim), key, value)]
+    return row_attention(form, *flat, ids[0][:, None], ids[1][:, None], row_keys, first_head).reshape(query.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def row_attention(
+    form: Form,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    query_ids: jax.Array,
+    key_ids: jax.Array,
+    row_keys: jax.Array,
+    first_head: jax.Array,
+) -> jax.Array:
+    """Return softmax(query key^T + bias) value, with dropout on the probabilities, [B, L, H * head_dim].
+
+    Args:
+      query, key, value: [B, L, H * head_dim]; the queries are scaled already.
+      query_ids, key_ids: [B, 1, L] int32. A query sees the keys of its own id; nothing sees a key of id 0.
+      row_keys: [B] uint32, the dropout key of each row (``RowRng.row_keys``).
+      first_head: [1] int32, the index of the first of these heads among all heads of the layer.
+    """
+    return _forward(form, query, key, value, query_ids, key_ids, row_keys, first_head)[0]
+
+
+def _forward(form: Form, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    query, key, value, query_ids, key_ids, row_keys, first_head = arrays
+    scalars = (jax.lax.bitcast_convert_type(row_keys, jnp.int32), first_head)
+    out, total = _call(_forward_kernel, form, scalars, (query_ids, key_ids), (query, key, value))
+    return out, (query, key, value, query_ids, key_ids, *scalars, out, total)
+
+
+def _backward(form: Form, kept: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[Any, ...]:
+    query, key, value, query_ids, key_ids, row_keys, first_head, out, total = kept
+    inputs = (query, key, value, out, gradient)
+    found = _call(_backward_kernel, form, (row_keys, first_head), (query_ids, key_ids), inputs, total)
+    return (*found, *(np.zeros(x.shape, jax.dtypes.float0) for x in (query_ids, key_ids, row_keys, first_head)))
+
+
+row_attention.defvjp(_forward, _backward)
+
+
+def _call(
+    kernel: Callable[..., None],
+    form: Form,
+    scalars: tuple[jax.Array, ...],
+    ids: tuple[jax.Array, ...],
+    inputs: tuple[jax.Array, ...],
+    total: jax.Array | None = None,
+) -> Any:
+    """Run a kernel over all heads and rows.
+
+    ``total`` holds the logarithms that the forward kernel kept for the backward one, [H / heads, B, heads, L].
+    """
+    batch, length, width = inputs[0].shape
+    rows = int(np.gcd(batch, max(1, POSITIONS // length)))
+    block = pl.BlockSpec((rows, length, LANES), lambda h, b, *_: (b, 0, h))
+    row_ids = pl.BlockSpec((rows, 1, length), lambda h, b, *_: (b, 0, 0))
+    of_queries = pl.BlockSpec((None, rows, form.heads, length), lambda h, b, *_: (h, b, 0, 0))
+    places = (length // CHUNK, form.span) if form.keeps_places else (1, 8)
+    scratch = [pltpu.VMEM((form.heads, *places, CHUNK), jnp.int32), pltpu.VMEM((length, LANES), jnp.float32)]
+    like = jax.ShapeDtypeStruct(inputs[0].shape, inputs[0].dtype)
+    if total is None:
+        shape = (width // LANES, batch, form.heads, length)
+        outputs, out_specs = [like, jax.ShapeDtypeStruct(shape, jnp.float32)], [block, of_queries]
+        specs, operands = [row_ids] * 2 + [block] * 3, (*ids, *inputs)
+    else:
+        outputs, out_specs = [like] * 3, [block] * 3
+        specs, operands = [row_ids] * 2 + [block] * 5 + [of_queries], (*ids, *inputs, total)
+        scratch += [pltpu.VMEM((rows, length, LANES), jnp.float32)] * 2
+    return pl.pallas_call(
+        functools.partial(kernel, form, rows),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(scalars),
+            grid=(width // LANES, batch // rows),
+            in_specs=specs,
+            out_specs=out_specs,
+            scratch_shapes=scratch,
+        ),
+        out_shape=outputs,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
+        ),
+        cost_estimate=cost(form, batch, width, (*operands, *outputs), products=2 if total is None else 5),
+        interpret=form.interpret,
+        name="row_attention_forward" if total is None else "row_attention_backward",
+    )(*scalars, *operands)
+
+
+def cost(form: Form, batch: int, width: int, moved: tuple[Any, ...], products: int) -> pl.CostEstimate:
+    """Return what the compiler and ``bert-jax plan`` are told of the kernel's work.
+
+    ``flops`` holds the matrix products alone and ``transcendentals`` all other operations, each counted once, because
+    two different units do them.
+    """
+    scores = batch * (width // form.head_dim) * form.length * form.span
+    operations = SCORE_OPERATIONS + (DROPOUT_OPERATIONS if form.rate else 0)
+    return pl.CostEstimate(
+        flops=products * 2 * scores * form.head_dim,
+        transcendentals=operations * scores,
+        bytes_accessed=sum(x.size * x.dtype.itemsize for x in moved),
+    )
+
+
+# ---- The two kernels ----------------------------------------------------------------------------------------------
+
+
+def _forward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+    query_ids, key_ids, query, key, value, out, total, places, column = refs
+    dropout = _Dropout(form, rows, row_keys, first_head, places)
+
+    def attend(row: Any, chunk: Any, first: Any) -> None:
+        queries, keys = _queries(chunk), pl.ds(first, form.span)
+        q, k, v_t = query[row, queries, :], key[row, keys, :], jnp.transpose(value[row, keys, :])
+        bias = _bias(form, query_ids[row, :, queries], column[keys], first, chunk)
+        mixed = []
+        for head in range(form.heads):
+            scores = _dot(_only(form, head, k), q, NT) + bias  # [keys, queries]
+            largest = jnp.max(scores, axis=0, keepdims=True)
+            weights = jnp.exp(scores - largest)
+            denominator = jnp.sum(weights, axis=0, keepdims=True)
+            total[row, head : head + 1, queries] = largest + jnp.log(denominator)
+            if form.rate:
+                weights = jnp.where(dropout.keeps(row, head, chunk, first, 0, form.span), weights, 0.0)
+            gain = 1.0 / (denominator * (1.0 - form.rate))
+            mixed.append(_dot(v_t[form.lanes(head)], weights.astype(v_t.dtype), NN) * gain)
+        out[row, queries, :] = jnp.transpose(jnp.concatenate(mixed, axis=0)).astype(out.dtype)
+
+    _each(form, rows, key_ids, column, attend)
+
+
+def _backward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+    query_ids, key_ids, query, key, value, out, d_out, total, dq, dk, dv, places, column, dk_sum, dv_sum = refs
+    dropout, gain = _Dropout(form, rows, row_keys, first_head, places), 1.0 / (1.0 - form.rate)
+    dk_sum[...] = jnp.zeros_like(dk_sum)
+    dv_sum[...] = jnp.zeros_like(dv_sum)
+
+    def differentiate(row: Any, chunk: Any, first: Any) -> None:
+        queries = _queries(chunk)
+        q, do, ids = query[row, queries, :], d_out[row, queries, :], query_ids[row, :, queries]
+        both = jnp.transpose(do.astype(jnp.float32) * out[row, queries, :].astype(jnp.float32))  # [lanes, queries]
+        means = [jnp.sum(both[form.lanes(head)], axis=0, keepdims=True) for head in range(form.heads)]
+        dq_t = [jnp.zeros((form.head_dim, CHUNK), jnp.float32)] * form.heads
+        for start in range(0, form.span, BLOCK):
+            size = min(BLOCK, form.span - start)
+            keys = pl.ds(first + start, size)
+            k, v = key[row, keys, :], value[row, keys, :]
+            k_t = jnp.transpose(k)
+            bias = _bias(form, ids, column[keys], first + start, chunk)
+            dk_block, dv_block = jnp.zeros((size, LANES), jnp.float32), jnp.zeros((size, LANES), jnp.float32)
+            for head in range(form.heads):
+                q_head, do_head = _only(form, head, q), _only(form, head, do)
+                p = jnp.exp(_dot(k, q_head, NT) + bias - total[row, head : head + 1, queries])  # [keys, queries]
+                dropped, dp = p, _dot(v, do_head, NT)
+                if form.rate:
+                    kept = dropout.keeps(row, head, chunk, first, start, size)
+                    dropped, dp = jnp.where(kept, p * gain, 0.0), jnp.where(kept, dp * gain, 0.0)
+                ds = (p * (dp - means[head])).astype(q.dtype)
+                dv_block += _dot(dropped.astype(do.dtype), do_head, NN)
+                dk_block += _dot(ds, q_head, NN)
+                dq_t[head] += _dot(k_t[form.lanes(head)], ds, NN)
+            dk_sum[row, keys, :] += dk_block
+            dv_sum[row, keys, :] += dv_block
+        dq[row, queries, :] = jnp.transpose(jnp.concatenate(dq_t, axis=0)).astype(dq.dtype)
+
+    _each(form, rows, key_ids, column, differentiate)
+    dk[...] = dk_sum[...].astype(dk.dtype)
+    dv[...] = dv_sum[...].astype(dv.dtype)
+
+
+def _each(form: Form, rows: int, key_ids: Any, column: Any, work: Callable[[Any, Any, Any], None]) -> None:
+    """Call ``work(row, chunk of queries, first key)`` for a whole program; ``column`` holds the ids of a row's keys."""
+
+    def of_row(row: Any, _: Any) -> Any:
+        column[...] = jnp.transpose(jnp.broadcast_to(key_ids[row].astype(jnp.float32), (LANES, form.length)))
+        jax.lax.fori_loop(0, form.length // CHUNK, lambda chunk, _: work(row, chunk, form.first(chunk)), None)
+        return _
+
+    jax.lax.fori_loop(0, rows, of_row, None)
+
+
+def _queries(chunk: Any) -> Any:
+    return pl.ds(pl.multiple_of(chunk * CHUNK, CHUNK), CHUNK)
+
+
+def _dot(left: jax.Array, right: jax.Array, contracted: Any) -> jax.Array:
+    return jax.lax.dot_general(left, right, contracted, preferred_element_type=jnp.float32)
+
+
+def _only(form: Form, head: int, x: jax.Array) -> jax.Array:
+    """Return x [n, 128] with the lanes of all other heads set to zero."""
+    if form.heads == 1:
+        return x
+    lane, mine = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1), form.lanes(head)
+    return jnp.where((lane >= mine.start) & (lane < mine.stop), x, jnp.zeros_like(x))
+
+
+def _positions(size: int, first: Any, chunk: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the positions of keys and of queries, each [size, CHUNK] int32."""
+    keys = jax.lax.broadcasted_iota(jnp.int32, (size, CHUNK), 0) + first
+    return keys, jax.lax.broadcasted_iota(jnp.int32, (size, CHUNK), 1) + chunk * CHUNK
+
+
+def _bias(form: Form, query_ids: jax.Array, key_ids: jax.Array, first: Any, chunk: Any) -> jax.Array:
+    """Return what is added to the scores, [keys, queries], for query_ids [1, CHUNK] and key_ids [keys, 128]."""
+    visible = (key_ids == query_ids.astype(jnp.float32)) & (key_ids > 0)
+    if form.causal or form.window is not None:
+        keys, queries = _positions(key_ids.shape[0], first, chunk)
+        if form.causal:
+            visible &= keys <= queries
+        if form.window is not None:
+            visible &= jnp.abs(keys - queries) <= form.window
+    return jnp.where(visible, 0.0, HIDDEN)
+
+
+# ---- Dropout ------------------------------------------------------------------------------------------------------
+
+
+class _Dropout:
+    """The decisions of ``models.dropout`` on probabilities [B, H, L, L], computed in the kernel.
+
+    The kernel's integers are signed: shifts are logical, and a comparison flips the highest bit of both sides.
+    """
+
+    def __init__(self, form: Form, rows: int, row_keys: Any, first_head: Any, places: Any) -> None:
+        self._form, self._row_keys, self._places = form, row_keys, places
+        self._first_row = pl.program_id(1) * rows
+        self._first_head = first_head[0] + pl.program_id(0) * form.heads
+        if form.keeps_places:
+            pl.when(pl.program_id(1) == 0)(self._keep_places)
+
+    def _keep_places(self) -> None:
+        form = self._form
+        for head in range(form.heads):
+
+            def keep(chunk: Any, _: Any, head: int = head) -> None:
+                self._places[head, chunk] = self._hashed(head, chunk, form.first(chunk), form.span)
+
+            jax.lax.fori_loop(0, form.length // CHUNK, keep, None)
+
+    def keeps(self, row: Any, head: int, chunk: Any, first: Any, start: int, size: int) -> jax.Array:
+        """Return whether each probability is kept, [size, CHUNK], of the keys from ``first + start`` on."""
+        if self._form.keeps_places:
+            places = self._places[head, chunk, start : start + size]
+        else:
+            places = self._hashed(head, chunk, first + start, size)
+        bits = _mix(self._row_keys[self._first_row + row] ^ places)
+        return (bits ^ _int32(1 << 31)) >= _int32(round(self._form.rate * 2**32) ^ (1 << 31))
+
+    def _hashed(self, head: int, chunk: Any, first: Any, size: int) -> jax.Array:
+        """Return the hash of each probability's index in its row's [H, L, L], as [size, CHUNK]."""
+        keys, queries = _positions(size, first, chunk)
+        length = self._form.length
+        return _mix(keys + queries * length + (self._first_head + head) * (length * length))
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """Return ``models.dropout.mix`` of int32."""
+    x = x ^ jax.lax.shift_right_logical(x, jnp.int32(16))
+    x = x * _int32(0x7FEB352D)
+    x = x ^ jax.lax.shift_right_logical(x, jnp.int32(15))
+    x = x * _int32(0x846CA68B)
+    return x ^ jax.lax.shift_right_logical(x, jnp.int32(16))
+
+
+def _int32(bits: int) -> Any:
+    """Return the int32 with the bits of this unsigned number."""
+    return jnp.int32(np.uint32(bits).astype(np.int32))

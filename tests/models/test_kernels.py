@@ -1,0 +1,189 @@
+"""Attention kernels: equal to plain attention where they run, chosen where they can run, refused where they cannot."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.models import attention
+from bert_jax.models.attention import plain
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.kernels.choice import Case, check, choose
+from bert_jax.models.kernels.row_attention import rows
+from bert_jax.models.masks import Visible
+from bert_jax.training.mesh import MeshConfig, activations, make_mesh
+
+LENGTH, HEADS, WIDTH = 256, 2, 64
+INTERPRETED = functools.partial(rows, interpret=True)
+
+
+def arrays(batch: int, dtype: Any = jnp.float32, heads: int = HEADS, width: int = WIDTH) -> list[jax.Array]:
+    """Query, key, value and the gradient of the output."""
+    random = np.random.default_rng(batch + heads)
+    return [jnp.asarray(random.normal(size=(batch, LENGTH, heads, width)), dtype) for _ in range(4)]
+
+
+def padded(batch: int, **rules: Any) -> Visible:
+    lengths = np.linspace(LENGTH, LENGTH // 2 + 1, batch).astype(int)
+    return Visible(jnp.asarray(np.arange(LENGTH) < lengths[:, None], jnp.int32), **rules)
+
+
+def packed(batch: int, **rules: Any) -> Visible:
+    """Rows of three sequences and, but for the first row, padding."""
+    place = np.arange(LENGTH)[None]
+    ends = np.arange(batch)[:, None] * 7
+    ids = 1 + (place >= 60 + ends).astype(int) + (place >= 190 - ends)
+    ids = np.where((place >= 240) & (ends > 0), 0, ids)
+    return Visible(jnp.asarray(ids > 0, jnp.int32), jnp.asarray(ids, jnp.int32), **rules)
+
+
+def real(visible: Visible) -> jax.Array:
+    """[B, L, 1, 1] 1 where an output has a meaning."""
+    return (visible.ids()[1] > 0)[:, :, None, None].astype(jnp.float32)
+
+
+def directly(visible: Visible, rate: float, rng: RowRng) -> Any:
+    keys = rng.site(attention.SITE).row_keys()
+    local = functools.partial(INTERPRETED, rate=rate, causal=visible.causal, window=visible.window)
+    return lambda q, k, v: local(q, k, v, visible.ids(), keys, jnp.zeros(1, jnp.int32))
+
+
+def results(function: Any, inputs: list[jax.Array], visible: Visible) -> list[jax.Array]:
+    """The output where it has a meaning, and the gradients of query, key and value."""
+    *inputs, gradient = inputs
+    mask = real(visible).astype(gradient.dtype)
+    out, backward = jax.vjp(function, *inputs)
+    return [out * mask, *backward(gradient * mask)]
+
+
+def assert_close(found: list[jax.Array], expected: list[jax.Array], tolerance: float) -> None:
+    for one, other in zip(found, expected, strict=True):
+        one, other = np.asarray(one, np.float32), np.asarray(other, np.float32)
+        assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
+
+
+CASES = {
+    "padded, causal, dropout, wide heads": (padded, {"causal": True}, 0.1, jnp.float32, 128),
+    "packed, windowed": (packed, {"window": 33}, 0.0, jnp.float32, WIDTH),
+    "packed, dropout, bfloat16": (packed, {}, 0.1, jnp.bfloat16, WIDTH),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_plain_attention(name: str) -> None:
+    """One wrong dropout bit would change an output by far more than the tolerance of float32 allows."""
+    make, rules, rate, dtype, width = CASES[name]
+    visible, inputs = make(2, **rules), arrays(2, dtype, width=width)
+    rng = RowRng.create(3, 17, jnp.arange(2) + 40)
+    expected = results(lambda q, k, v: plain(q, k, v, visible, rate, rng), inputs, visible)
+    found = results(directly(visible, rate, rng), inputs, visible)
+    assert_close(found, expected, 2e-6 if dtype == jnp.float32 else 2e-2)
+
+
+def test_other_bits_would_be_seen() -> None:
+    visible, inputs = padded(2), arrays(2)
+    one, other = (plain(*inputs[:3], visible, 0.1, RowRng.create(3, step, jnp.arange(2))) for step in (17, 18))
+    assert np.abs(one - other).max() > 1e-2 * np.abs(other).max()
+
+
+@pytest.mark.parametrize("manual", [(), ("data",), ("data", "fsdp", "tensor")])
+def test_under_a_mesh_the_bits_are_those_of_the_whole_array(manual: tuple[str, ...], monkeypatch: Any) -> None:
+    """Rows over data, heads over tensor: within jit, and within a step that is manual over some axes or over all."""
+    visible, inputs, mesh = packed(2), arrays(2, heads=4), make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
+    rows_of_batch = jnp.arange(2, dtype=jnp.uint32)
+    called = []
+
+    def interpreted(query: jax.Array, *rest: Any, **options: Any) -> jax.Array:
+        called.append(query.shape)
+        return INTERPRETED(query, *rest, **options)
+
+    monkeypatch.setattr(attention, "rows", interpreted)
+    monkeypatch.setattr(attention, "choose", lambda kernel, case: {"auto": "rows"}[kernel])
+
+    def attend(q: Any, k: Any, v: Any, ids: Any, rows: Any) -> jax.Array:
+        return attention.attend(q, k, v, Visible(ids, ids), 0.1, RowRng.create(3, 17, rows))
+
+    with activations(mesh):
+        whole = attend
+        if manual:
+            by_row = jax.P("data")
+            split = jax.P("data", None, "tensor" if "tensor" in manual else None)
+            specs = (split, split, split, by_row, by_row)
+            whole = jax.shard_map(
+                attend, mesh=mesh, axis_names=set(manual), in_specs=specs, out_specs=split, check_vma=False
+            )
+        run = jax.jit(lambda *qkv: whole(*qkv, visible.sequence_ids, rows_of_batch))
+        found = [run(*inputs[:3]) * real(visible)] if manual else results(run, inputs, visible)
+    assert set(called) == {(1, LENGTH, 2, WIDTH)}
+    rng = RowRng.create(3, 17, rows_of_batch)
+    expected = results(lambda q, k, v: plain(q, k, v, visible, 0.1, rng), inputs, visible)
+    assert_close(found, expected[: len(found)], 2e-6)
+
+
+def test_what_a_mesh_does_not_divide_is_plain(monkeypatch: Any) -> None:
+    monkeypatch.setattr(attention, "choose", lambda kernel, case: pytest.fail(f"{kernel}: {case}"))
+    inputs = arrays(1)[:3]
+    expected = plain(*inputs, padded(1), 0.0, None)
+    assert np.array_equal(attention.attend(*inputs, padded(1), 0.1, None), expected)  # no mesh is placed
+    with activations(make_mesh(MeshConfig(data=2), jax.devices()[:2])):
+        assert np.array_equal(attention.attend(*inputs, padded(1), 0.1, None), expected)
+
+
+LARGE = Case("tpu", length=512, num_heads=16, head_dim=64, dtype="bfloat16", rate=0.1, packed=True)
+GPU = dataclasses.replace(LARGE, platform="gpu", rate=0.0, packed=False)
+
+
+def test_auto_takes_what_can_compute_it() -> None:
+    def chosen(case: Case, **changes: Any) -> str:
+        return choose("auto", dataclasses.replace(case, **changes))
+
+    assert chosen(LARGE) == chosen(LARGE, rate=0.0, windowed=True) == chosen(LARGE, length=256) == "rows"
+    assert chosen(LARGE, length=128) == chosen(LARGE, length=320) == chosen(LARGE, num_heads=3) == "plain"
+    assert chosen(LARGE, length=4096) == chosen(LARGE, head_dim=48) == chosen(LARGE, dtype="float64") == "plain"
+    assert chosen(GPU) == "cudnn"
+    assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == chosen(GPU, windowed=True) == "plain"
+    assert chosen(GPU, dtype="float32") == chosen(LARGE, platform="cpu") == "plain"
+    assert choose("rows", dataclasses.replace(LARGE, length=128)) == "rows"  # asked for: also where it is not faster
+    assert choose("rows", GPU) == choose("plain", LARGE) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "case", "changes", "message"),
+    [
+        ("rows", LARGE, {"platform": "cpu"}, "'rows', which runs on TPUs, and the devices are cpu; here 'plain' can"),
+        ("rows", LARGE, {"head_dim": 48}, "needs heads of 32, 64, 128 entries, and these have 48"),
+        ("rows", LARGE, {"length": 320}, "a multiple of 128 up to 2,048 in bfloat16, and they have 320 positions"),
+        ("rows", LARGE, {"length": 4096}, "up to 2,048 in bfloat16, and they have 4,096 positions"),
+        ("rows", LARGE, {"num_heads": 3}, "takes 2 heads of 64 entries at a time, and a device has 3"),
+        ("rows", LARGE, {"dtype": "float64"}, "computes in bfloat16 or float32, and config.model.dtype is float64"),
+        ("rows", GPU, {}, "runs on TPUs, and the devices are gpu; here 'plain' and 'cudnn' can run: choose one"),
+        ("cudnn", LARGE, {}, "runs on NVIDIA GPUs, and the devices are tpu; here 'plain' and 'rows' can run"),
+        ("cudnn", GPU, {"rate": 0.1}, "no dropout like ours, and config.model.attention_dropout_rate is 0.1"),
+        ("cudnn", GPU, {"packed": True}, "needs one sequence in a row, and rows are packed (config.objective.packing)"),
+        ("cudnn", GPU, {"dtype": "float32"}, "computes in bfloat16, and config.model.dtype is float32"),
+        ("cudnn", GPU, {"head_dim": 20}, "a multiple of 8 up to 128, and these have 20 entries"),
+        ("cudnn", GPU, {"num_heads": 1.5}, "takes whole heads, and a device has 1.5"),
+        ("cudnn", GPU, {"windowed": True}, "shows a query all keys, and this encoder has a window"),
+    ],
+)
+def test_a_kernel_that_cannot_run_is_refused(wanted: Any, case: Case, changes: Any, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check(wanted, [dataclasses.replace(case, **changes)])
+    said = str(refused.value)
+    assert said.startswith(f"config.model.attention_kernel is {wanted!r}, which ")
+    assert message in said
+    assert "\n" not in said
+    assert "'plain'" in said
+    check("auto", [dataclasses.replace(case, **changes)])
+
+
+def test_every_phase_is_checked() -> None:
+    short, odd = (dataclasses.replace(LARGE, length=length) for length in (128, 320))
+    check("rows", [short, LARGE])
+    with pytest.raises(UserError, match="have 320 positions; here 'plain' can run"):
+        check("rows", [short, LARGE, odd])
