@@ -18,7 +18,7 @@ from bert_jax.models.kernels.row_attention import rows
 from bert_jax.models.masks import Visible
 from bert_jax.training.mesh import MeshConfig, activations, make_mesh
 
-LENGTH, HEADS, WIDTH = 256, 2, 64
+LENGTH, HEADS, WIDTH = 384, 2, 64  # several chunks of queries and blocks of keys
 INTERPRETED = functools.partial(rows, interpret=True)
 
 

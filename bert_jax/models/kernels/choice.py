@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bert_jax.errors import UserError
-from bert_jax.models.kernels.row_attention import CHUNK, LANES, LONGEST
+from bert_jax.models.kernels.row_attention import LANES, LONGEST
 
 Kernel = Literal["plain", "rows", "cudnn"]
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
@@ -72,8 +72,8 @@ def _of_rows(case: Case) -> str | None:
         return f"needs heads of {', '.join(map(str, ROW_HEADS))} entries, and these have {case.head_dim}"
     if case.num_heads % together:
         return f"takes {together} heads of {case.head_dim} entries at a time, and a device has {case.num_heads:g}"
-    if case.length % CHUNK or case.length > LONGEST[case.dtype]:
-        longest = f"a multiple of {CHUNK} up to {LONGEST[case.dtype]:,} in {case.dtype}"
+    if case.length % LANES or case.length > LONGEST[case.dtype]:
+        longest = f"a multiple of {LANES} up to {LONGEST[case.dtype]:,} in {case.dtype}"
         return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
     return None
 

@@ -1,7 +1,7 @@
 """Attention with dropout as one TPU kernel that holds whole rows on the chip, so that scores never reach main memory.
 
 The dropout bits are those of ``models.dropout``. A program of the grid works on rows of as many heads as fill 128
-lanes. For every 128 queries it computes the scores of all keys at once, with the keys on sublanes and the queries on
+lanes. For every 256 queries it computes the scores of all keys at once, with the keys on sublanes and the queries on
 lanes: the softmax then reduces over sublanes, which is cheap, and only blocks of 128 lanes are transposed. A product
 for one head is a product over all 128 lanes in which the other heads' lanes are zero; the matrix unit would pad 64
 lanes to 128 anyway. Kept for the backward pass are the inputs, the output, and the logarithm of each softmax's
@@ -25,8 +25,7 @@ from jax.experimental.pallas import tpu as pltpu
 from bert_jax.models.masks import HIDDEN
 
 LANES = 128  # of a TPU's registers
-CHUNK = 128  # queries that are worked on at a time
-BLOCK = 128  # keys that the backward pass works on at a time
+BLOCK = 256  # keys that the backward pass works on at a time
 LONGEST = {"bfloat16": 2048, "float32": 1024}  # rows of more positions do not fit into the memory of every TPU
 POSITIONS = 1024  # of the rows of one program: short rows are taken several at a time
 PLACES_BYTES = 4 * 2**20  # hashes of places are kept on the chip if they take no more than this
@@ -35,7 +34,7 @@ NT = (((1,), (1,)), ((), ()))  # contracts the last axis of both factors
 NN = (((1,), (0,)), ((), ()))
 
 # Operations on each score outside of the matrix products, as ``cost`` counts them.
-SCORE_OPERATIONS, DROPOUT_OPERATIONS = 8, 12
+FORWARD_OPERATIONS, BACKWARD_OPERATIONS, DROPOUT_OPERATIONS = 8, 12, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +64,20 @@ class Form:
         return slice(head * self.head_dim, (head + 1) * self.head_dim)
 
     @property
+    def chunk(self) -> int:
+        """The number of queries that are worked on at a time: more overlap better, fewer see fewer keys in a window."""
+        return LANES if self.window is not None or self.length % (2 * LANES) else 2 * LANES
+
+    @property
     def span(self) -> int:
         """The number of keys that a chunk of queries is compared with."""
-        return self.length if self.window is None else min(self.length, CHUNK + 2 * self._reach)
+        return self.length if self.window is None else min(self.length, self.chunk + 2 * self._reach)
 
     def first(self, chunk: Any) -> Any:
         """Return the first of the keys that a chunk of queries is compared with."""
         if self.span == self.length:
             return 0
-        start = jnp.clip(chunk * CHUNK - self._reach, 0, self.length - self.span)
+        start = jnp.clip(chunk * self.chunk - self._reach, 0, self.length - self.span)
         return pl.multiple_of(start, 64)
 
     @property
@@ -166,8 +170,8 @@ def _call(
     block = pl.BlockSpec((rows, length, LANES), lambda h, b, *_: (b, 0, h))
     row_ids = pl.BlockSpec((rows, 1, length), lambda h, b, *_: (b, 0, 0))
     of_queries = pl.BlockSpec((None, rows, form.heads, length), lambda h, b, *_: (h, b, 0, 0))
-    places = (length // CHUNK, form.span) if form.keeps_places else (1, 8)
-    scratch = [pltpu.VMEM((form.heads, *places, CHUNK), jnp.int32), pltpu.VMEM((length, LANES), jnp.float32)]
+    places = (length // form.chunk, form.span) if form.keeps_places else (1, 8)
+    scratch = [pltpu.VMEM((form.heads, *places, form.chunk), jnp.int32), pltpu.VMEM((length, form.chunk), jnp.float32)]
     like = jax.ShapeDtypeStruct(inputs[0].shape, inputs[0].dtype)
     if total is None:
         shape = (width // LANES, batch, form.heads, length)
@@ -190,23 +194,24 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
-        cost_estimate=cost(form, batch, width, (*operands, *outputs), products=2 if total is None else 5),
+        cost_estimate=cost(form, batch, width, (*operands, *outputs), backward=total is not None),
         interpret=form.interpret,
         name="row_attention_forward" if total is None else "row_attention_backward",
     )(*scalars, *operands)
 
 
-def cost(form: Form, batch: int, width: int, moved: tuple[Any, ...], products: int) -> pl.CostEstimate:
+def cost(form: Form, batch: int, width: int, moved: tuple[Any, ...], backward: bool) -> pl.CostEstimate:
     """Return what the compiler and ``bert-jax plan`` are told of the kernel's work.
 
-    ``flops`` holds the matrix products alone and ``transcendentals`` all other operations, each counted once, because
-    two different units do them.
+    ``flops`` holds the matrix products alone, with the lanes that are zero, and ``transcendentals`` all other
+    operations, each counted once, because two different units do them.
     """
     scores = batch * (width // form.head_dim) * form.length * form.span
-    operations = SCORE_OPERATIONS + (DROPOUT_OPERATIONS if form.rate else 0)
+    # Of the products, all but the last are over the lanes of all heads.
+    wide, operations = (4, BACKWARD_OPERATIONS) if backward else (1, FORWARD_OPERATIONS)
     return pl.CostEstimate(
-        flops=products * 2 * scores * form.head_dim,
-        transcendentals=operations * scores,
+        flops=2 * scores * (wide * LANES + form.head_dim),
+        transcendentals=(operations + (DROPOUT_OPERATIONS if form.rate else 0)) * scores,
         bytes_accessed=sum(x.size * x.dtype.itemsize for x in moved),
     )
 
@@ -219,12 +224,12 @@ def _forward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:
     dropout = _Dropout(form, rows, row_keys, first_head, places)
 
     def attend(row: Any, chunk: Any, first: Any) -> None:
-        queries, keys = _queries(chunk), pl.ds(first, form.span)
+        queries, keys = _queries(form, chunk), pl.ds(first, form.span)
         q, k, v_t = query[row, queries, :], key[row, keys, :], jnp.transpose(value[row, keys, :])
         bias = _bias(form, query_ids[row, :, queries], column[keys], first, chunk)
         mixed = []
         for head in range(form.heads):
-            scores = _dot(_only(form, head, k), q, NT) + bias  # [keys, queries]
+            scores = _dot(k, _only(form, head, q), NT) + bias  # [keys, queries]
             largest = jnp.max(scores, axis=0, keepdims=True)
             weights = jnp.exp(scores - largest)
             denominator = jnp.sum(weights, axis=0, keepdims=True)
@@ -245,11 +250,11 @@ def _backward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None
     dv_sum[...] = jnp.zeros_like(dv_sum)
 
     def differentiate(row: Any, chunk: Any, first: Any) -> None:
-        queries = _queries(chunk)
+        queries = _queries(form, chunk)
         q, do, ids = query[row, queries, :], d_out[row, queries, :], query_ids[row, :, queries]
         both = jnp.transpose(do.astype(jnp.float32) * out[row, queries, :].astype(jnp.float32))  # [lanes, queries]
         means = [jnp.sum(both[form.lanes(head)], axis=0, keepdims=True) for head in range(form.heads)]
-        dq_t = [jnp.zeros((form.head_dim, CHUNK), jnp.float32)] * form.heads
+        dq_t = [jnp.zeros((form.head_dim, form.chunk), jnp.float32)] * form.heads
         for start in range(0, form.span, BLOCK):
             size = min(BLOCK, form.span - start)
             keys = pl.ds(first + start, size)
@@ -281,15 +286,15 @@ def _each(form: Form, rows: int, key_ids: Any, column: Any, work: Callable[[Any,
     """Call ``work(row, chunk of queries, first key)`` for a whole program; ``column`` holds the ids of a row's keys."""
 
     def of_row(row: Any, _: Any) -> Any:
-        column[...] = jnp.transpose(jnp.broadcast_to(key_ids[row].astype(jnp.float32), (LANES, form.length)))
-        jax.lax.fori_loop(0, form.length // CHUNK, lambda chunk, _: work(row, chunk, form.first(chunk)), None)
+        column[...] = jnp.transpose(jnp.broadcast_to(key_ids[row].astype(jnp.float32), (form.chunk, form.length)))
+        jax.lax.fori_loop(0, form.length // form.chunk, lambda chunk, _: work(row, chunk, form.first(chunk)), None)
         return _
 
     jax.lax.fori_loop(0, rows, of_row, None)
 
 
-def _queries(chunk: Any) -> Any:
-    return pl.ds(pl.multiple_of(chunk * CHUNK, CHUNK), CHUNK)
+def _queries(form: Form, chunk: Any) -> Any:
+    return pl.ds(pl.multiple_of(chunk * form.chunk, form.chunk), form.chunk)
 
 
 def _dot(left: jax.Array, right: jax.Array, contracted: Any) -> jax.Array:
@@ -304,17 +309,18 @@ def _only(form: Form, head: int, x: jax.Array) -> jax.Array:
     return jnp.where((lane >= mine.start) & (lane < mine.stop), x, jnp.zeros_like(x))
 
 
-def _positions(size: int, first: Any, chunk: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the positions of keys and of queries, each [size, CHUNK] int32."""
-    keys = jax.lax.broadcasted_iota(jnp.int32, (size, CHUNK), 0) + first
-    return keys, jax.lax.broadcasted_iota(jnp.int32, (size, CHUNK), 1) + chunk * CHUNK
+def _positions(form: Form, size: int, first: Any, chunk: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the positions of keys and of queries, each [size, chunk] int32."""
+    shape = (size, form.chunk)
+    keys = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + first
+    return keys, jax.lax.broadcasted_iota(jnp.int32, shape, 1) + chunk * form.chunk
 
 
 def _bias(form: Form, query_ids: jax.Array, key_ids: jax.Array, first: Any, chunk: Any) -> jax.Array:
-    """Return what is added to the scores, [keys, queries], for query_ids [1, CHUNK] and key_ids [keys, 128]."""
+    """Return what is added to the scores, [keys, queries], for query_ids [1, queries] and key_ids [keys, queries]."""
     visible = (key_ids == query_ids.astype(jnp.float32)) & (key_ids > 0)
     if form.causal or form.window is not None:
-        keys, queries = _positions(key_ids.shape[0], first, chunk)
+        keys, queries = _positions(form, key_ids.shape[0], first, chunk)
         if form.causal:
             visible &= keys <= queries
         if form.window is not None:
@@ -345,10 +351,10 @@ class _Dropout:
             def keep(chunk: Any, _: Any, head: int = head) -> None:
                 self._places[head, chunk] = self._hashed(head, chunk, form.first(chunk), form.span)
 
-            jax.lax.fori_loop(0, form.length // CHUNK, keep, None)
+            jax.lax.fori_loop(0, form.length // form.chunk, keep, None)
 
     def keeps(self, row: Any, head: int, chunk: Any, first: Any, start: int, size: int) -> jax.Array:
-        """Return whether each probability is kept, [size, CHUNK], of the keys from ``first + start`` on."""
+        """Return whether each probability is kept, [size, chunk], of the keys from ``first + start`` on."""
         if self._form.keeps_places:
             places = self._places[head, chunk, start : start + size]
         else:
@@ -357,8 +363,8 @@ class _Dropout:
         return (bits ^ _int32(1 << 31)) >= _int32(round(self._form.rate * 2**32) ^ (1 << 31))
 
     def _hashed(self, head: int, chunk: Any, first: Any, size: int) -> jax.Array:
-        """Return the hash of each probability's index in its row's [H, L, L], as [size, CHUNK]."""
-        keys, queries = _positions(size, first, chunk)
+        """Return the hash of each probability's index in its row's [H, L, L], as [size, chunk]."""
+        keys, queries = _positions(self._form, size, first, chunk)
         length = self._form.length
         return _mix(keys + queries * length + (self._first_head + head) * (length * length))
 

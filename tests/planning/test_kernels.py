@@ -1,0 +1,74 @@
+"""Attention kernels compiled for TPUs that are not there: chosen, accepted by the compiler, counted by a plan."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+
+from bert_jax.models.attention import attend
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.masks import Visible
+from bert_jax.models.primitives import placement
+from bert_jax.planning import costs, hlo, topologies
+from bert_jax.training.mesh import MeshConfig, activations, batch_sharding, make_mesh
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'jax[tpu]')"),
+]
+BATCH, HEADS = 8, 4  # on all devices together
+
+
+def compiled(topology: str, length: int, *, width=64, rate=0.1, dtype="bfloat16", tensor=1, **rules) -> hlo.Module:
+    """Attention and its gradients for a topology of four chips."""
+    mesh = make_mesh(MeshConfig(tensor=tensor), topologies.devices(topologies.parse(topology)))
+
+    def run(q, k, v, ids, gradient):
+        rng = RowRng.create(0, 0, jnp.arange(BATCH))
+        out, backward = jax.vjp(lambda q, k, v: attend(q, k, v, Visible(ids, ids, **rules), rate, rng), q, k, v)
+        return out, *backward(gradient)
+
+    with activations(mesh):
+        split = NamedSharding(mesh, placement.get().spec("batch", "length", "heads", "head_dim"))
+        x = jax.ShapeDtypeStruct((BATCH, length, HEADS, width), dtype, sharding=split)
+        ids = jax.ShapeDtypeStruct((BATCH, length), jnp.int32, sharding=batch_sharding(mesh))
+        return hlo.parse(jax.jit(run).lower(x, x, x, ids, x).compile().as_text())
+
+
+def kernels(module: hlo.Module) -> list[costs.Cost]:
+    """The cost of each kernel of a program."""
+    entry = module.entry
+    return [costs.cost(module, entry, i) for i in entry.instructions if "tpu_custom_call" in i.attributes]
+
+
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize(
+    ("length", "options"),
+    [
+        (256, {}),
+        (512, {}),
+        (512, {"rate": 0.0, "causal": True}),
+        (512, {"tensor": 2, "window": 64}),
+        (1024, {"dtype": "float32"}),
+        (1024, {"width": 128, "window": 64}),
+        (2048, {}),
+        (2048, {"width": 32}),
+    ],
+)
+def test_long_rows_are_computed_by_the_kernel(topology, length, options):
+    module = compiled(topology, length, **options)
+    forward, backward = kernels(module)
+    span = min(length, 256) if "window" in options else length
+    width = options.get("width", 64)
+    scores = BATCH * HEADS * length * span / 4
+    dtype = "f32" if options.get("dtype") == "float32" else "bf16"
+    # Lanes of other heads are multiplied too, by zero, but for one product forward and one backward.
+    assert forward.products == {dtype: 2 * scores * (128 + width)}
+    assert backward.products == {dtype: 2 * scores * (4 * 128 + width)}
+    assert 0 < forward.elementwise < backward.elementwise
+
+
+def test_short_rows_are_left_to_the_compiler():
+    assert kernels(compiled("v5e:2x2", 128)) == []
