@@ -113,6 +113,14 @@ def test_epochs_beyond_number(tmp_path, capsys):
     assert "config.train.num_epochs is 1e+308; more than 0 and at most 1,000,000 is allowed" in capsys.readouterr().err
 
 
+def test_a_kernel_for_other_devices_is_refused_before_training(tmp_path, capsys):
+    toy_tasks.write_toy(tmp_path, "classification")
+    assert toy_tasks.finetune(tmp_path, "--config.model.attention_kernel=cudnn") == 2
+    said = capsys.readouterr().err
+    assert "error: config.model.attention_kernel is 'cudnn', which runs on NVIDIA GPUs, and the devices are cpu" in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_split_to_predict_is_found_wrong_before_training(tmp_path, capsys):
     whole = [{"text": f"a text {i}", "positive": f"the text {i}"} for i in range(8)]
     for name in ("train", "dev"):

@@ -1,5 +1,6 @@
 """A run that starts from another: what it sees, what it keeps, and what of its recipe gives way."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,15 @@ import pytest
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.examples.load import DataConfig
 from bert_jax.interchange import initial
 from bert_jax.interchange.workdir import load_trained
+from bert_jax.models.encoders import bert
+from bert_jax.models.model import config_of, recorded
 from bert_jax.reporting.run_record import read_run, settle
 from bert_jax.runs import pretraining
+from bert_jax.runs.finetuning import FinetuningSettings
+from bert_jax.runs.pretraining import PretrainingSettings
 from tests import toy
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -105,6 +111,18 @@ def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
     assert read_run(str(tmp_path))["facts"]["model"]["remat"] == "full"
     with pytest.raises(UserError, match="run.model.mlp_dim: 64 -> 96. Put them back"):
         settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 96}})
+
+
+def test_the_attention_kernel_is_no_part_of_a_run_or_a_model() -> None:
+    """A restart, a fine-tuning run and whoever reads the model may have other devices."""
+    plain, rows = ({"size": "tiny", "attention_kernel": kernel} for kernel in ("plain", "rows"))
+    one, other = (PretrainingSettings({"name": "mlm"}, model, {}).identity() for model in (plain, rows))
+    assert one == other
+    data = DataConfig(format="jsonl", splits={"train": "train.jsonl"})
+    one, other = (FinetuningSettings({"name": "classification"}, data, model).identity() for model in (plain, rows))
+    assert one == other
+    config = bert.Config(64, attention_kernel="rows")
+    assert config_of(recorded(config)) == dataclasses.replace(config, attention_kernel="auto")
 
 
 @pytest.mark.parametrize("flag", ["model.hidden_size=64", "model.size=tiny", "model={'hidden_size':64,'num_heads':2}"])
