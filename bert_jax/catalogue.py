@@ -35,7 +35,7 @@ def find(package: str, name: str, having: str | None = None) -> ModuleType:
     """
     known = parts(package, having)
     if not isinstance(name, str) or name not in known:
-        kind = having.lower() if having else "part"
+        kind = having.lower() if having and having[0].isupper() else package.rpartition(".")[2].replace("ies", "y")
         raise UserError(f"there is no {kind} {name!r} in bert_jax.{package}; {nearest(str(name), known)}")
     return importlib.import_module(f"bert_jax.{package}.{name}")
 

@@ -62,7 +62,7 @@ def fill_mask(
 
     def shown(token: int) -> str:
         text, continues = tokenizer.surfaces[token]
-        text = text or tokenizer.vocab[token]  # a space alone
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) or tokenizer.vocab[token]  # a space alone
         return f"##{text}" if continues and tokenizer.is_continuation[token] else text
 
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -57,12 +57,17 @@ class Initial:
     head: Head = Head()
     parent: ParentRun | None = None
 
-    def check_moments(self) -> None:
-        """Raise ``UserError`` if the model comes without optimizer moments."""
+    def check_moments(self, parts: Collection[str] | None = None) -> None:
+        """Raise ``UserError`` if the model has no optimizer moments, or those of other heads than ``parts``."""
         if self.checkpoints is None:
             raise UserError(
                 f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {self.source} has no optimizer "
                 "moments: leave --init_optimizer out"
+            )
+        if parts is not None and set(self.params) != {"encoder", *parts}:
+            raise UserError(
+                f"--init_optimizer=kept needs a run of the same objective: {self.source} has moments for "
+                f"{', '.join(self.params)}, this run trains encoder, {', '.join(parts)}; leave --init_optimizer out"
             )
 
 

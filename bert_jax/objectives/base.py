@@ -186,17 +186,28 @@ class PretrainingObjective(abc.ABC):
         where = f"config.phases.{kind}"
         changes = dict(self.setting.changes.get(kind, {}))
         if wrong := [key for key in changes if key not in PHASE_KEYS]:
+            if wrong[0] not in (*PHASE_KEYS, *[field.name for field in dataclasses.fields(self.config)], "name"):
+                hint = configuration.nearest(wrong[0], PHASE_KEYS)
+                raise UserError(f"unknown key {where}.objective.{wrong[0]}; {hint}")
             raise UserError(
                 f"{where}.objective.{wrong[0]}: a phase may replace {', '.join(PHASE_KEYS)}; set {wrong[0]} for all "
                 "phases in config.objective"
             )
         masking = changes.pop("masking", {})
         own = {name: getattr(self.config, name) for name in PHASE_KEYS}
+        if changes.get("arrangement", self.config.arrangement) != self.config.arrangement:
+            own["arrangement_options"] = {}  # the options of one arrangement say nothing to another
         merged = configuration.build(Config, own | {"masking": MaskingConfig()} | changes, f"{where}.objective")
         keys = self.masking(dataclasses.asdict(self.config.masking), "config.objective.masking")
         if masking:
-            keys |= self.masking(masking, f"{where}.masking")
-        masks = configuration.build(MaskingConfig, keys, f"{where}.masking")
+            replaced = self.masking(masking, f"{where}.masking")
+            if replaced.get("strategy", keys["strategy"]) != keys["strategy"]:
+                keys["options"] = {}
+            keys |= replaced
+        try:
+            masks = configuration.build(MaskingConfig, keys, f"{where}.masking")
+        except UserError as error:  # MaskingConfig itself knows only the path of the keys that all phases share
+            raise UserError(str(error).replace("config.objective.masking", f"{where}.masking")) from None
         length, arrangement = self.setting.max_lengths[kind], merged.arrangement or self.arrangement
         shortest = catalogue.find("rows.arrangements", arrangement, having="Arrangement").Arrangement.shortest
         if length < shortest:

@@ -33,7 +33,11 @@ class Phase:
 
     def __post_init__(self) -> None:
         names = ("num_steps", "batch_size", "max_length")
-        check_fields(self, f"config.phases.{self.kind}", "at least 1 is needed", *names, sound=lambda n: n >= 1)
+        where = f"config.phases.{self.kind}"
+        check_fields(self, where, "at least 1 is needed", *names, sound=lambda n: n >= 1)
+        masking = self.objective.get("masking", {})
+        if not isinstance(masking, Mapping):
+            raise UserError(f"{where}.objective.masking is {masking!r}; it replaces keys, such as {{'rate': 0.2}}")
 
     @property
     def changes(self) -> dict[str, Any]:

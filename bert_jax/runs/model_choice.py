@@ -17,6 +17,7 @@ from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.kernels.choice import Case
 from bert_jax.models.model import BERT, encoder_file, recorded
 from bert_jax.records import BatchSpec
+from bert_jax.runs import recipes
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat", "attention_kernel")
@@ -67,7 +68,12 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
             f"{' '.join(sorted(wrong))} contradicts --init={initial.source}, whose model has {has}; a run that starts "
             "from a model has its architecture: leave it out, or start without --init"
         )
-    return [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
+    if not differing:
+        return []
+    known = [name.removeprefix("pretrain/") for name in recipes.names()]
+    own = [name for name in known if "encoder" in differing and name.startswith(held["encoder"])]
+    hint = f"; for such a model there is the recipe {own[0]!r}" if own else ""
+    return [f"the model of --init is taken, not the recipe's: {has}{hint}"]
 
 
 def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:

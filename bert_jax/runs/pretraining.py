@@ -184,12 +184,12 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         seed, parent = continued_seed(settings.seed, initial, "pretraining")
         experiment = dataclasses.replace(settings.experiment(), seed=seed, profiled=request.profiled)
         make_task = checked(settings, experiment, initial)
-        columns = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).columns
+        bare = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed)
         given_way = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
         if initial and not saved and request.init_optimizer == "kept":
-            initial.check_moments()
+            initial.check_moments([part.name for part in bare.parts])
         prepared = prepare(settings.probe, experiment)
-        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, columns)
+        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, bare.columns)
         inputs.check()
         run = run_record.described(
             workdir, *recorded(config, settings, request), request.extend, bool(saved), settings.absent()
@@ -280,10 +280,11 @@ def checked(
     check_kernel(model, experiment.make_mesh(devices), [specs[kind] for kind in kinds])
     builds = not (settings.corpus.path or settings.corpus.parts)
     if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):
+        known = configuration.nearest(absent[0], ("piece", "word", *settings.corpus.columns))
         raise UserError(
-            f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without; name its"
-            f" annotator, such as --config.corpus.columns=\"{{'{absent[0]}': {{'annotator': 'segmenter'}}}}\", or take"
-            " the unit 'word'"
+            f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without "
+            f"({known}); name its annotator, such as --config.corpus.columns=\"{{'{absent[0]}': {{'annotator':"
+            " 'segmenter'}}\", or take the unit 'word'"
         )
     if settings.corpus.parts and any(name not in kinds for name in specs):
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")

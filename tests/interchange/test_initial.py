@@ -128,6 +128,13 @@ def test_moments_are_kept_only_with_the_same_rows(initial: Initial, message: str
         start_from(initial, CONFIG, OLD, "kept", lambda _: None)
 
 
+def test_moments_of_other_heads_are_refused_at_once() -> None:
+    initial = Initial("there", PARAMS, CONFIG, OLD, (), ("w", 0))
+    initial.check_moments([name for name in PARAMS if name != "encoder"])
+    with pytest.raises(UserError, match="needs a run of the same objective: there has moments for .*nsp_head"):
+        initial.check_moments(["mlm_head"])
+
+
 def test_the_seed_of_a_run_that_goes_on() -> None:
     def of(parent: ParentRun | None, seed: int = 3) -> tuple[int, dict[str, str]]:
         return continued_seed(seed, Initial("there", {}, CONFIG, OLD, parent=parent), "pretraining")

@@ -65,6 +65,21 @@ def test_an_encoder_gets_only_rows_that_it_reads(text: Text, monkeypatch: pytest
         objective(mlm, text, packing="packed")
 
 
+def test_a_phase_with_its_own_strategy_has_its_own_options(text: Text) -> None:
+    masking = MaskingConfig(strategy="spans", unit="word", options={"longest": 10})
+
+    def of_phase(**changes: Any) -> Any:
+        made = objective(mlm, text, masking=masking, changes={"phase1": {"masking": changes}})
+        return made._rows["phase1"].masking
+
+    assert of_phase(rate=0.3).options == {"longest": 10}
+    assert of_phase(strategy="ngrams").selection[1].longest == 3
+    with pytest.raises(UserError, match=r"config.phases.phase1.masking.rate is 3.0; more than 0"):
+        of_phase(rate=3.0)
+    with pytest.raises(UserError, match=r"unknown key config.phases.phase1.objective.packin; did you mean 'packing'"):
+        objective(mlm, text, changes={"phase1": {"packin": "none"}})
+
+
 @pytest.mark.parametrize("rate", [0.15, 0.2, 0.3, 0.4])
 def test_more_masks_have_room(text: Text, rate: float) -> None:
     """P follows the rate, and no row is cut to it."""

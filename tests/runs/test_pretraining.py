@@ -168,6 +168,12 @@ BAD_RECIPES = {
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"name": "mlm"}}}},
         "config.phases.phase1.objective.name: a phase may replace",
     ),
+    "masking of a phase's objective": (
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"masking": 3}}}},
+        "config.phases.phase1.objective.masking is 3; it replaces keys",
+    ),
+    "strategy": ({"objective": {"masking": {"strategy": "span"}}}, "there is no strategy 'span' in bert_jax.rows"),
+    "unit": ({"objective": {"masking": {"unit": "wrod"}}}, "did you mean 'word'? valid: piece, word); name its"),
     "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
     "short rows": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
