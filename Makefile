@@ -83,11 +83,15 @@ test-trust: .venv/test.stamp  ## attacks on a running system; PART=kills, BERT_J
 test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
 	.venv-parity/bin/python -m pytest -m parity tests/parity
 
-bench: .venv-bench/base.stamp  ## measure speed, beside other libraries, in .venv-bench
-	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
+bench: .venv-parity/base.stamp  ## measure train steps on this CPU, beside PyTorch and Hugging Face, in .venv-parity
+	.venv-parity/bin/python -m tests.benchmarks.suite --device=cpu $(ARGS)
 
-bench-parity: .venv-parity/base.stamp  ## measure a fine-tuning step beside PyTorch, in .venv-parity
-	.venv-parity/bin/python -m pytest -s tests/benchmarks/bench_finetune.py
+# An image with JAX and PyTorch is enough: nothing is installed. PYTHON=... chooses its interpreter.
+bench-gpu bench-tpu:  ## the same on one GPU or one TPU host, within 8 minutes, with the Python that is there
+	$(or $(PYTHON),python3) -m tests.benchmarks.suite --device=$(@:bench-%=%) --minutes=8 $(ARGS)
+
+bench-parts: .venv-bench/base.stamp  ## measure single parts: rows, tokenizers, builds, saves; in .venv-bench
+	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
 
 # Everything is resolved once, all extras together (Beam holds back protobuf, numpy and pyarrow), and each lock is cut
 # from that, so the locks agree and go into one environment. Universal: each holds for every platform and Python.
@@ -108,6 +112,6 @@ clean:  ## remove environments, builds and caches; runs/ stays
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 help:  ## print this
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
+	@sed -nE 's/^([a-z -]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z -]+:.*##' Makefile
 
-.PHONY: env pretrain test floor lint format test-heavy test-trust test-parity bench bench-parity lock clean help
+.PHONY: env pretrain test floor lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts lock clean help

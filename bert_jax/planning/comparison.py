@@ -16,12 +16,14 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import recorded
-from bert_jax.planning.plan import PhasePlan, Plan
+from bert_jax.planning.plan import PhasePlan
 from bert_jax.planning.topologies import Topology
 from bert_jax.planning.units import duration
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.windows import Windows
+from bert_jax.rows.phases import Phase
 from bert_jax.storage import files, reading
+from bert_jax.training.loop import Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +71,11 @@ def compared(phase: PhasePlan, windows: Windows, key: str) -> ComparedPhase | No
     return ComparedPhase(of, len(windows.records), phase.prediction.seconds, p10, p50, p90, waited / spent, key)
 
 
-def step_key(plan: Plan, phase: PhasePlan, shape: ModelConfig) -> str:
+def step_key(phase: Phase, experiment: Experiment, shape: ModelConfig) -> str:
     """Return a hash of the model, the batch and the layout of a step."""
-    of = phase.phase
-    parts = [recorded(shape), of.batch_size, of.max_length, plan.mesh, plan.micro_batches, plan.remat]
+    mesh, training = dataclasses.asdict(experiment.mesh), experiment.training
+    layout = [mesh, training.micro_batches, training.gradient_dtype]
+    parts = [recorded(shape), phase.batch_size, phase.max_length, layout]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -90,10 +93,10 @@ def keep(topology: Topology, run_id: str, phases: list[ComparedPhase]) -> Path:
     return folder
 
 
-def said(plan: Plan, shape: ModelConfig) -> str:
-    """Return a line that says how far earlier predictions for the machine of ``plan`` were off."""
-    name, kept = plan.topology.name, _kept(plan.topology)
-    keys = {step_key(plan, phase, shape) for phase in plan.phases}
+def said(topology: Topology, experiment: Experiment, shape: ModelConfig) -> str:
+    """Return a line that says how far earlier predictions for a machine were off, and whether they were of this run."""
+    name, kept = topology.name, _kept(topology)
+    keys = {step_key(phase, experiment, shape) for phase in experiment.phases.phases}
     if own := [entry for entry in kept if entry["step_key"] in keys]:
         return f"measured steps of this recipe on {name} were {_off(own)}"
     if kept:

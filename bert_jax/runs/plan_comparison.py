@@ -92,13 +92,13 @@ def compare(workdir: str, topology: str | None, note: Note) -> Comparison:
     """
     made = read(workdir, topology)
     machine = Machine.of(made.topology)
-    made.recipe.variant(Change(), machine.devices)  # finds a wrong mesh
+    _, experiment = made.recipe.variant(Change(), machine.devices)
     note(f"compiling the steps of {workdir} for {made.topology.name}")
     plan = make(made.recipe, machine)
     phases, notes = [], list(plan.notes)
     for phase in plan.phases:
         windows = made.windows.get(phase.phase.kind)
-        key = comparison.step_key(plan, phase, made.recipe.shape())
+        key = comparison.step_key(phase.phase, experiment, made.recipe.shape())
         done = windows and comparison.compared(phase, windows, key)
         if done:
             phases.append(done)

@@ -133,7 +133,11 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     else:
         note(f"compiling the step of {', '.join(batches)} for {topology.name}")
         found, made = None, make(recipe, machine, request.rates)
-    made = dataclasses.replace(made, notes=(*made.notes, comparison.said(made, recipe.shape())))
+    layout = found.best.change if found and found.best else Change()
+    remat: Any = made.remat
+    shape = dataclasses.replace(recipe.shape(), remat=remat)
+    off = comparison.said(topology, recipe.variant(layout, machine.devices)[1], shape)
+    made = dataclasses.replace(made, notes=(*made.notes, off))
     smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
     return Planned(made, batches, advice, factor, smaller, found)
 

@@ -13,6 +13,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.model import recorded
 from bert_jax.planning import comparison, topologies
+from bert_jax.planning.plan import Change
 from bert_jax.runs.plan_comparison import compare
 from tests.planning import tiny
 
@@ -60,19 +61,19 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
     assert "MEASURED 2.00 s (median of 6 log windows" in said
     assert f"kept in {cache}/predictions/cpu-8, which the next plan reads" in said
 
-    machine, shape = found.plan.topology, tiny.recipe().shape()
-    twice = dataclasses.replace(phase, measured=2 * phase.predicted)
-    comparison.keep(machine, "first", [twice])  # again: it replaces its own
-    assert (
-        comparison.said(found.plan, shape) == "measured steps of this recipe on cpu:8 were 2 x the prediction in 1 run"
-    )
+    machine, recipe = found.plan.topology, tiny.recipe()
+
+    def said(where: str = "cpu:8", **changes: Any) -> str:
+        _, experiment = recipe.variant(Change(**changes), tiny.machine().devices)
+        return comparison.said(topologies.parse(where), experiment, recipe.shape())
+
+    comparison.keep(machine, "first", [dataclasses.replace(phase, measured=2 * phase.predicted)])  # replaces its own
+    assert said() == "measured steps of this recipe on cpu:8 were 2 x the prediction in 1 run"
     (cache / "predictions" / "cpu-8" / "spoilt.json").write_text("{")
     comparison.keep(machine, "second", [dataclasses.replace(phase, measured=4 * phase.predicted)])
-    assert comparison.said(found.plan, shape).endswith(" were 3 x the prediction in 2 runs (2 to 4 x)")
-    other = dataclasses.replace(found.plan, micro_batches=2)
-    assert comparison.said(other, shape).startswith("measured steps of other recipes on cpu:8 were 3 x the prediction")
-    elsewhere = dataclasses.replace(found.plan, topology=topologies.parse("cpu:4"))
-    assert comparison.said(elsewhere, shape).startswith("no prediction for cpu:4 was compared with a measurement yet")
+    assert said().endswith(" were 3 x the prediction in 2 runs (2 to 4 x)")
+    assert said(micro_batches=2).startswith("measured steps of other recipes on cpu:8 were 3 x the prediction")
+    assert said("cpu:4").startswith("no prediction for cpu:4 was compared with a measurement yet")
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

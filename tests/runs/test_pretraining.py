@@ -14,9 +14,10 @@ import pytest
 
 from bert_jax.checkpoints import restoring
 from bert_jax.cli.main import run
+from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.runs import plan_comparison
+from bert_jax.runs import plan_comparison, pretraining
 from tests import toy
 
 on_one_device = pytest.mark.usefixtures("one_device")
@@ -75,6 +76,21 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     counts = f"{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on"
     assert f"Source: `text_files`. {counts}; {heldout['num_documents']:,} documents, " in card
     assert "| unigram " in card
+
+
+def test_steps_to_trace_reach_the_loop_or_are_one_line(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pretrain(tmp_path, toy.recipe(text), "--profile=20:25") == 2
+    assert "--profile=20:25 ends past the run, which has 24 steps; give steps from 1 to 24" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists(), "before anything slow"
+
+    def begun(task: Any, experiment: Any, *_: Any, **__: Any) -> None:
+        raise UserError(f"the loop has {experiment.profiled}")
+
+    monkeypatch.setattr(pretraining, "train_and_evaluate", begun)
+    assert pretrain(tmp_path, toy.recipe(text), "--profile=20:24") == 2
+    assert "the loop has 20:24" in capsys.readouterr().err
 
 
 def test_a_run_records_what_its_plan_is_compared_with(finished: Path) -> None:
