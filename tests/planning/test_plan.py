@@ -246,8 +246,10 @@ def test_tpu(topology):
     assert made.fits
     least = 4 * (parameters() - tiny.VOCABULARY * tiny.SIZES["hidden_size"])  # the word embeddings may be split
     assert least < made.phases[0].compiled.memory.parameters <= 4 * parameters()
+    # The gradient of the word embeddings that are looked up is a product with one-hot rows.
+    looked_up = 2 * tiny.ROWS * tiny.LENGTH * tiny.VOCABULARY * tiny.SIZES["hidden_size"]
     assert made.phases[0].prediction.products * made.topology.num_devices == pytest.approx(
-        made.phases[0].model_flops, rel=0.3
+        made.phases[0].model_flops + looked_up, rel=0.3
     )
     assert re.search("all-reduce +data", "\n".join(page.as_lines(made)))
 
