@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -75,7 +76,8 @@ class Worker:
             raise SideError("no time left") from None
         if not line:
             self._readers[1].join(timeout=10)
-            raise SideError(self._errors[-1][:300] if self._errors else "it ended without a word")
+            named = [line for line in self._errors if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+            raise SideError([*self._errors, *named][-1][:300] if self._errors else "it ended without a word")
         return dict(json.loads(line))
 
     def turn(self, deadline: float) -> float:
