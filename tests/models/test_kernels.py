@@ -134,6 +134,17 @@ def test_what_a_mesh_does_not_divide_is_plain(monkeypatch: Any) -> None:
         assert np.array_equal(attention.attend(*inputs, padded(1), 0.1, None), expected)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_cudnn_is_asked_for_is_plain_attention(causal: bool, monkeypatch: Any) -> None:
+    """jax computes the same call without cuDNN, which only a GPU has."""
+    asked = jax.nn.dot_product_attention
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *qkv, implementation, **options: asked(*qkv, **options))
+    visible, inputs = padded(2, causal=causal), arrays(2)[:3]
+    found = attention.cudnn(*inputs, visible.ids(), None, None, causal=causal)
+    expected = plain(*inputs, visible, 0.0, None)
+    assert_close([found * real(visible)], [expected * real(visible)], 2e-6)
+
+
 LARGE = Case("tpu", length=512, num_heads=16, head_dim=64, dtype="bfloat16", rate=0.1, packed=True)
 GPU = dataclasses.replace(LARGE, platform="gpu", rate=0.0, packed=False)
 
