@@ -192,8 +192,8 @@ def test_the_first_held_out_loss_of_a_run_that_goes_on_is_theirs(tmp_path: Path)
     found = next(line for line in lines if line["split"] == "eval" and line["step"] == 0)
 
     corpus, tokenizer = Corpus(workdir / "corpus"), WordPiece(VOCAB)
-    model = import_model(tmp_path / "model").config
-    task = Objective(Config(), Setting(model, {"phase1": P}, corpus=corpus, tokenizer=tokenizer))
+    config = import_model(tmp_path / "model").config
+    task = Objective(Config(), Setting(config, {"phase1": P}, corpus=corpus, tokenizer=tokenizer))
     rows = np.arange(min(recipe["training"]["eval_rows"], task.source("eval", "phase1", 0).rows_per_epoch))
     batch = task.source("eval", "phase1", 0).rows(np.zeros_like(rows), rows)
     with torch.no_grad():
