@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.extend.core import jaxpr_as_fun
 
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
@@ -66,10 +67,14 @@ def make_gradients(task: Task, micro_batches: int) -> Gradients:
         if micro_batches == 1:
             return one((batch, rng))
         parts = split_rows((batch, rng), micro_batches)
-        # The sum starts from zeros, not from the first part, so that the model is compiled only once.
-        shapes = jax.eval_shape(wide, jax.tree.map(lambda x: x[0], parts))
-        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-        return jax.lax.scan(lambda sums, part: (add(sums, wide(part)), None), zeros, parts)[0]
+        # The model is traced once, for a part's shapes, and compiled once, because the sum starts from zeros.
+        traced, shapes = jax.make_jaxpr(wide, return_shape=True)(jax.tree.map(lambda x: x[0], parts))
+        zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in jax.tree.leaves(shapes)]
+
+        def body(sums: list[jax.Array], part: Any) -> tuple[list[jax.Array], None]:
+            return add(sums, jaxpr_as_fun(traced)(*jax.tree.leaves(part))), None
+
+        return jax.tree.unflatten(jax.tree.structure(shapes), jax.lax.scan(body, zeros, parts)[0])
 
     return gradients
 

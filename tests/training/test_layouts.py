@@ -21,9 +21,10 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
-from bert_jax.training.state import initialise
+from bert_jax.training.state import abstract_fresh, initialise
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 from tests import toy
+from tests.training.line import Line
 
 ROWS = 16
 LAYOUTS = {  # devices, mesh, micro-batches
@@ -141,3 +142,26 @@ def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, WordPiece])
     table = state.params["encoder"]["embeddings"]["word_embeddings"].sharding.spec
     assert table[0] is None
     assert state.params["encoder"]["layer_0"]["mlp"]["input"]["kernel"].sharding.spec == jax.P("fsdp", "tensor")
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_the_model_is_traced_once_for_a_step(micro_batches: int) -> None:
+    traces: list[int] = []
+
+    class Counted(Line):
+        def loss(self, variables: Any, batch: Any, rng: Any, carry: Any) -> Any:
+            traces.append(len(batch["labels"]))
+            return super().loss(variables, batch, rng, carry)
+
+    task, tx = Counted(), make_optimizer(OptimizerConfig())
+    state, frozen = abstract_fresh(
+        task,
+        tx,
+        ["squared_error", "tokens", "loss", "gradient_norm", "learning_rate"],
+        8,
+        meshes.make_mesh(MeshConfig()),
+    )
+    step = make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0, micro_batches)
+    batch = {"inputs": jax.ShapeDtypeStruct((8, 8), "float32"), "labels": jax.ShapeDtypeStruct((8,), "float32")}
+    jax.eval_shape(step, state, frozen, batch)
+    assert traces == [8 // micro_batches]
