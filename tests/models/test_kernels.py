@@ -156,7 +156,7 @@ def test_auto_takes_what_can_compute_it() -> None:
     assert chosen(LARGE) == chosen(LARGE, rate=0.0, windowed=True) == chosen(LARGE, length=256) == "rows"
     assert chosen(LARGE, length=128) == chosen(LARGE, length=320) == chosen(LARGE, num_heads=3) == "plain"
     assert chosen(LARGE, length=4096) == chosen(LARGE, head_dim=48) == chosen(LARGE, dtype="float64") == "plain"
-    assert chosen(GPU) == "cudnn"
+    assert (chosen(GPU), choose("cudnn", GPU)) == ("plain", "cudnn")
     assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == chosen(GPU, windowed=True) == "plain"
     assert chosen(GPU, dtype="float32") == chosen(LARGE, platform="cpu") == "plain"
     assert choose("rows", dataclasses.replace(LARGE, length=128)) == "rows"  # asked for: also where it is not faster

@@ -11,6 +11,7 @@ from bert_jax.models.kernels.row_attention import LANES, LONGEST
 
 Kernel = Literal["plain", "rows", "cudnn"]
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
+AUTOMATIC: tuple[Kernel, ...] = ("rows",)  # what "auto" may choose; cudnn was never run on a GPU yet
 WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
 ROW_HEADS = (32, 64, 128)  # sizes of heads that fill 128 lanes
 
@@ -39,9 +40,9 @@ class Case:
 
 
 def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
-    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" the fastest."""
+    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" a kernel of ``AUTOMATIC``."""
     if wanted == "auto":
-        able = [kernel for kernel in KERNELS[1:] if case.length >= WORTHWHILE and not obstacle(kernel, case)]
+        able = [kernel for kernel in AUTOMATIC if case.length >= WORTHWHILE and not obstacle(kernel, case)]
         return able[0] if able else "plain"
     return "plain" if obstacle(wanted, case) else wanted
 
