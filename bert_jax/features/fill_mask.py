@@ -62,7 +62,7 @@ def fill_mask(
 
     def shown(token: int) -> str:
         text, continues = tokenizer.surfaces[token]
-        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) or tokenizer.vocab[token]  # a space alone
+        text = text or tokenizer.vocab[token]  # a space alone
         return f"##{text}" if continues and tokenizer.is_continuation[token] else text
 
     return [
@@ -122,5 +122,10 @@ def as_record(filled: Filled) -> dict[str, Any]:
 
 def as_table(filled: Filled) -> str:
     """Return the text, followed by one line of candidates for each mask."""
-    lines = [", ".join(f"{word} {probability:.2f}" for word, probability in c) for c in filled.predictions]
+    lines = [", ".join(f"{_on_a_line(word)} {share:.2f}" for word, share in c) for c in filled.predictions]
     return "\n".join([filled.text, *(f"  {line}" for line in lines)])
+
+
+def _on_a_line(word: str) -> str:
+    """Return ``word`` with line breaks and other control characters escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in word)
