@@ -213,7 +213,7 @@ def test_names_of_labels_come_from_either_table_or_are_made(copy_of: Any) -> Non
 
 @pytest.mark.parametrize("mistake", ["transposed", "exchanged", "shifted"])
 def test_the_probe_finds_a_wrong_map(copy_of: Any, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
-    """Whatever the map of names gets wrong, all shapes fitting, is refused."""
+    """A mistake in the map of names is refused, even if all shapes fit."""
     right = names.to_ours
 
     def wrong(array: np.ndarray, entry: names.Entry, shape: tuple[int, ...]) -> np.ndarray:

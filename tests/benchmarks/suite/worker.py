@@ -1,4 +1,4 @@
-"""A process that has one side of a figure ready, and runs turns of it when told to.
+"""A process that has one side of a figure ready, and runs turns of it when asked.
 
 It writes one JSON object a line: the facts once it is ready, then what it is asked for, the seconds of a step for each
 "turn" and the rate of a matrix product for "rate". A process of its own keeps each side's threads and memory apart.
@@ -34,12 +34,12 @@ class Worker:
 
     def __init__(self, figure: Figure, side: Side, device: str, turn_seconds: float):
         self.side = side
-        told = {"figure": figure.as_json(), "who": side.who, "dtype": side.dtype, "turn_seconds": turn_seconds}
+        request = {"figure": figure.as_json(), "who": side.who, "dtype": side.dtype, "turn_seconds": turn_seconds}
         environment = os.environ | {"PYTHONPATH": str(TOP), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if device == "cpu":
             environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.suite.worker", json.dumps(told)],
+            [sys.executable, "-m", "tests.benchmarks.suite.worker", json.dumps(request)],
             cwd=TOP,
             env=environment,
             stdin=subprocess.PIPE,
@@ -108,27 +108,27 @@ class Worker:
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
-    figure = Figure(**told["figure"])
+    request = json.loads(sys.argv[1])
+    figure = Figure(**request["figure"])
     rate: Callable[[str], float]
-    if told["who"] == figures.OURS:
+    if request["who"] == figures.OURS:
         from tests.benchmarks.suite import ours
 
         rate = ours.matmul_rate
-        run, facts = ours.prepare(figure, told["dtype"])
+        run, facts = ours.prepare(figure, request["dtype"])
     else:
         from tests.benchmarks.suite import peers
 
         rate = peers.matmul_rate
-        run, facts = peers.prepare(figure, told["who"], told["dtype"])
+        run, facts = peers.prepare(figure, request["who"], request["dtype"])
     start = time.perf_counter()
     run(2)  # compiles
     facts["first_seconds"] = time.perf_counter() - start
-    steps = max(1, min(500, round(told["turn_seconds"] / max(run(1), 1e-6))))
+    steps = max(1, min(500, round(request["turn_seconds"] / max(run(1), 1e-6))))
     print(json.dumps(facts), flush=True)
     for line in sys.stdin:
         what = line.strip()
-        print(json.dumps({what: rate(told["dtype"]) if what == "rate" else run(steps) / steps}), flush=True)
+        print(json.dumps({what: rate(request["dtype"]) if what == "rate" else run(steps) / steps}), flush=True)
 
 
 if __name__ == "__main__":
