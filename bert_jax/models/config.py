@@ -27,8 +27,8 @@ class ModelConfig:
       and compiles longer. ``models.layers`` converts the parameters.
     attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel) or "cudnn" (NVIDIA, without dropout),
       all with the same result but for rounding; "auto" takes the fastest that can (``models.kernels.choice``).
-    remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights,
-      "full" everything inside a layer.
+    remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
+      what an attention kernel computed, "full" everything inside a layer.
     """
 
     vocab_size: int

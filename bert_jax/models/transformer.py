@@ -11,11 +11,16 @@ from flax import linen as nn
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.kernels.row_attention import KEPT
 from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain
 
 REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        # The kernel's results take no more memory than those of a product, and it would run twice.
+        jax.checkpoint_policies.save_only_these_names(*KEPT),
+    ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

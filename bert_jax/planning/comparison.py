@@ -73,8 +73,8 @@ def compared(phase: PhasePlan, windows: Windows, key: str) -> ComparedPhase | No
 
 def step_key(phase: Phase, experiment: Experiment, shape: ModelConfig) -> str:
     """Return a hash of the model, the batch and the layout of a step."""
-    mesh, training = dataclasses.asdict(experiment.mesh), experiment.training
-    layout = [mesh, training.micro_batches, training.gradient_dtype]
+    mesh, gradient_dtype = dataclasses.asdict(experiment.mesh), experiment.training.gradient_dtype
+    layout = [mesh, experiment.micro_batches(phase), gradient_dtype]
     parts = [recorded(shape), phase.batch_size, phase.max_length, layout]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

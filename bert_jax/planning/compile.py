@@ -15,7 +15,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.loop import Experiment
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.state import abstract_fresh
-from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+from bert_jax.training.step import jit_train_step, metric_names
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -90,9 +90,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
         outputs=0,
         program=0,
     )
-    schedule, training = experiment.make_schedule(), experiment.training
-    how = (training.micro_batches, state.params, training.gradient_dtype)
-    train_step = make_train_step(task, tx, schedule, experiment.seed, *how)
+    train_step = experiment.make_train_step(task, tx, phase, state.params)
     with meshes.activations(mesh):
         lowered = jit_train_step(train_step, state).lower(state, frozen, batch)
         try:

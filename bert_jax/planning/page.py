@@ -10,7 +10,7 @@ from bert_jax.planning.collectives import CollectiveTotal
 from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, Advice
 from bert_jax.planning.search import NEAR, Candidate, SearchResult
-from bert_jax.planning.smallest_change import FittingChange, describe
+from bert_jax.planning.smallest_change import FittingChange, describe, in_words
 from bert_jax.planning.units import duration, size
 
 Record = dict[str, Any]
@@ -33,7 +33,7 @@ def head_lines(plan: Plan) -> list[str]:
     """Return the lines that say what is planned for which machine, and what a prediction is."""
     mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     return [
-        f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, micro_batches={plan.micro_batches}, "
+        f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, {in_words(plan.micro_batches)}, "
         f"remat={plan.remat}",
         _chip(plan),
         PREDICTED,
@@ -236,6 +236,7 @@ def _phase_record(phase: PhasePlan) -> Record:
         "num_steps": of.num_steps,
         "batch_size": of.batch_size,
         "max_length": of.max_length,
+        "micro_batches": phase.micro_batches,
         "fits": phase.fits,
         "compile_seconds": compiled.seconds,
         "needed_bytes": compiled.needed_bytes,

@@ -20,6 +20,7 @@ from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
 
 DAY = 86_400.0
+MicroBatches = int | Mapping[str, int]  # one number for all phases, or by phase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,20 +28,31 @@ class Change:
     """Changes to a recipe. Only ``batch_divisor`` changes the result of training.
 
     The other changes affect only memory and speed.
+
+    Attributes:
+      micro_batches: a number for all phases, or numbers for the phases that are named.
     """
 
     mesh: MeshConfig | None = None
-    micro_batches: int | None = None
+    micro_batches: MicroBatches | None = None
     remat: str | None = None
     batch_divisor: int = 1
+
+    def micro_batches_of(self, kind: str, before: int) -> int:
+        """Return the number of micro-batches of the phase ``kind``; ``before``: the number that it had."""
+        if self.micro_batches is None or isinstance(self.micro_batches, int):
+            return self.micro_batches or before
+        return self.micro_batches.get(kind, before)
 
     def overrides(self, batches: Mapping[str, int]) -> list[str]:
         """Return the changes as command-line flags. ``batches``: the batch size of each phase in the recipe."""
         flags = []
         if self.mesh is not None:
             flags += [f"--config.mesh.{axis}={size}" for axis, size in dataclasses.asdict(self.mesh).items()]
-        if self.micro_batches is not None:
+        if isinstance(self.micro_batches, int):
             flags.append(f"--config.training.micro_batches={self.micro_batches}")
+        elif self.micro_batches:
+            flags += [f"--config.phases.{name}.micro_batches={n}" for name, n in self.micro_batches.items()]
         if self.remat is not None:
             flags.append(f"--config.model.remat={self.remat}")
         if self.batch_divisor > 1:
@@ -101,6 +113,7 @@ class PhasePlan:
     """The plan of one phase on a machine. ``prediction`` is None if the train step does not fit."""
 
     compiled: Compiled
+    micro_batches: int
     prediction: Prediction | None
     fits: bool
     model_flops: float  # FLOPs of a step on all devices together, by ``models/flops.py``
@@ -137,7 +150,7 @@ class Plan:
     topology: Topology
     chip: Chip
     mesh: dict[str, int]
-    micro_batches: int
+    micro_batches: MicroBatches
     remat: str
     phases: tuple[PhasePlan, ...]
     save_every_steps: int
@@ -210,7 +223,8 @@ class Attempt:
         prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
         flops = self._task.flops_per_row[phase.kind] * phase.batch_size
         peak = machine.chip.matrix_flops[_precision(self._recipe)]
-        return PhasePlan(compiled, prediction, fits_in(compiled, machine), flops, machine.topology.num_devices, peak)
+        parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
+        return PhasePlan(compiled, parts, prediction, fits_in(compiled, machine), flops, devices, peak)
 
     def plan(self, rates: Rates) -> Plan:
         """Return the plan of all phases."""
@@ -219,13 +233,14 @@ class Attempt:
             shorter = [kind for kind in self._task.batch_specs if kind.startswith(f"{phase.kind}/")]
             if shorter:
                 notes.append(f"{phase.kind} also has shorter batches ({', '.join(shorter)}); the longest is planned")
+        phases = tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases)
         return Plan(
             self._machine.topology,
             self._machine.chip,
             dict(self._mesh.shape),
-            self._experiment.training.micro_batches,
+            as_given(self._experiment, {phase.phase.kind: phase.micro_batches for phase in phases}),
             self._change.remat or self._recipe.remat(),
-            tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases),
+            phases,
             self._experiment.checkpoints.every_steps,
             rates,
             tuple(notes),
@@ -239,6 +254,13 @@ def make(recipe: Recipe, machine: Machine, rates: Rates = Rates(), change: Chang
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
     return Attempt(recipe, machine, change).plan(rates)
+
+
+def as_given(experiment: Experiment, micro_batches: Mapping[str, int]) -> MicroBatches:
+    """Return numbers of micro-batches as a recipe gives them: by phase only if one number cannot say the same."""
+    own = any(phase.micro_batches for phase in experiment.phases.phases)
+    everywhere = len(micro_batches) == len(experiment.phases.phases) and len(set(micro_batches.values())) == 1
+    return next(iter(micro_batches.values())) if everywhere and not own else dict(micro_batches)
 
 
 def fits_in(compiled: Compiled, machine: Machine) -> bool:

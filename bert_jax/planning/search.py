@@ -17,7 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
-from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
+from bert_jax.planning.plan import Change, Machine, MicroBatches, Plan, Rates, Recipe, as_given, make
+from bert_jax.planning.smallest_change import in_words
 from bert_jax.planning.units import duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
@@ -61,7 +62,7 @@ class Candidate:
         assert mesh is not None
         text = (
             f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} "
-            f"micro_batches={self.change.micro_batches:<3} remat={self.change.remat:<5} "
+            f"{in_words(self.change.micro_batches or 1):<17} remat={self.change.remat:<5} "
             f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
         if self.plan is not None:
@@ -132,36 +133,43 @@ def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
     """Return every layout that divides the batches, and the recipe's own, with estimates by formulas."""
-    own = _own(recipe, machine)
-    splits = list(itertools.product(MICRO_BATCHES, REMAT))
+    _, experiment = recipe.variant(Change(), machine.devices)
+    own, kinds = _own(recipe, experiment, machine), [phase.kind for phase in experiment.phases.phases]
+    alike = [as_given(experiment, dict.fromkeys(kinds, number)) for number in MICRO_BATCHES]
+    splits = list(itertools.product(alike, REMAT))
     meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads)
-    found = [c for mesh in meshes for c in _on_mesh(recipe, machine, mesh, splits)]
+    found = [c for mesh in meshes for c in _on_mesh(recipe, machine, Change(mesh, alike[0]), splits)]
     if own not in [c.change for c in found]:
-        assert own.mesh is not None
-        found += _on_mesh(recipe, machine, own.mesh, [(own.micro_batches or 1, own.remat or "none")])
+        found += _on_mesh(recipe, machine, own, [(own.micro_batches or 1, own.remat or "none")])
     return [dataclasses.replace(c, own=c.change == own) for c in found]
 
 
-def _own(recipe: Recipe, machine: Machine) -> Change:
+def _own(recipe: Recipe, experiment: Experiment, machine: Machine) -> Change:
     """Return the recipe's own layout with all sizes filled in (no axis is -1)."""
-    _, experiment = recipe.variant(Change(), machine.devices)
     sizes = dict(experiment.make_mesh(machine.devices).shape)
-    return Change(dataclasses.replace(experiment.mesh, **sizes), experiment.training.micro_batches, recipe.remat())
+    parts = {phase.kind: experiment.micro_batches(phase) for phase in experiment.phases.phases}
+    return Change(dataclasses.replace(experiment.mesh, **sizes), as_given(experiment, parts), recipe.remat())
 
 
 def _on_mesh(
-    recipe: Recipe, machine: Machine, mesh: MeshConfig, splits: Iterable[tuple[int, str]]
+    recipe: Recipe, machine: Machine, first: Change, splits: Iterable[tuple[MicroBatches, str]]
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each (micro-batches, remat) in ``splits`` that divides the batches on ``mesh``."""
+    """Yield a candidate for each (micro-batches, remat) in ``splits`` that divides the batches on ``first.mesh``.
+
+    If the micro-batches of ``first`` do not divide the batches, no others do.
+    """
+    mesh = first.mesh
+    assert mesh is not None
     try:
-        task, experiment = recipe.variant(Change(mesh, micro_batches=1), machine.devices)
+        task, experiment = recipe.variant(first, machine.devices)
     except UserError:
         return  # this mesh does not divide a batch
     state = _state_size(task, experiment, machine)
+    phases = experiment.phases.phases
     for micro_batches, remat in splits:
-        if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches) == 0 for p in experiment.phases.phases):
-            change = Change(mesh, micro_batches, remat)
-            yield _judged(recipe, machine, change, task, experiment.phases.phases, state)
+        change = Change(mesh, micro_batches, remat)
+        if all(p.batch_size % (mesh.data * mesh.fsdp * change.micro_batches_of(p.kind, 1)) == 0 for p in phases):
+            yield _judged(recipe, machine, change, task, phases, state)
 
 
 def _meshes(devices: int, heads: int) -> Iterator[MeshConfig]:
@@ -195,13 +203,12 @@ def _judged(
 ) -> Candidate:
     mesh, model = change.mesh, recipe.shape()
     assert mesh is not None
-    assert change.micro_batches
     assert change.remat
     memory, seconds = 0.0, 0.0
     for phase in phases:
         spec = task.batch_specs[phase.kind]
         masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
-        split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches, change.remat)
+        split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches_of(phase.kind, 1), change.remat)
         layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked, state.sharded_update)
         gradients = formulas.gradient_bytes(model, state.parameter_count, layout)
         memory = max(memory, state.bytes + gradients + formulas.activation_bytes(model, layout))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.planning.plan import Attempt, Change, Machine, Plan, Rates, Recipe
+from bert_jax.planning.plan import Attempt, Change, Machine, MicroBatches, PhasePlan, Plan, Rates, Recipe, as_given
+from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
 
 Note = Callable[[str], None]
@@ -39,7 +39,8 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
     """
     tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
     first: FittingChange | None = None
-    for change in _changes(refused):
+    _, experiment = recipe.variant(Change(), machine.devices)
+    for change in _changes(refused, experiment):
         if not _may_suffice(change, refused, machine) or (first and change.batch_divisor > 1):
             continue
         try:
@@ -59,11 +60,12 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
     return first
 
 
-def _changes(plan: Plan) -> Iterator[Change]:
-    devices = plan.topology.num_devices
+def _changes(plan: Plan, experiment: Experiment) -> Iterator[Change]:
+    devices, tight = plan.topology.num_devices, [phase for phase in plan.phases if not phase.fits]
     for level in range(1, _LEVELS + 1):
         yield Change(batch_divisor=2**level)
-        yield Change(micro_batches=plan.micro_batches * 2**level)
+        more = {phase.phase.kind: phase.micro_batches * 2**level for phase in tight}
+        yield Change(micro_batches=as_given(experiment, more))
         remat = {"none": ("dots", "full"), "dots": ("full",)}.get(plan.remat, ())
         if level <= len(remat):
             yield Change(remat=remat[level - 1])
@@ -75,20 +77,19 @@ def _changes(plan: Plan) -> Iterator[Change]:
 def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
     """Return whether a change could make every phase fit, if it reduced memory as much as it possibly can."""
     return all(
-        _least(change, refused, phase.compiled.memory.state, phase.compiled.needed_bytes) <= machine.chip.memory_bytes
-        for phase in refused.phases
-        if not phase.fits
+        _least(change, refused, phase) <= machine.chip.memory_bytes for phase in refused.phases if not phase.fits
     )
 
 
-def _least(change: Change, refused: Plan, state: int, needed: int) -> float:
-    temporaries = max(0, needed - state)
+def _least(change: Change, refused: Plan, phase: PhasePlan) -> float:
+    state = phase.compiled.memory.state
+    temporaries = max(0, phase.compiled.needed_bytes - state)
     if change.mesh is not None:  # data shrinks as fsdp grows, so the batch is not split further
         return state * refused.mesh["fsdp"] / change.mesh.fsdp + temporaries
     if change.remat is not None:
         return state + temporaries * {"dots": 0.3, "full": 0.05}[change.remat]
-    more = (change.micro_batches or refused.micro_batches) / refused.micro_batches
-    return state + temporaries / max(change.batch_divisor, more) if math.isfinite(more) else math.inf
+    more = change.micro_batches_of(phase.phase.kind, phase.micro_batches) / phase.micro_batches
+    return state + temporaries / max(change.batch_divisor, more)
 
 
 def describe(change: Change) -> str:
@@ -98,5 +99,11 @@ def describe(change: Change) -> str:
     if change.remat is not None:
         return f"remat={change.remat}"
     if change.micro_batches is not None:
-        return f"micro_batches={change.micro_batches}"
+        return in_words(change.micro_batches)
     return f"batches of 1/{change.batch_divisor}"
+
+
+def in_words(micro_batches: MicroBatches) -> str:
+    """Return numbers of micro-batches as text, such as "micro_batches=2" or "phase2.micro_batches=2"."""
+    by_phase = {"": micro_batches} if isinstance(micro_batches, int) else micro_batches
+    return ", ".join(f"{name}{'.' * bool(name)}micro_batches={number}" for name, number in by_phase.items())

@@ -30,11 +30,12 @@ class Phase:
     # The values that the phase sets in place of those in config.objective.masking and in config.objective.
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    micro_batches: int | None = None  # the parts in which a batch is computed; if None, config.training.micro_batches
 
     def __post_init__(self) -> None:
-        names = ("num_steps", "batch_size", "max_length")
+        names = ("num_steps", "batch_size", "max_length", "micro_batches")
         where = f"config.phases.{self.kind}"
-        check_fields(self, where, "at least 1 is needed", *names, sound=lambda n: n >= 1)
+        check_fields(self, where, "at least 1 is needed", *names, sound=lambda n: n is None or n >= 1)
         masking = self.objective.get("masking", {})
         if not isinstance(masking, Mapping):
             raise UserError(f"{where}.objective.masking is {masking!r}; it replaces keys, such as {{'rate': 0.2}}")
@@ -81,6 +82,14 @@ class Phases:
     def num_steps(self) -> int:
         """The number of steps of the whole run."""
         return sum(phase.num_steps for phase in self.phases)
+
+    def described(self, evaluated: Phase) -> str:
+        """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
+
+        Losses can only be compared on rows of the same kind. ``evaluated``: the phase whose rows are held out.
+        """
+        parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in self.phases)
+        return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"
 
     def check_not_past(self, step: int) -> None:
         """Raise ``UserError`` if the phases end before ``step``, the step that the run has reached."""

@@ -59,6 +59,7 @@ Note = Callable[[str], None]
 
 # Fields of config.model that change how fast the model runs, not what it learns.
 FREE_MODEL_FIELDS = ("remat", "attention_kernel")
+FREE_PHASE_FIELDS = ("micro_batches",)
 # Fields of config.corpus that say where the corpus is, how it is built, and how it is described.
 FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
 
@@ -104,7 +105,7 @@ class PretrainingSettings:
             "corpus": _without(dataclasses.asdict(self.corpus), *FREE_CORPUS_FIELDS),
             "objective": dict(self.objective),
             "model": _without(dict(self.model), *FREE_MODEL_FIELDS),
-            "phases": {name: dict(values) for name, values in self.phases.items()},
+            "phases": {name: _without(dict(values), *FREE_PHASE_FIELDS) for name, values in self.phases.items()},
             "optimizer": dataclasses.asdict(self.optimizer),
             "schedule": dataclasses.asdict(self.schedule),
         }

@@ -35,8 +35,16 @@ from bert_jax.training.profiling import Profiler
 from bert_jax.training.roll_back import RollBack
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
-from bert_jax.training.state import LAST, TrainState, abstract_fresh, fresh_leaves, initialise, initialise_frozen
-from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+from bert_jax.training.state import (
+    LAST,
+    TrainState,
+    abstract,
+    abstract_fresh,
+    fresh_leaves,
+    initialise,
+    initialise_frozen,
+)
+from bert_jax.training.step import TrainStep, jit_train_step, make_train_step, metric_names
 from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
 
@@ -51,7 +59,7 @@ class TrainingConfig:
     eval_every_steps: int = 1000
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
     eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
-    micro_batches: int = 1  # gradient accumulation: the number of parts in which a batch is computed
+    micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
     gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of sums over devices; if None, config.model.dtype
     max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
     on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
@@ -91,8 +99,17 @@ class Experiment:
         named = [phase for phase in self.phases.phases if phase.kind == self.training.eval_phase]
         return named[0] if named else self.phases.phases[-1]
 
+    def micro_batches(self, phase: Phase) -> int:
+        """Return the number of parts in which a batch of ``phase`` is computed."""
+        return phase.micro_batches or self.training.micro_batches
+
     def make_schedule(self) -> Schedule:
         return make_schedule(self.schedule, self.phases.num_steps)
+
+    def make_train_step(self, task: Task, tx: optax.GradientTransformation, phase: Phase, placed: Any) -> TrainStep:
+        """Return the train step of ``phase``. ``placed``: the parameters, as arrays or shapes with shardings."""
+        micro_batches, dtype = self.micro_batches(phase), self.training.gradient_dtype
+        return make_train_step(task, tx, self.make_schedule(), self.seed, micro_batches, placed, dtype)
 
     def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
         """Return the mesh of ``devices`` (default: all).
@@ -102,7 +119,7 @@ class Experiment:
         mesh = meshes.make_mesh(self.mesh, devices)
         for phase in self.phases.phases:
             where = self.batch_key.format(phase.kind)
-            meshes.check_batch(mesh, phase.batch_size, self.training.micro_batches, where)
+            meshes.check_batch(mesh, phase.batch_size, self.micro_batches(phase), where)
         return mesh
 
     def check(self, devices: list[jax.Device] | None = None) -> None:
@@ -194,7 +211,7 @@ def _train(
     if first_step < phases.num_steps and distributed.is_first():
         facts = {**facts, "run": run_record.record_start(workdir, first_step if resumed else None, device_facts())}
     if len(phases.phases) > 1:
-        observer.note(describe_phases(phases, experiment.evaluated_phase))
+        observer.note(phases.described(experiment.evaluated_phase))
 
     with meshes.activations(mesh), Watchdog(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(
@@ -231,10 +248,10 @@ class _Trainer:
         self.profiler = Profiler(experiment.profiled, workdir, observer, self._first_step)
         most = self._training.max_skipped_in_a_row
         self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, most)
-        schedule, micro_batches = experiment.make_schedule(), self._training.micro_batches
-        dtype = self._training.gradient_dtype
-        train_step = make_train_step(task, tx, schedule, experiment.seed, micro_batches, state.params, dtype)
-        self._steps = Steps(jit_train_step(train_step, state), observer)
+        shapes = abstract(state)
+        self._steps = Steps(
+            lambda phase: jit_train_step(experiment.make_train_step(task, tx, phase, shapes.params), shapes), observer
+        )
         rows = self._training.eval_rows
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
@@ -288,7 +305,7 @@ class _Trainer:
             self._observer.note(f"step {step:,}: {begins}")
         self.profiler.before(step + 1, self._state)
         on_devices = meshes.to_devices(batch, self._mesh)
-        self._state = self._steps.run(step, kind, self._state, self._frozen, on_devices)
+        self._state = self._steps.run(step, phase, kind, self._state, self._frozen, on_devices)
         self._done, self._termination.saves = step + 1, True
         self.profiler.after(step + 1, self._state)
 
@@ -378,12 +395,3 @@ def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[
         return total
 
     return work
-
-
-def describe_phases(phases: Phases, evaluated: Phase) -> str:
-    """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
-
-    The line is printed because losses can only be compared on rows of the same kind.
-    """
-    parts = (f"{p.kind} {p.num_steps:,} steps of {p.batch_size:,} x {p.max_length:,}" for p in phases.phases)
-    return f"phases: {', '.join(parts)}; held-out rows are of {evaluated.max_length:,} throughout"

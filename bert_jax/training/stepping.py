@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from bert_jax.cluster import distributed
 from bert_jax.records import Sum
 from bert_jax.reporting.observer import Observer
+from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.state import TrainState
 
@@ -26,19 +28,25 @@ class Steps:
 
     AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices
 
-    def __init__(self, train_step: Any, observer: Observer):
-        self._train_step, self._observer = train_step, observer
+    def __init__(self, jitted: Callable[[Phase], Any], observer: Observer):
+        """Args:
+        jitted: a function that returns the jitted train step of a phase.
+        """
+        self._jitted, self._observer = jitted, observer
         self._compiled: dict[str, Any] = {}
         self._every, self._since = 1, 0  # steps between two waits, and steps since the last wait
         self._mark: jax.Array | None = None  # ready when the devices have done the step that the host had reached
         self._marked = 0.0
 
-    def run(self, step: int, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
-        """Return the state after ``step``; the devices may not have computed it yet. ``state`` is donated."""
+    def run(self, step: int, phase: Phase, kind: str, state: TrainState, frozen: Any, batch: Any) -> TrainState:
+        """Return the state after ``step`` of ``phase``; the devices may not have computed it yet.
+
+        ``state`` is donated.
+        """
         first = kind not in self._compiled
         if first:
             with self._observer.during("compiling"):
-                self._compiled[kind] = self._train_step.lower(state, frozen, batch).compile()
+                self._compiled[kind] = self._jitted(phase).lower(state, frozen, batch).compile()
         distributed.at(step, "first step" if first else "training")  # it also sets up communication
         state = self._compiled[kind](state, frozen, batch)
         self._since += 1

@@ -8,14 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import print_saved_residuals
 
 from bert_jax.errors import UserError
 from bert_jax.models import attention
 from bert_jax.models.attention import plain
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.kernels.choice import Case, check, choose
-from bert_jax.models.kernels.row_attention import rows
+from bert_jax.models.kernels.row_attention import KEPT, rows
 from bert_jax.models.masks import Visible
+from bert_jax.models.transformer import REMAT_POLICIES
 from bert_jax.training.mesh import MeshConfig, activations, make_mesh
 
 LENGTH, HEADS, WIDTH = 384, 2, 64  # several chunks of queries and blocks of keys
@@ -72,6 +74,18 @@ CASES = {
     "packed, windowed": (packed, {"window": 33}, 0.0, jnp.float32, WIDTH),
     "packed, dropout, bfloat16": (packed, {}, 0.1, jnp.bfloat16, WIDTH),
 }
+
+
+def test_rematerialisation_keeps_what_the_kernel_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    """With "dots" the kernel's forward does not run again, and nothing of the size of the scores is kept."""
+    attend, inputs = directly(packed(2), 0.1, RowRng.create(0, 3, jnp.arange(2))), arrays(2)[:3]
+    kept = {}
+    for name, policy in REMAT_POLICIES.items():
+        print_saved_residuals(jax.checkpoint(attend, policy=policy), *inputs)
+        kept[name] = capsys.readouterr().out
+    assert all(name in kept["dots"] for name in KEPT)
+    assert "named" not in kept["full"]
+    assert not any(f"{LENGTH},{LENGTH}" in residuals for residuals in kept.values())
 
 
 @pytest.mark.parametrize("name", CASES)

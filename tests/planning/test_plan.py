@@ -143,6 +143,30 @@ def with_memory(machine: Machine, size: float) -> Machine:
     return dataclasses.replace(machine, chip=dataclasses.replace(machine.chip, memory_bytes=size))
 
 
+def test_micro_batches_of_a_phase(machine, plan, monkeypatch):
+    """The second phase accumulates; where it alone does not fit, it alone is to accumulate more."""
+    compiled = plan.phases[0].compiled
+    monkeypatch.setattr(
+        "bert_jax.planning.plan.compile_phase",
+        lambda task, experiment, phase, kind, devices: dataclasses.replace(compiled, phase=phase),
+    )
+    sizes = {"num_steps": 900, "batch_size": 64, "max_length": 32}
+    recipe = tiny.recipe(phases={"phase1": sizes, "phase2": {**sizes, "micro_batches": 2}})
+    made = make(recipe, machine)
+    assert ", phase1.micro_batches=1, phase2.micro_batches=2, remat" in page.as_lines(made)[0]
+    assert [phase["micro_batches"] for phase in page.as_record(made)["phases"]] == [1, 2]
+    monkeypatch.setattr("bert_jax.planning.search._meshes", lambda *_: [MeshConfig(8)])
+    [own] = [c.change for c in candidates(recipe, machine) if c.own]
+    assert own.micro_batches == {"phase1": 1, "phase2": 2}
+    changed = recipe.variant(Change(micro_batches={"phase2": 4}), machine.devices)[1]
+    assert [changed.micro_batches(phase) for phase in changed.phases.phases] == [1, 4]
+    refused = dataclasses.replace(made, phases=(made.phases[0], dataclasses.replace(made.phases[1], fits=False)))
+    found = smallest_change(recipe, machine, Rates(), refused, lambda _: None)
+    assert found is not None
+    assert found.same == Change(micro_batches={"phase2": 4})
+    assert found.same.overrides({}) == ["--config.phases.phase2.micro_batches=4"]
+
+
 @pytest.mark.heavy
 def test_what_does_not_fit_names_the_smallest_change(machine):
     recipe = tiny.recipe(phases={"phase1": {"num_steps": 1000, "batch_size": 1024, "max_length": 32}})

@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
+from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
 from bert_jax.interchange import initial
@@ -111,6 +112,16 @@ def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
     assert read_run(str(tmp_path))["facts"]["model"]["remat"] == "full"
     with pytest.raises(UserError, match="run.model.mlp_dim: 64 -> 96. Put them back"):
         settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 96}})
+
+
+def test_micro_batches_of_a_phase_may_change() -> None:
+    settings = [
+        PretrainingSettings({"name": "mlm"}, {}, {"phase1": {"batch_size": 8, **parts}})
+        for parts in ({}, {"micro_batches": 2})
+    ]
+    one, other = (each.identity() for each in settings)
+    assert one == other
+    assert differences(one, other, absent=settings[1].absent()) == []
 
 
 def test_the_attention_kernel_is_no_part_of_a_run_or_a_model() -> None:

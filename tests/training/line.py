@@ -101,13 +101,14 @@ def experiment(
     warmup: int = 5,
     mesh: MeshConfig | None = None,
     profiled: ProfiledSteps | None = None,
+    phases: tuple[Phase, ...] = (),
     **training: Any,
 ) -> Experiment:
     """A log line every 2, an evaluation every 10."""
     cadence = {"log_every_steps": 2, "eval_every_steps": 10, "eval_rows": 64, "loggers": ()}
     return Experiment(
         seed=0,
-        phases=Phases((Phase(num_steps, BATCH, WIDTH, "phase1"),)),
+        phases=Phases(phases or (Phase(num_steps, BATCH, WIDTH, "phase1"),)),
         optimizer=OptimizerConfig(),
         schedule=ScheduleConfig("linear", peak, warmup),
         mesh=mesh or MeshConfig(),

@@ -1,6 +1,8 @@
 """The loss and its gradient are those of the global batch, whatever the mesh and the accumulation."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
+from bert_jax.rows.phases import Phase
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.wordpiece import WordPiece
 from bert_jax.training import mesh as meshes
@@ -24,7 +27,7 @@ from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.state import abstract_fresh, initialise
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 from tests import toy
-from tests.training.line import Line
+from tests.training.line import WIDTH, Line, Points, train
 
 ROWS = 16
 LAYOUTS = {  # devices, mesh, micro-batches
@@ -142,6 +145,35 @@ def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, WordPiece])
     table = state.params["encoder"]["embeddings"]["word_embeddings"].sharding.spec
     assert table[0] is None
     assert state.params["encoder"]["layer_0"]["mlp"]["input"]["kernel"].sharding.spec == jax.P("fsdp", "tensor")
+
+
+def test_a_phase_has_micro_batches_of_its_own(tmp_path: Path) -> None:
+    """Only the second phase is computed in parts. The losses are those of a run without."""
+    traced: list[int] = []
+
+    class Counted(Line):
+        def __init__(self, points: Points) -> None:
+            super().__init__(points, ("phase1", "phase2"))
+
+        def loss(self, variables: Any, batch: Any, rng: Any, carry: Any) -> Any:
+            traced.append(len(batch["labels"]))
+            return super().loss(variables, batch, rng, carry)
+
+    def losses(name: str, micro_batches: int | None) -> list[float]:
+        phases = (Phase(4, 16, WIDTH, "phase1"), Phase(6, 32, WIDTH, "phase2", micro_batches=micro_batches))
+        train(tmp_path / name, task=Counted, phases=phases, eval_phase="phase1")
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [record["loss"] for record in map(json.loads, lines) if record["split"] == "train"]
+
+    whole, wholes = losses("whole", None), set(traced)
+    traced.clear()
+    np.testing.assert_allclose(losses("parts", 4), whole, rtol=1e-6)
+    assert (len(whole), wholes) == (5, {1, 16, 32})  # a shape alone, and the rows of both phases
+    assert set(traced) == {1, 8, 16}
+    with pytest.raises(UserError, match=r"phases.phase2.batch_size = 32 does not divide by .* micro_batches 3 = 24;"):
+        losses("odd", 3)
+    with pytest.raises(UserError, match=r"config.phases.phase2.micro_batches is 0; at least 1 is needed"):
+        losses("none", 0)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])

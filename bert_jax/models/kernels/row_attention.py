@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -32,6 +33,7 @@ PLACES_BYTES = 4 * 2**20  # hashes of places are kept on the chip if they take n
 VMEM_BYTES = 64 * 2**20  # of the chip's own memory that a program may use, where there is as much
 NT = (((1,), (1,)), ((), ()))  # contracts the last axis of both factors
 NN = (((1,), (0,)), ((), ()))
+OUTPUT, TOTAL = KEPT = ("row_attention_output", "row_attention_total")  # names of what rematerialisation may keep
 
 # Operations on each score outside of the matrix products, as ``cost`` counts them.
 FORWARD_OPERATIONS, BACKWARD_OPERATIONS, DROPOUT_OPERATIONS = 8, 12, 12
@@ -140,6 +142,7 @@ def _forward(form: Form, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array
     query, key, value, query_ids, key_ids, row_keys, first_head = arrays
     scalars = (jax.lax.bitcast_convert_type(row_keys, jnp.int32), first_head)
     out, total = _call(_forward_kernel, form, scalars, (query_ids, key_ids), (query, key, value))
+    out, total = checkpoint_name(out, OUTPUT), checkpoint_name(total, TOTAL)
     return out, (query, key, value, query_ids, key_ids, *scalars, out, total)
 
 
