@@ -114,6 +114,16 @@ class ModelConfig:
         embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
         return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
 
+    def products(self, length: int) -> int:
+        """Return the multiply-adds of all matrix products in a forward pass of a row of ``length`` positions.
+
+        The heads are left out. An encoder with other layers overrides this, and ``num_parameters``.
+        """
+        d = self.hidden_size
+        weights = self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)  # query, key, value, output; mlp in and out
+        attention = 2 * self.num_layers * d * length  # per position: the scores, and their product with the values
+        return length * (self.embedding_projection + weights + attention)
+
     @property
     def compute_dtype(self) -> Any:
         return jnp.dtype(self.dtype)

@@ -23,7 +23,4 @@ def encoder_train_flops(config: ModelConfig, length: int) -> float:
 
     The projection of the embeddings, if there is one, is included.
     """
-    d, mlp = config.hidden_size, config.mlp_dim
-    weights = config.num_layers * (4 * d * d + 2 * d * mlp)  # query, key, value, output; mlp in and out
-    attention = 2 * config.num_layers * d * length  # per position: the scores, and their product with the values
-    return 6.0 * length * (config.embedding_projection + weights + attention)
+    return 6.0 * config.products(length)

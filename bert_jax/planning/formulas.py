@@ -20,7 +20,8 @@ class BatchLayout:
     """How a batch is computed on devices: mesh axes, micro-batches, rematerialisation, and the shape of the batch.
 
     The batch has ``rows`` of ``length`` positions, each with ``masked`` predicted positions. ``sharded_update`` says
-    whether each device along ``data`` updates only a part of the parameters.
+    whether each device along ``data`` updates only a part of the parameters, ``keeps_scores`` whether plain attention
+    keeps arrays [L, L] of each head for the backward pass, as no kernel does.
     """
 
     data: int
@@ -32,6 +33,7 @@ class BatchLayout:
     length: int
     masked: int
     sharded_update: bool = False
+    keeps_scores: bool = True
 
     @property
     def rows_at_once(self) -> float:
@@ -43,16 +45,19 @@ def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
     """Return the bytes that the forward pass keeps for the backward pass, on one device.
 
     A layer keeps 34 L D + 5 H L^2 bytes per row in bfloat16 with dropout (Korthikanti et al. 2022, "Reducing Activation
-    Recomputation in Large Transformer Models", equation 1). Of these, the outputs of products with weights are 18 L D:
-    6 for queries, keys and values, 8 for the MLP's first layer, and 2 each for attention's output and the MLP's second
-    layer. float32 takes twice as much.
+    Recomputation in Large Transformer Models", equation 1). Compiled programs keep less: dropout masks (2 L D + H L^2)
+    and the output of the activation function (8 L D) are computed again inside of other operations. Rematerialisation
+    keeps a layer's input (2 L D), and "dots" the outputs of products with weights, 18 L D: 6 for queries, keys and
+    values, 8 for the MLP's first layer, and 2 each for attention's output and the MLP's second layer. An attention
+    kernel keeps no L^2, but with "dots" its output, 2 L D. float32 takes twice as much.
     """
     d, heads, length = model.hidden_size, model.num_heads, layout.length
     scale = 1 if model.dtype == "bfloat16" else 2
-    # Of the 34 L D, 10 are not split over the tensor axis (equation 2); of the 18 L D, the last two terms are not.
+    scores, of_kernel = (4 * heads * length**2, 0) if layout.keeps_scores else (0, 2)
+    # What lies between the two products of a layer's half is split over the tensor axis (equation 2).
     kept = {
-        "none": length * d * (10 + 24 / layout.tensor) + 5 * heads * length**2 / layout.tensor,
-        "dots": length * d * (4 + 14 / layout.tensor),
+        "none": length * d * (8 + 16 / layout.tensor) + scores / layout.tensor,
+        "dots": length * d * (6 + (14 + of_kernel) / layout.tensor),
         "full": 2.0 * length * d,
     }
     layers = scale * model.num_layers * kept[layout.remat]

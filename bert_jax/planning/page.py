@@ -15,10 +15,7 @@ from bert_jax.planning.units import duration, size
 
 Record = dict[str, Any]
 
-PREDICTED = (
-    "predictions are lower bounds: the work of the compiled program if the peaks above were always reached; nothing "
-    "was run"
-)
+PREDICTED = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
 
 
 def as_lines(plan: Plan) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from bert_jax.errors import UserError
+from bert_jax.models.kernels.choice import case_of, choose
 from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
@@ -209,7 +210,9 @@ def _judged(
         spec = task.batch_specs[phase.kind]
         masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
         split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches_of(phase.kind, 1), change.remat)
-        layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked, state.sharded_update)
+        case = case_of(model, spec, machine.topology.platform, mesh.tensor)
+        plain = choose(model.attention_kernel, case) == "plain"
+        layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked, state.sharded_update, plain)
         gradients = formulas.gradient_bytes(model, state.parameter_count, layout)
         memory = max(memory, state.bytes + gradients + formulas.activation_bytes(model, layout))
         step = formulas.step_seconds(model, layout, machine.chip, task.flops_per_row[phase.kind], state.parameter_count)

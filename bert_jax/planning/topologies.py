@@ -123,11 +123,14 @@ def chip(topology: Topology) -> Chip:
     if topology.platform != "cpu":
         return (CHIPS | GPUS)[topology.kind]
     device, count = jax.devices("cpu")[0], topology.num_devices
-    flops = peak_rates.peak_flops(device) * len(jax.local_devices(backend="cpu")) / count
+    share = len(jax.local_devices(backend="cpu")) / count
+    products = {
+        name: share * peak_rates.peak_flops(device, dtype) for name, dtype in (("bf16", "bfloat16"), ("f32", "float32"))
+    }
     bandwidth = peak_rates.memory_bandwidth(device) / count
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
     # Devices of one machine communicate through its memory: data that a device receives are read and written once.
-    return Chip("cpu", "cpu", {"bf16": flops, "f32": flops}, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
+    return Chip("cpu", "cpu", products, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
 
 
 def _tpu(topology: Topology) -> list[Any]:

@@ -33,7 +33,7 @@ from bert_jax.reporting.page import folded, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
 from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
-from bert_jax.reporting.windows import steady
+from bert_jax.reporting.windows import starts_again, steady
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -127,8 +127,7 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
     badge = f'<span class="badge {colour}">{escape(word)}</span>' if word else ""
     times = [record["time"] for record in records]
     facts = [f"{_moment(min(times))} to {_moment(max(times))}", workdir]
-    restarts = run.get("restarts") or []
-    facts += [f"{len(restarts)} restart{'s' * (len(restarts) > 1)}"] if restarts else []
+    facts += [f"{len(of)} {word}{'s' * (len(of) > 1)}" for word, of in _starts(run) if of]
     error = f'<p class="soft">{escape(str(state["last_error"]))}</p>' if state.get("last_error") else ""
     alarms = "".join(
         f'<p class="soft">alarm at step {alarm["step"]:,}: {escape(str(alarm["text"]))}</p>'
@@ -213,11 +212,11 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
 
 
 def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """Yield (name, step) for each restart, and for the start of each phase except the first."""
-    for restart in run.get("restarts") or []:
-        step = restart.get("step") if isinstance(restart, Mapping) else restart
+    """Yield (name, step) for each restart or extension, and for the start of each phase except the first."""
+    for word, start in ((word, start) for word, of in _starts(run) for start in of):
+        step = start.get("step") if isinstance(start, Mapping) else start
         if step is not None and is_number(step):
-            yield "restart", step
+            yield word, step
     if phases := _phases(run):
         yield from ((phase_label(name), first) for name, first, _ in phases[1:])
         return
@@ -324,19 +323,23 @@ def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
     facts = {k: v for k, v in run.items() if k not in ("config", "restarts", "name") and v not in (None, "", [], {})}
     if is_number(facts.get("started")):
         facts["started"] = _moment(facts["started"])
-    restarts = [_restart(restart) for restart in run.get("restarts") or []]
     rows = [[name.replace("_", " "), _text(value)] for name, value in flatten(facts).items()]
-    rows += [["restarts", "; ".join(restarts)]] if restarts else []
+    rows += [[f"{word}s", "; ".join(map(_start, of))] for word, of in _starts(run) if of]
     lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
     config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
     return lineage + (folded("Configuration", table([], config, numbers_from=9)) if config else "")
 
 
-def _restart(restart: Any) -> str:
-    if not isinstance(restart, Mapping):
-        return f"at step {restart}"
-    where = f"at step {restart['step']}" if is_number(restart.get("step")) else ""
-    when = f"on {_moment(restart['time'])}" if is_number(restart.get("time")) else ""
+def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
+    restarts, extensions = starts_again(run)
+    return [("restart", restarts), ("extension", extensions)]
+
+
+def _start(start: Any) -> str:
+    if not isinstance(start, Mapping):
+        return f"at step {start}"
+    where = f"at step {start['step']}" if is_number(start.get("step")) else ""
+    when = f"on {_moment(start['time'])}" if is_number(start.get("time")) else ""
     return f"{where} {when}".strip() or MISSING
 
 

@@ -11,7 +11,7 @@ from bert_jax.program import MISSING, duration
 from bert_jax.reporting import status
 from bert_jax.reporting.formats import count, is_number, phase_label
 from bert_jax.reporting.page import table
-from bert_jax.reporting.windows import Windows
+from bert_jax.reporting.windows import Windows, starts_again
 
 PERCENTILES = (50, 90, 99)
 MEASURED = (
@@ -19,7 +19,8 @@ MEASURED = (
     "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
     "window after a start and the first of a phase are left out. MFU: the FLOPs of the model's matrix products (forward"
     " and backward, with padding, without recomputation), divided by the time of the steps and by the peak rate of all "
-    "devices (of the data sheet, or for a device without one that of a float32 product, measured at the start)."
+    "devices (of the data sheet, or for a device without one that of a product of the model's dtype, bfloat16 or "
+    "float32, measured at the start)."
 )
 
 
@@ -71,10 +72,12 @@ def _said(parts: Mapping[str, float], total: float, state: Mapping[str, Any], ru
         f"Goodput {parts.get('train', 0.0) / total:.1%}: the steps that were kept, waiting for input not included, of "
         f"the {duration(total)} in which the run's processes ran."
     )
-    restarts = len(run.get("restarts") or [])
-    if not restarts:
+    restarts, extensions = map(len, starts_again(run))
+    if restarts:
+        again = duration(parts.get("lost", 0.0))
+        text += f" {restarts} restart{'s' * (restarts > 1)}; {again} of steps were done again."
+    if not restarts + extensions:
         return text
-    text += f" {restarts} restart{'s' * (restarts > 1)}; {duration(parts.get('lost', 0.0))} of steps were done again."
     began, ended = run.get("started"), state.get("heartbeat")
     if is_number(began) and is_number(ended) and ended - began > total:  # type: ignore[operator]
         text += f" For {duration(ended - began - total)} more no process ran, which is not counted."  # type: ignore[operator]

@@ -76,8 +76,10 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
     """Return whether those entries of ``run.json`` that are used later have the right types."""
     if not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
         return False
-    rolled_back, identity = run.get("rolled_back", []), run.get("identity", {})
-    if not all(isinstance(entry, dict) for entry in [*rolled_back, *run.get("restarts", [])]):
+    rolled_back, identity, restarts = run.get("rolled_back", []), run.get("identity", {}), run.get("restarts", [])
+    if not all(isinstance(entry, dict) for entry in [*rolled_back, *restarts]):
+        return False
+    if not all(isinstance(entry.get("extended", []), list) for entry in restarts):
         return False
     steps = [*run.get("skipped_steps", []), *(number for back in rolled_back for number in back.values())]
     named = not identity or isinstance(run.get("run_id"), str)
@@ -231,13 +233,16 @@ def settle(
 def record_start(workdir: str, resumed: int | None, devices: Mapping[str, Any]) -> dict[str, Any]:
     """Record in ``run.json`` that training starts on ``devices``; return the file's new content.
 
-    ``resumed``: the step of the checkpoint from which it resumes; None if it starts from scratch.
+    ``resumed``: the step of the checkpoint from which it resumes; None if it starts from scratch. If ``--extend`` has
+    changed the numbers of steps since the last start, the entry in ``restarts`` says so with ``extended``.
     """
     run = read_run(workdir)
     if resumed is None:
         return record(workdir, devices=devices)
+    before = run.get("restarts", [])
     restart = {"step": resumed, "time": time.time(), "command": run.get("command"), "versions": versions()}
-    return record(workdir, devices=devices, restarts=[*run.get("restarts", []), restart])
+    extended = run.get("extended", [])[sum(len(entry.get("extended", [])) for entry in before) :]
+    return record(workdir, devices=devices, restarts=[*before, restart | ({"extended": extended} if extended else {})])
 
 
 def record(workdir: str, **entries: Any) -> dict[str, Any]:

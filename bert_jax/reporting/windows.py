@@ -61,6 +61,13 @@ def steady(records: Iterable[Record], run: Mapping[str, Any], last_start: bool =
     ]
 
 
+def starts_again(run: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the ``restarts`` of ``run.json`` in two parts: restarts, and starts with more steps (``--extend``)."""
+    entries = run.get("restarts") or []
+    extended = [entry for entry in entries if isinstance(entry, Mapping) and entry.get("extended")]
+    return [entry for entry in entries if entry not in extended], extended
+
+
 def since_last_start(run: Mapping[str, Any]) -> str:
     """Return text that says since when the last process of a run trains."""
     restarts: Sequence[Any] = run.get("restarts") or []

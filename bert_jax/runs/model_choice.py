@@ -14,7 +14,6 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.initial import Initial
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels import choice as kernels
-from bert_jax.models.kernels.choice import Case
 from bert_jax.models.model import BERT, encoder_file, recorded
 from bert_jax.records import BatchSpec
 from bert_jax.runs import recipes
@@ -81,19 +80,8 @@ def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -
 
     Other rows that a run meets, such as shorter ones or those of a probe, take plain attention where it cannot.
     """
-    cases = [
-        Case(
-            platform=mesh.devices.flat[0].platform,
-            length=spec["input_ids"].shape[-1],
-            num_heads=model.num_heads / mesh.shape["tensor"],
-            head_dim=model.head_dim,
-            dtype=model.dtype,
-            rate=model.attention_dropout_rate,
-            packed="sequence_ids" in spec,
-        )
-        for spec in specs
-    ]
-    kernels.check(model.attention_kernel, cases)
+    platform, tensor = mesh.devices.flat[0].platform, mesh.shape["tensor"]
+    kernels.check(model.attention_kernel, [kernels.case_of(model, spec, platform, tensor) for spec in specs])
 
 
 def old_model(model: Mapping[str, Any]) -> dict[str, Any]:

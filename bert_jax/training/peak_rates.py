@@ -13,12 +13,13 @@ from bert_jax.training import chips
 def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
     """Return the highest FLOP/s of matrix products of ``dtype`` on one device.
 
-    For a listed chip it is the figure of the data sheet (see ``chips``). For any other device it is measured now, with
-    a float32 product; if XLA divides one CPU into several devices, each gets an equal part of the result.
+    For a listed chip it is the figure of the data sheet (see ``chips``). For any other device it is measured now; if
+    XLA divides one CPU into several devices, each gets an equal part of the result. float64 has the figure of float32.
     """
     if chip := chips.of_device(device.device_kind):
         return chip.matrix_flops["bf16" if dtype == "bfloat16" else "f32"]
-    return matmul_rate(device) / (len(jax.local_devices()) if device.platform == "cpu" else 1)
+    rate = matmul_rate(device, "bfloat16" if dtype == "bfloat16" else "float32")
+    return rate / (len(jax.local_devices()) if device.platform == "cpu" else 1)
 
 
 def matmul_rate(device: jax.Device, dtype: str = "float32") -> float:

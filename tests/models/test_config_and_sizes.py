@@ -6,7 +6,7 @@ from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import SIZES
-from bert_jax.models.flops import train_flops_per_row
+from bert_jax.models.flops import encoder_train_flops, train_flops_per_row
 from tests.models.helpers import pretraining, random_batch
 
 COUNTS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108)}
@@ -38,6 +38,15 @@ def test_flops_match_the_published_model() -> None:
     assert giga("base", 512, 76) == pytest.approx(300.87, rel=1e-3)
     assert giga("large", 128, 20) == pytest.approx(240.64, rel=1e-3)
     assert giga("large", 512, 76) == pytest.approx(1019.75, rel=1e-3)
+
+
+def test_an_encoder_may_count_its_own_products() -> None:
+    class Half(bert.Config):
+        def products(self, length: int) -> int:
+            return super().products(length) // 2
+
+    one, other = (config(100, **SIZES["tiny"]) for config in (bert.Config, Half))
+    assert encoder_train_flops(one, 64) == 2 * encoder_train_flops(other, 64) > 0
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ import jax
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.planning import page, topologies
+from bert_jax.models.encoders import bert
+from bert_jax.models.encoders.bert import SIZES
+from bert_jax.planning import formulas, page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
+from bert_jax.planning.formulas import BatchLayout
 from bert_jax.planning.plan import Change, Machine, Rates, make
 from bert_jax.planning.search import candidates
 from bert_jax.planning.smallest_change import smallest_change
@@ -231,6 +234,17 @@ def test_layouts_are_judged_by_arithmetic(machine, plan):
     assert again.seconds > whole.seconds
     assert found[Change(MeshConfig(1, 8, 1), 1, "none")].memory < whole.memory
     assert found[Change(MeshConfig(8, 1, 1), 4, "none")].memory < whole.memory
+
+
+@pytest.mark.parametrize(("split", "kernel", "compiled"), [(False, False, 14.6), (True, True, 6.2)])
+def test_the_arithmetic_of_long_rows_is_that_of_the_compiled_program(split, kernel, compiled):
+    """bert_large on v5e:4x4, 256 rows of 512: plain attention and the kernel, as planning/README.md has them."""
+    model = bert.Config(30_522, dtype="bfloat16", **SIZES["large"])
+    layout = BatchLayout(16, 1, 1, 1, "none", 256, 512, 77, sharded_update=split, keeps_scores=not kernel)
+    state = 12 * model.num_parameters / (16 if split else 1)
+    found = state + formulas.gradient_bytes(model, model.num_parameters, layout)
+    found += formulas.activation_bytes(model, layout)
+    assert found / 2**30 == pytest.approx(compiled, rel=0.15)
 
 
 @pytest.mark.parametrize(

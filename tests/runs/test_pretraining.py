@@ -17,6 +17,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.reporting import run_record
 from bert_jax.runs import plan_comparison, pretraining
 from tests import toy
 
@@ -265,6 +266,8 @@ def test_a_longer_run_needs_extend(
     assert "--extend" in capsys.readouterr().err
     assert pretrain(tmp_path, longer, "--extend") == 0
     assert records(tmp_path / "run", "train")[-1]["step"] == 30
+    [start] = run_record.read_run(str(tmp_path / "run"))["restarts"]
+    assert start["extended"] == ["config.phases.phase1.num_steps: 24 -> 30"]
     assert "- step: 30\n" in (tmp_path / "run" / "hugging_face" / "README.md").read_text()
     assert pretrain(tmp_path, toy.recipe(text), "--extend") == 2
     assert "reached step 30, but the phases end at 24" in capsys.readouterr().err

@@ -29,6 +29,9 @@ def test_float32_has_a_peak_of_its_own() -> None:
 
 
 def test_devices_of_one_cpu_share_it_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peak_rates, "matmul_rate", lambda device: 8e12)
+    rates = {"float32": 8e12, "bfloat16": 16e12}
+    monkeypatch.setattr(peak_rates, "matmul_rate", lambda device, dtype: rates[dtype])
     assert peak_rates.peak_flops(jax.devices()[0]) == 1e12  # of the eight of these tests
-    assert peak_rates.peak_flops(SimpleNamespace(device_kind="another", platform="gpu")) == 8e12
+    assert peak_rates.peak_flops(jax.devices()[0], "bfloat16") == 2e12
+    another = SimpleNamespace(device_kind="another", platform="gpu")
+    assert [peak_rates.peak_flops(another, dtype) for dtype in ("bfloat16", "float64")] == [16e12, 8e12]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels.row_attention import LANES, LONGEST
+from bert_jax.records import BatchSpec
 
 Kernel = Literal["plain", "rows", "cudnn"]
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
@@ -37,6 +39,19 @@ class Case:
     rate: float
     packed: bool = False
     windowed: bool = False
+
+
+def case_of(model: ModelConfig, spec: BatchSpec, platform: str, tensor: int) -> Case:
+    """Return what a model needs for batches of ``spec``. ``tensor``: the devices over which heads are divided."""
+    return Case(
+        platform,
+        length=spec["input_ids"].shape[-1],
+        num_heads=model.num_heads / tensor,
+        head_dim=model.head_dim,
+        dtype=model.dtype,
+        rate=model.attention_dropout_rate,
+        packed="sequence_ids" in spec,
+    )
 
 
 def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
