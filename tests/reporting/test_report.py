@@ -209,7 +209,8 @@ def test_a_run_that_would_fail_again_offers_no_way_to_go_on(tmp_path):
 
 def test_an_extension_is_no_restart(tmp_path):
     entries = [{"step": 20}, {"step": 30, "extended": ["config.phases.phase1.num_steps: 30 -> 40"]}, {"step": 35}]
-    write_run(tmp_path, run={"restarts": entries, "started": 1000.0}, status={"goodput": {"train": 9.0, "lost": 1.0}})
+    status = {"state": "finished", "goodput": {"train": 9.0, "lost": 1.0}}
+    write_run(tmp_path, run={"restarts": entries, "started": 1000.0}, status=status)
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
     for expected in ("2 restarts", "1 extension", "extension at step 30", "restart at step 35", "2 restarts; 1 s of"):
