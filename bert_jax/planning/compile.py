@@ -15,7 +15,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.loop import Experiment
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.state import abstract_fresh
-from bert_jax.training.step import jit_train_step, metric_names
+from bert_jax.training.step import metric_names
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -56,6 +56,7 @@ class Compiled:
 
     Attributes:
       text: the optimized program; "" if the compiler gave up for lack of memory.
+      split: whether parameters are split over the rows' devices, as ``training.sharded_update`` has it.
       refused_bytes: if the compiler gave up, the bytes that it said it would have needed; otherwise 0.
       flops, bytes: the compiler's own analysis, which counts the body of a loop once.
     """
@@ -63,6 +64,7 @@ class Compiled:
     phase: Phase
     seconds: float
     memory: Memory
+    split: bool
     text: str = ""
     refused_bytes: int = 0
     flops: float = 0.0
@@ -90,21 +92,22 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
         outputs=0,
         program=0,
     )
-    train_step = experiment.make_train_step(task, tx, phase, state.params)
+    split = meshes.is_split(state.params)
     with meshes.activations(mesh):
-        lowered = jit_train_step(train_step, state).lower(state, frozen, batch)
+        lowered = experiment.jitted_step(task, tx, phase, state).lower(state, frozen, batch)
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             refused = out_of_memory(str(error), known.total)
             if refused is None:
                 raise
-            return Compiled(phase, time.perf_counter() - start, known, refused_bytes=refused)
+            return Compiled(phase, time.perf_counter() - start, known, split, refused_bytes=refused)
     analysis = compiled.cost_analysis() or {}
     return Compiled(
         phase,
         time.perf_counter() - start,
         measured(known, compiled.memory_analysis()),
+        split,
         compiled.as_text(),
         flops=float(analysis.get("flops", 0.0)),
         bytes=float(analysis.get("bytes accessed", 0.0)),

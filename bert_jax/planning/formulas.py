@@ -20,8 +20,8 @@ class BatchLayout:
     """How a batch is computed on devices: mesh axes, micro-batches, rematerialisation, and the shape of the batch.
 
     The batch has ``rows`` of ``length`` positions, each with ``masked`` predicted positions. ``sharded_update`` says
-    whether each device along ``data`` updates only a part of the parameters, ``keeps_scores`` whether plain attention
-    keeps arrays [L, L] of each head for the backward pass, as no kernel does.
+    whether each device along ``data`` and ``fsdp`` together updates only a part of the parameters, ``keeps_scores``
+    whether plain attention keeps arrays [L, L] of each head for the backward pass, as no kernel does.
     """
 
     data: int
@@ -39,6 +39,11 @@ class BatchLayout:
     def rows_at_once(self) -> float:
         """Return the number of rows that a device computes in one micro-batch."""
         return self.rows / (self.data * self.fsdp * self.micro_batches)
+
+    @property
+    def parts(self) -> int:
+        """Return the number of parts into which the model that the devices compute with is split."""
+        return self.tensor if self.sharded_update else self.fsdp * self.tensor
 
 
 def activation_bytes(model: ModelConfig, layout: BatchLayout) -> float:
@@ -73,7 +78,7 @@ def gradient_bytes(model: ModelConfig, parameter_count: int, layout: BatchLayout
     There are as many as float32 parameters, twice that with micro-batches. If the update is sharded, one gradient and a
     copy of the parameters have the compute dtype.
     """
-    own = parameter_count / (layout.fsdp * layout.tensor)
+    own = parameter_count / layout.parts
     sums = 4 * own if layout.micro_batches > 1 else 0.0
     return sums + (2 * _width(model) * own if layout.sharded_update else 4 * own)
 
@@ -86,12 +91,16 @@ def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops:
     compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY
     bandwidth = chip.axis_bandwidth
     own = width * parameter_count / layout.tensor
-    updated = parameter_count / (layout.fsdp * layout.tensor * (layout.data if layout.sharded_update else 1))
+    updated = parameter_count / (devices if layout.sharded_update else layout.parts)
     compute += UPDATE_BYTES * updated / chip.memory_bandwidth
     sent = 0.0
-    if layout.data > 1:  # gradients summed, and if the update is sharded, parameters gathered
-        sent += (3 if layout.sharded_update else 2) * own / layout.fsdp
-    if layout.fsdp > 1:  # in each micro-batch: parameters gathered forward and backward, gradients scattered
+    if layout.sharded_update:  # gradients summed, parameters gathered
+        sent += 3 * own
+    elif layout.data > 1:  # gradients summed
+        sent += 2 * own / layout.fsdp
+    if (
+        layout.fsdp > 1 and not layout.sharded_update
+    ):  # in each micro-batch: parameters gathered forward and backward, gradients scattered
         sent += 3 * own * layout.micro_batches
     if layout.tensor > 1:  # four all-reduces in each layer
         positions = layout.rows_at_once * layout.micro_batches * layout.length

@@ -18,6 +18,7 @@ from bert_jax.task import Task
 from bert_jax.training.chips import Chip
 from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.sharded_update import unsplit
 
 DAY = 86_400.0
 MicroBatches = int | Mapping[str, int]  # one number for all phases, or by phase
@@ -228,7 +229,8 @@ class Attempt:
 
     def plan(self, rates: Rates) -> Plan:
         """Return the plan of all phases."""
-        notes = []
+        split = all(self.phase(phase.kind).compiled.split for phase in self._experiment.phases.phases)
+        notes = unsplit(self._task, self._mesh, self._experiment.mesh.weight_update, split)
         for phase in self._experiment.phases.phases:
             shorter = [kind for kind in self._task.batch_specs if kind.startswith(f"{phase.kind}/")]
             if shorter:

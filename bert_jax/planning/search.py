@@ -24,9 +24,8 @@ from bert_jax.planning.units import duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
-from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.mesh import MeshConfig, WeightUpdate, is_split
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.sharded_update import is_split
 from bert_jax.training.state import abstract_fresh
 from bert_jax.training.step import metric_names
 
@@ -62,7 +61,7 @@ class Candidate:
         mesh = self.change.mesh
         assert mesh is not None
         text = (
-            f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} "
+            f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} weight_update={mesh.weight_update:<10} "
             f"{in_words(self.change.micro_batches or 1):<17} remat={self.change.remat:<5} "
             f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
@@ -138,7 +137,7 @@ def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
     own, kinds = _own(recipe, experiment, machine), [phase.kind for phase in experiment.phases.phases]
     alike = [as_given(experiment, dict.fromkeys(kinds, number)) for number in MICRO_BATCHES]
     splits = list(itertools.product(alike, REMAT))
-    meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads)
+    meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads, experiment.mesh.overlap)
     found = [c for mesh in meshes for c in _on_mesh(recipe, machine, Change(mesh, alike[0]), splits)]
     if own not in [c.change for c in found]:
         found += _on_mesh(recipe, machine, own, [(own.micro_batches or 1, own.remat or "none")])
@@ -173,10 +172,12 @@ def _on_mesh(
             yield _judged(recipe, machine, change, task, phases, state)
 
 
-def _meshes(devices: int, heads: int) -> Iterator[MeshConfig]:
+def _meshes(devices: int, heads: int, overlap: bool) -> Iterator[MeshConfig]:
+    """Yield every mesh. With a sharded update fsdp is like data, so fsdp alone is tried with a replicated update."""
     for fsdp, tensor in itertools.product(FSDP, TENSOR):
         if devices % (fsdp * tensor) == 0 and heads % tensor == 0:
-            yield MeshConfig(devices // (fsdp * tensor), fsdp, tensor)
+            update: WeightUpdate = "replicated" if fsdp > 1 and tensor == 1 else "sharded"
+            yield MeshConfig(devices // (fsdp * tensor), fsdp, tensor, weight_update=update, overlap=overlap)
 
 
 class StateSize(NamedTuple):
@@ -191,8 +192,7 @@ def _state_size(task: Task, experiment: Experiment, machine: Machine) -> StateSi
     mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
     num_rows, update = experiment.phases.phases[0].batch_size, experiment.mesh.weight_update
     state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh, update)
-    split = is_split(jax.tree.map(lambda x: x.sharding, state.params))
-    return StateSize(bytes_of((state, frozen)), _count(state.params), split)
+    return StateSize(bytes_of((state, frozen)), _count(state.params), is_split(state.params))
 
 
 def _count(tree: Any) -> int:

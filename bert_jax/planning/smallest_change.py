@@ -11,6 +11,7 @@ from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
 
 Note = Callable[[str], None]
+_COPIES = 3  # float32 copies of all parameters that a step with a sharded update may have: gathered, gradient, sums
 _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches or fsdp doubled, at most
 
 
@@ -71,7 +72,10 @@ def _changes(plan: Plan, experiment: Experiment) -> Iterator[Change]:
             yield Change(remat=remat[level - 1])
         fsdp = plan.mesh["fsdp"] * 2**level
         if devices % (fsdp * plan.mesh["tensor"]) == 0:
-            yield Change(mesh=MeshConfig(-1, fsdp, plan.mesh["tensor"]))
+            mesh = MeshConfig(
+                -1, fsdp, plan.mesh["tensor"], weight_update="replicated", overlap=experiment.mesh.overlap
+            )
+            yield Change(mesh=mesh)
 
 
 def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
@@ -84,6 +88,11 @@ def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
 def _least(change: Change, refused: Plan, phase: PhasePlan) -> float:
     state = phase.compiled.memory.state
     temporaries = max(0, phase.compiled.needed_bytes - state)
+    if (
+        change.mesh is not None and phase.compiled.split
+    ):  # the state has no smaller parts, but copies of the model may go
+        copies = _COPIES * phase.compiled.memory.parameters * refused.mesh["data"] * refused.mesh["fsdp"]
+        return state + max(0, temporaries - copies)
     if change.mesh is not None:  # data shrinks as fsdp grows, so the batch is not split further
         return state * refused.mesh["fsdp"] / change.mesh.fsdp + temporaries
     if change.remat is not None:

@@ -29,6 +29,9 @@ from bert_jax.task import Task
 from bert_jax.training.state import LAST, SkippedSteps, TrainState
 
 FILE = "not_finite.json"
+WITHOUT_OVERLAP = (
+    "config.mesh.overlap is on, which may be the cause (jax#38741): go on with --config.mesh.overlap=False first"
+)
 
 
 class Health:
@@ -48,7 +51,9 @@ class Health:
         facts: Mapping[str, Any],
         state: TrainState,
         most_in_a_row: int,
+        overlap: bool = False,
     ):
+        self._overlap = overlap
         self._task, self._phases, self._workdir, self._observer = task, phases, workdir, observer
         self._checkpoints, self._most = checkpoints, most_in_a_row
         self._seen = int(state.skipped.count)
@@ -68,7 +73,8 @@ class Health:
         self._seen += len(new)
         self._steps += new
         self.facts = self._with_steps(self.facts)
-        self._observer.alarm(int(state.step), f"{named_steps(new)} not finite: nothing was learned from {them(new)}")
+        what = f"{named_steps(new)} not finite: nothing was learned from {them(new)}"
+        self._observer.alarm(int(state.step), f"{what}; {WITHOUT_OVERLAP}" if self._overlap else what)
         for row in in_a_row(self._steps):
             if len(row) >= self._most and row[-1] >= new[0]:
                 raise self._end(row[: self._most])
@@ -125,7 +131,7 @@ class Health:
         with self._observer.during("saving"):
             self._checkpoints.wait()
         before = [saved for saved in saved_steps(self._workdir) if saved < step and saved not in self._steps]
-        return diverged(what, newest_verified(self._workdir, before))
+        return diverged(what, newest_verified(self._workdir, before), self._overlap)
 
     def _rows(self, number: int) -> dict[str, Any]:
         """Return a description of a step with the rows that it reads on all hosts, as [epoch, first row, last row]."""
@@ -182,18 +188,20 @@ def all_finite(tree: Any) -> jax.Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
-def diverged(what: str, sound: int | None) -> RepeatingError:
+def diverged(what: str, sound: int | None, overlap: bool = False) -> RepeatingError:
     """Return the error that stops a run before any of a broken state is saved.
 
     Args:
       what: what was found.
       sound: the newest verified step before the trouble, or None.
+      overlap: whether ``config.mesh.overlap`` is on, which may be the cause.
     """
     saved, goes_on = "there is no verified step before that", ""
     if sound is not None:
         saved = f"step {sound:,} is the newest verified checkpoint before that"
         goes_on = f", if you like from --init=WORKDIR@{sound}"
+    first = f"; {WITHOUT_OVERLAP}" if overlap else ""
     return RepeatingError(
-        f"{what}; {saved}. The same command would end the same way: lower the learning rate or lengthen the warm-up, "
-        f"in a new --workdir{goes_on}"
+        f"{what}; {saved}{first}. The same command would end the same way: lower the learning rate or lengthen the "
+        f"warm-up, in a new --workdir{goes_on}"
     )

@@ -35,6 +35,7 @@ from bert_jax.training.profiling import Profiler
 from bert_jax.training.roll_back import RollBack
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
+from bert_jax.training.sharded_update import unsplit
 from bert_jax.training.state import (
     LAST,
     TrainState,
@@ -44,7 +45,7 @@ from bert_jax.training.state import (
     initialise,
     initialise_frozen,
 )
-from bert_jax.training.step import TrainStep, jit_train_step, make_train_step, metric_names
+from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
 
@@ -106,10 +107,11 @@ class Experiment:
     def make_schedule(self) -> Schedule:
         return make_schedule(self.schedule, self.phases.num_steps)
 
-    def make_train_step(self, task: Task, tx: optax.GradientTransformation, phase: Phase, placed: Any) -> TrainStep:
-        """Return the train step of ``phase``. ``placed``: the parameters, as arrays or shapes with shardings."""
-        micro_batches, dtype = self.micro_batches(phase), self.training.gradient_dtype
-        return make_train_step(task, tx, self.make_schedule(), self.seed, micro_batches, placed, dtype)
+    def jitted_step(self, task: Task, tx: optax.GradientTransformation, phase: Phase, state: TrainState) -> Any:
+        """Return the train step of ``phase``, jitted. ``state``: one of shapes, with shardings."""
+        how = self.micro_batches(phase), state.params, self.training.gradient_dtype
+        train_step = make_train_step(task, tx, self.make_schedule(), self.seed, *how)
+        return jit_train_step(train_step, state, self.mesh.overlap)
 
     def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
         """Return the mesh of ``devices`` (default: all).
@@ -198,11 +200,13 @@ def _train(
         wanted = abstract_fresh(*how, mesh, update)[0]
         state: Any = restore(workdir, wanted, observer.note, fresh, facts["run"].get("run_id"))
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
-            frozen = initialise_frozen(task, experiment.seed, mesh)
+            frozen = initialise_frozen(task, experiment.seed, mesh, update)
         else:
             state, frozen = initialise(*how, experiment.seed, mesh, update)
             state = state if start is None else start(state)
         frozen = frozen if given_frozen is None else given_frozen(frozen)
+    for line in unsplit(task, mesh, update, meshes.is_split(state.params)):
+        observer.note(line)
     first_step = int(state.step)
     work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup_steps
     observer.begin(first_step, resumed, work, warmup)
@@ -246,12 +250,10 @@ class _Trainer:
         self._done = self._saved = self._first_step = int(state.step)
         self.checkpoints = Checkpoints(workdir, experiment.checkpoints)
         self.profiler = Profiler(experiment.profiled, workdir, observer, self._first_step)
-        most = self._training.max_skipped_in_a_row
-        self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, most)
+        limits = self._training.max_skipped_in_a_row, experiment.mesh.overlap
+        self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, *limits)
         shapes = abstract(state)
-        self._steps = Steps(
-            lambda phase: jit_train_step(experiment.make_train_step(task, tx, phase, shapes.params), shapes), observer
-        )
+        self._steps = Steps(lambda phase: experiment.jitted_step(task, tx, phase, shapes), observer)
         rows = self._training.eval_rows
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))

@@ -25,10 +25,11 @@ from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows.share import Share
 
 AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")  # the axes over which the rows of a batch are split
 
 # logical axis -> mesh axes. "embed" shards every matrix once over fsdp; "mlp", "heads" and "vocab" shard over tensor.
 RULES: tuple[tuple[str, Any], ...] = (
-    ("batch", ("data", "fsdp")),
+    ("batch", ROWS),
     ("length", None),
     ("embed", "fsdp"),
     ("mlp", "tensor"),
@@ -39,7 +40,7 @@ RULES: tuple[tuple[str, Any], ...] = (
     ("layers", None),
 )
 ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axes in RULES)
-SPLIT = 128  # the smallest axis of a matrix that is split over data
+SPLIT = 128  # the smallest axis of a matrix that is split over ROWS
 
 WeightUpdate = Literal["sharded", "replicated"]
 
@@ -52,9 +53,14 @@ class MeshConfig:
     devices without slices. The data axis is divided into this many parts, one on each slice; fsdp and tensor stay
     inside a slice.
 
-    ``weight_update`` says whether the devices along ``data`` each keep and update a part of the float32 parameters and
-    moments ("sharded"; see ``training.sharded_update``) or all of them ("replicated"). It has no effect if fsdp or
-    tensor is above 1: XLA's partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over data alone.
+    ``weight_update`` says whether the devices along ``data`` and ``fsdp`` together each keep and update a part of the
+    float32 parameters and moments ("sharded"; see ``training.sharded_update``), so that it does not matter which of the
+    two axes has the devices. With "replicated", those along ``data`` each keep and update all, and those along ``fsdp``
+    gather each matrix where the model reads it, as XLA's partitioner sees fit. If tensor is above 1, "sharded" is as
+    "replicated": the partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over some axes alone.
+
+    ``overlap`` is for TPUs: their compiler then starts sums of gradients while the model still computes. It is off by
+    default because it is not always sound: on v6e the same options gave NaN in another program (jax#38741).
     """
 
     data: int = -1
@@ -62,15 +68,20 @@ class MeshConfig:
     tensor: int = 1
     slices: int = 1
     weight_update: WeightUpdate = "sharded"
+    overlap: bool = False
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     """Return a mesh over ``devices`` (default: all).
 
     Raises:
-      UserError: the product of the axes is not the number of devices.
+      UserError: the product of the axes is not the number of devices, or ``overlap`` is set and they are no TPUs.
     """
     devices = jax.devices() if devices is None else devices
+    if config.overlap and devices[0].platform != "tpu":
+        raise UserError(
+            f"config.mesh.overlap is True, which is for TPUs, and the devices are {devices[0].platform}; leave it out"
+        )
     allowed = "at least 1 is needed, or -1 for what is left"
     check_fields(config, "config.mesh", allowed, *AXES, sound=lambda size: size >= 1 or size == -1)
     check_fields(config, "config.mesh", "at least 1 is needed", "slices", sound=lambda number: number >= 1)
@@ -124,22 +135,37 @@ def shardings(mesh: Mesh, boxed: Any, weight_update: WeightUpdate = "replicated"
     """Return the sharding of each leaf of a tree. Leaves may be boxed with logical axes; other leaves are replicated.
 
     The leaves may be abstract. An axis whose size the mesh axis does not divide, such as a vocabulary of 30,522 over 4
-    devices, is replicated instead. If ``weight_update`` is "sharded" and data is the only axis of several devices, each
-    matrix is split over data, along its first axis of at least ``SPLIT`` that the number of devices divides.
+    devices, is replicated instead. If ``weight_update`` is "sharded" and tensor is 1, each matrix is split over
+    ``ROWS``, along its first axis of at least ``SPLIT`` that the number of devices divides, and all else is replicated;
+    a tree without such a matrix is placed as with "replicated".
     """
-    splits = weight_update == "sharded" and mesh.shape["data"] == mesh.size > 1
     logical = nn.get_partition_spec(boxed)
     specs = nn.logical_to_mesh(logical, RULES)
 
-    def place(path: tuple[Any, ...], leaf: Any, names: PartitionSpec, spec: PartitionSpec) -> NamedSharding:
-        axes = [a if a is None or leaf.shape[i] % mesh.shape[a] == 0 else None for i, a in enumerate(spec)]
-        if splits and _is_matrix(path, names):
-            fitting = (i for i, size in enumerate(leaf.shape) if size >= SPLIT and size % mesh.size == 0)
-            if (axis := next(fitting, None)) is not None:
-                axes[axis] = "data"
+    def place(leaf: Any, spec: PartitionSpec) -> NamedSharding:
+        axes = (a if a is None or leaf.shape[i] % mesh.shape[a] == 0 else None for i, a in enumerate(spec))
         return NamedSharding(mesh, PartitionSpec(*axes))
 
-    return jax.tree_util.tree_map_with_path(place, unbox(boxed), logical, specs)
+    def split(path: tuple[Any, ...], leaf: Any, names: PartitionSpec) -> NamedSharding:
+        fitting = (i for i, size in enumerate(leaf.shape) if size >= SPLIT and size % mesh.size == 0)
+        axis = next(fitting, None) if _is_matrix(path, names) else None
+        return NamedSharding(mesh, PartitionSpec(*(ROWS if i == axis else None for i in range(leaf.ndim))))
+
+    if may_split(mesh, weight_update):
+        placed = jax.tree_util.tree_map_with_path(split, unbox(boxed), logical)
+        if any(ROWS in sharding.spec for sharding in jax.tree.leaves(placed)):
+            return placed
+    return jax.tree.map(place, unbox(boxed), specs)
+
+
+def may_split(mesh: Mesh, weight_update: WeightUpdate) -> bool:
+    """Return whether matrices are split over ``ROWS`` if the devices of ``mesh`` divide them."""
+    return weight_update == "sharded" and mesh.shape["tensor"] == 1 and mesh.size > 1
+
+
+def is_split(placed: Any) -> bool:
+    """Return whether any leaf of a tree of arrays, or of shapes with shardings, is split over ``ROWS``."""
+    return any(ROWS in leaf.sharding.spec for leaf in jax.tree.leaves(placed))
 
 
 def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
@@ -152,9 +178,9 @@ def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
 
 
 def whole(params: Any) -> Any:
-    """Return ``params`` with the parts that are split over data gathered, for a program that reads them many times."""
+    """Return ``params`` with what is split over ``ROWS`` gathered, for a program that reads it many times."""
     placed = jax.tree.map(lambda x: x.sharding, params)
-    complete = jax.tree.map(_without_data, placed)
+    complete = jax.tree.map(_gathered, placed)
     return params if placed == complete else jax.jit(_same, out_shardings=complete)(params)
 
 
@@ -162,8 +188,8 @@ def _same(tree: Any) -> Any:
     return tree
 
 
-def _without_data(sharding: NamedSharding) -> NamedSharding:
-    axes = (None if axis == "data" else axis for axis in sharding.spec)
+def _gathered(sharding: NamedSharding) -> NamedSharding:
+    axes = (None if axis == ROWS else axis for axis in sharding.spec)
     return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
 
@@ -213,7 +239,7 @@ def activations(mesh: Mesh) -> Iterator[None]:
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding that splits rows over the data and fsdp axes."""
-    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

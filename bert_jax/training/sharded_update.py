@@ -1,9 +1,10 @@
-"""Gradients of a run whose parameters are split over the data axis.
+"""Gradients of a run whose parameters are split over the devices that share the rows of a batch.
 
-Each device along ``data`` keeps and updates only its part of the float32 parameters and moments: weight-update sharding
-(Xu et al. 2020), stage 1 of ZeRO (Rajbhandari et al. 2020). Once a step, a copy of the matrices in the compute dtype is
-gathered, and the gradient is summed directly into the parts. ``jax.shard_map`` keeps the split out of the model: by
-shardings alone the partitioner would spread it into the products (858 permutes in a program of 4 layers).
+Each device along ``data`` and ``fsdp`` keeps and updates only its part of the float32 parameters and moments:
+weight-update sharding (Xu et al. 2020), stage 1 of ZeRO (Rajbhandari et al. 2020). Once a step, a copy of the matrices
+in the compute dtype is gathered, and the gradient is summed directly into the parts. ``jax.shard_map`` keeps the split
+out of the model: by shardings alone the partitioner would spread it into the products (858 permutes in a program of 4
+layers).
 """
 
 from __future__ import annotations
@@ -12,21 +13,30 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.models.dropout import RowRng
+from bert_jax.task import Task
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import ROWS, WeightUpdate
 
 # (params, frozen, batch, scale, rng, carry) -> (gradients, loss, metrics, carry), the latter as sums over the batch
 Gradients = Callable[..., tuple[Any, jax.Array, Any, Any]]
 
 
-def is_split(shardings: Any) -> bool:
-    """Return whether any leaf of a tree of shardings is split over data, as ``training.mesh.shardings`` places it."""
-    return any("data" in sharding.spec for sharding in jax.tree.leaves(shardings))
+def unsplit(task: Task, mesh: Mesh, weight_update: WeightUpdate, split: bool) -> list[str]:
+    """Return [a line] if parameters should be split over the rows' devices, but are not (``split``); otherwise []."""
+    if split or task.whole_batches or not meshes.may_split(mesh, weight_update):
+        return []
+    return [
+        f'config.mesh.weight_update is "sharded", but {mesh.size} devices divide no axis of {meshes.SPLIT} or more of '
+        'a matrix: the update is as with "replicated"'
+    ]
 
 
-def over_data(gradients: Gradients, shardings: Any, compute_dtype: str, gradient_dtype: str | None) -> Gradients:
-    """Return ``gradients`` for a global batch, computed by each device along ``data`` on its own rows.
+def over_rows(gradients: Gradients, shardings: Any, compute_dtype: str, gradient_dtype: str | None) -> Gradients:
+    """Return ``gradients`` for a global batch, computed by each device on its own rows.
 
     The rows' losses must not depend on each other.
 
@@ -38,27 +48,27 @@ def over_data(gradients: Gradients, shardings: Any, compute_dtype: str, gradient
         ``compute_dtype``, in which products of a model give them. Other gradients are summed as they are.
     """
     mesh = jax.tree.leaves(shardings)[0].mesh
-    specs = jax.tree.map(lambda sharding: P(*(axis if axis == "data" else None for axis in sharding.spec)), shardings)
+    specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
 
     def whole(part: jax.Array, spec: P) -> jax.Array:
-        if "data" not in spec:
+        if ROWS not in spec:
             return part
-        return jax.lax.all_gather(part.astype(compute_dtype), "data", axis=spec.index("data"), tiled=True)
+        return jax.lax.all_gather(part.astype(compute_dtype), ROWS, axis=spec.index(ROWS), tiled=True)
 
     def add_up(gradient: jax.Array, part: jax.Array, spec: P) -> jax.Array:
-        if "data" not in spec:
-            return jax.lax.psum(gradient, "data")
-        axis = spec.index("data")
+        if ROWS not in spec:
+            return jax.lax.psum(gradient, ROWS)
+        axis = spec.index(ROWS)
         summed = gradient.astype(gradient_dtype or compute_dtype)
-        total = jax.lax.psum_scatter(summed, "data", scatter_dimension=axis, tiled=True)
+        total = jax.lax.psum_scatter(summed, ROWS, scatter_dimension=axis, tiled=True)
         return total.astype(part.dtype)
 
     def local(params: Any, frozen: Any, batch: Any, scale: Any, rng: RowRng, carry: Any) -> Any:
         parameters = jax.tree.map(whole, params, specs)
         grads, loss, metrics, carry = gradients(parameters, frozen, batch, scale, rng, carry)
-        return jax.tree.map(add_up, grads, params, specs), *jax.lax.psum((loss, metrics), "data"), carry
+        return jax.tree.map(add_up, grads, params, specs), *jax.lax.psum((loss, metrics), ROWS), carry
 
-    rows = P("data")
+    rows = P(ROWS)
     keys = RowRng(P(), rows)  # type: ignore[arg-type]
     inputs = (specs, P(), rows, P(), keys, P())
     return jax.shard_map(  # type: ignore[no-any-return]

@@ -93,7 +93,7 @@ def initialise(
     return state, frozen
 
 
-def initialise_frozen(task: Task, seed: int, mesh: Mesh) -> Any:
+def initialise_frozen(task: Task, seed: int, mesh: Mesh, weight_update: WeightUpdate = "replicated") -> Any:
     """Return only the frozen variables that ``initialise`` makes, because no checkpoint holds them."""
 
     def frozen(key: jax.Array) -> Any:
@@ -104,7 +104,7 @@ def initialise_frozen(task: Task, seed: int, mesh: Mesh) -> Any:
     if not jax.tree.leaves(boxed):
         return boxed
     with meshes.activations(mesh):
-        return jax.jit(lambda k: meshes.unbox(frozen(k)), out_shardings=meshes.shardings(mesh, boxed))(key)
+        return jax.jit(lambda k: meshes.unbox(frozen(k)), out_shardings=_frozen(task, mesh, boxed, weight_update))(key)
 
 
 def fresh_leaves(
@@ -154,13 +154,21 @@ def abstract_fresh(
 
 
 def _shardings(task: Task, mesh: Mesh, boxed: tuple[TrainState, Any], weight_update: WeightUpdate) -> Any:
-    """Return the shardings of (state, frozen variables).
-
-    A task whose rows' losses depend on each other has a replicated weight update, and frozen variables are not updated.
-    """
+    """Return the shardings of (state, frozen variables)."""
     state, frozen = boxed
-    update: WeightUpdate = "replicated" if task.whole_batches else weight_update
-    return meshes.shardings(mesh, state, update), meshes.shardings(mesh, frozen)
+    return meshes.shardings(mesh, state, _update(task, weight_update)), _frozen(task, mesh, frozen, weight_update)
+
+
+def _update(task: Task, weight_update: WeightUpdate) -> WeightUpdate:
+    """Return the weight update of a task: replicated if its rows' losses depend on each other."""
+    return "replicated" if task.whole_batches else weight_update
+
+
+def _frozen(task: Task, mesh: Mesh, boxed: Any, weight_update: WeightUpdate) -> Any:
+    """Return the shardings of frozen variables. If parameters are split over rows, each device has all frozen ones."""
+    if meshes.may_split(mesh, _update(task, weight_update)):
+        return jax.tree.map(lambda _: meshes.replicated(mesh), meshes.unbox(boxed))
+    return meshes.shardings(mesh, boxed)
 
 
 def _fresh(

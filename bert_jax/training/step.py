@@ -13,13 +13,24 @@ from jax.extend.core import jaxpr_as_fun
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
 from bert_jax.task import Losses, Task, Variables
-from bert_jax.training.mesh import unbox
+from bert_jax.training.mesh import is_split, unbox
 from bert_jax.training.schedules import Schedule
-from bert_jax.training.sharded_update import Gradients, is_split, over_data
+from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
 
 TrainStep = Callable[[TrainState, Any, Batch], TrainState]
 EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
+
+# Options of libtpu for all-reduces that run beside computation. Without the threshold they are joined into one at the
+# end of the backward pass, which nothing can hide.
+OVERLAP = {
+    "xla_tpu_enable_async_collective_fusion": "true",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "true",
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
+    "xla_tpu_overlap_compute_collective_tc": "true",
+    "xla_enable_async_all_reduce": "true",
+    "xla_jf_crs_combiner_threshold_in_bytes": str(4 * 2**20),
+}
 
 
 def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
@@ -96,13 +107,14 @@ def make_train_step(
     the schedule advance, and ``state.skipped`` records the step.
 
     Args:
-      placed: the parameters, as arrays or shapes with shardings. If some are split over data, ``sharded_update`` sums
-        the gradients over devices, in ``gradient_dtype``; otherwise, or if None, the partitioner does.
+      placed: the parameters, as arrays or shapes with shardings. If some are split over the rows' devices,
+        ``sharded_update`` sums the gradients over these, in ``gradient_dtype``; otherwise, or if None, the partitioner
+        does.
     """
     gradients = make_gradients(task, micro_batches)
-    shardings = jax.tree.map(lambda x: x.sharding, placed)
-    if is_split(shardings):
-        gradients = over_data(gradients, shardings, task.dtype, gradient_dtype)
+    if is_split(placed):
+        shardings = jax.tree.map(lambda x: x.sharding, placed)
+        gradients = over_rows(gradients, shardings, task.dtype, gradient_dtype)
 
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
@@ -132,18 +144,21 @@ def make_train_step(
     return train_step
 
 
-def jit_train_step(train_step: TrainStep, state: Any) -> Any:
+def jit_train_step(train_step: TrainStep, state: Any, overlap: bool = False) -> Any:
     """Return ``train_step`` jitted in the way in which both the loop and every plan compile it.
 
     The new state takes the memory and the placement of the old state, which is donated.
 
     Args:
       state: a state of arrays or shapes, with shardings.
+      overlap: whether a TPU sums gradients while it computes, as ``config.mesh.overlap`` says.
 
     Returns:
       A function whose ``.lower(state, frozen, batch).compile()`` is the executable.
     """
-    return jax.jit(train_step, donate_argnums=0, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+    placement = jax.tree.map(lambda x: x.sharding, state)
+    options = OVERLAP if overlap else None
+    return jax.jit(train_step, donate_argnums=0, out_shardings=placement, compiler_options=options)
 
 
 def split_rows(tree: Any, parts: int) -> Any:

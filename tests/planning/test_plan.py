@@ -84,8 +84,12 @@ def test_a_sharded_update_sums_each_gradient_once(machine, plan, monkeypatch):
     assert sharded.phases[0].prediction.products == plan.phases[0].prediction.products
 
 
-def test_fsdp_gathers_parameters(machine, plan):
+def test_fsdp_gathers_parameters(machine, plan, monkeypatch):
+    """Where no matrix is large enough for a sharded update, which is said."""
+    monkeypatch.setattr(meshes, "SPLIT", 1000)
     sharded = make(tiny.recipe(mesh={"data": 1, "fsdp": 8}), machine)
+    assert "8 devices divide no axis of 1000 or more" in sharded.notes[0]
+    assert not plan.notes
     memory, whole = sharded.phases[0].compiled.memory, plan.phases[0].compiled.memory
     assert memory.state < 0.2 * whole.state  # an eighth, and what does not divide
     rows = sharded.phases[0].prediction.collectives
@@ -214,9 +218,12 @@ def test_phases_that_fit_wait_for_those_that_do_not(machine, monkeypatch):
     assert len(tried) > compiled.count("phase1")
 
 
-def test_nothing_helps_a_state_that_is_too_large(machine, plan):
+@pytest.mark.parametrize("split", [False, True])
+def test_nothing_helps_a_state_that_is_too_large(machine, plan, split):
     """Only sharding makes a state smaller, so nothing else is compiled."""
-    refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False, prediction=None),))
+    compiled = dataclasses.replace(plan.phases[0].compiled, split=split)
+    phase = dataclasses.replace(plan.phases[0], compiled=compiled, fits=False, prediction=None)
+    refused = dataclasses.replace(plan, phases=(phase,))
     small = with_memory(machine, refused.phases[0].compiled.memory.state / 100)
     tried: list[str] = []
     assert smallest_change(tiny.recipe(), small, Rates(), refused, tried.append) is None
@@ -232,7 +239,7 @@ def test_layouts_are_judged_by_arithmetic(machine, plan):
     whole, again = found[Change(MeshConfig(8, 1, 1), 1, "none")], found[Change(MeshConfig(8, 1, 1), 1, "full")]
     assert again.memory < whole.memory
     assert again.seconds > whole.seconds
-    assert found[Change(MeshConfig(1, 8, 1), 1, "none")].memory < whole.memory
+    assert found[Change(MeshConfig(1, 8, 1, weight_update="replicated"), 1, "none")].memory < whole.memory
     assert found[Change(MeshConfig(8, 1, 1), 4, "none")].memory < whole.memory
 
 

@@ -55,6 +55,8 @@ def test_the_newest_sound_step_is_named() -> None:
     assert isinstance(error, RepeatingError)
     assert "step 1,000 is the newest verified checkpoint before that" in str(error)
     assert "--init=WORKDIR@1000" in str(error)
+    assert "overlap" not in str(error)
+    assert "go on with --config.mesh.overlap=False first" in str(diverged("it broke", None, overlap=True))
 
 
 class Ending(Points):

@@ -39,6 +39,7 @@ LAYOUTS = {  # devices, mesh, micro-batches
     "tensor": (2, MeshConfig(data=1, tensor=2), 1),
     "mixed": (8, MeshConfig(data=2, fsdp=2, tensor=2), 1),
     "sharded update": (8, MeshConfig(), 2),
+    "sharded over fsdp": (8, MeshConfig(data=2, fsdp=4), 1),
 }
 
 

@@ -31,6 +31,14 @@ def test_only_the_data_axis_leaves_a_slice() -> None:
     assert {device.id for device in found.ravel()} == set(range(8))
 
 
+def test_overlap_is_for_tpus() -> None:
+    with pytest.raises(UserError, match=r"config.mesh.overlap is True, which is for TPUs, and the devices are cpu"):
+        make_mesh(MeshConfig(overlap=True), DEVICES)  # type: ignore[arg-type]
+    tpus = [dataclasses.replace(device, platform="tpu") for device in DEVICES]
+    with pytest.raises(UserError, match="does not divide the 8 devices"):  # the next check
+        make_mesh(MeshConfig(data=3, overlap=True), tpus)  # type: ignore[arg-type]
+
+
 def test_bad_slices() -> None:
     with pytest.raises(UserError, match=r"config.mesh.data is 2, which 4 slices do not divide"):
         _arranged(DEVICES, [2, 4, 1], 4)  # type: ignore[arg-type]

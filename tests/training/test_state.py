@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -10,11 +11,14 @@ from bert_jax.training.step import metric_names
 from tests.tasks import toy_tasks
 
 
-def test_frozen_variables_alone_are_those_beside_a_state() -> None:
+@pytest.mark.parametrize("mesh_config", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=2, fsdp=4)])
+def test_frozen_variables_alone_are_those_beside_a_state(mesh_config: MeshConfig) -> None:
     task = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 8)}, frozen=("encoder",))
-    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    _, frozen = initialise(task, make_optimizer(OptimizerConfig()), metric_names(task), 8, 3, mesh)
-    alone = initialise_frozen(task, 3, mesh)
+    mesh, update = make_mesh(mesh_config), mesh_config.weight_update
+    _, frozen = initialise(task, make_optimizer(OptimizerConfig()), metric_names(task), 8, 3, mesh, update)
+    alone = initialise_frozen(task, 3, mesh, update)
     assert set(alone) == {"encoder"}
     assert abstract(alone) == abstract(frozen)
     jax.tree.map(np.testing.assert_array_equal, alone, frozen)
+    whole = all(leaf.is_fully_replicated for leaf in jax.tree.leaves(alone))
+    assert whole == (mesh_config.tensor == 1)  # a sharded update reads them whole
