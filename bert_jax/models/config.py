@@ -21,8 +21,9 @@ class ModelConfig:
       gelu_tanh  its tanh approximation: google-research/bert since 2019-02, Hugging Face "gelu_new"
       relu       max(x, 0)
     dtype: the type of the vectors and of the factors of matrix products. Parameters, attention scores and their
-      softmax, the inside of activation functions, layer-norm statistics and logits stay float32. If "float64", which
-      needs ``jax_enable_x64`` and is meant for numerical comparison, all of these are float64.
+      softmax, the inside of activation functions, layer-norm statistics and logits stay float32. On a CPU the vectors
+      of a bfloat16 model are float32 too (``models.products``). If "float64", which needs ``jax_enable_x64`` and is
+      meant for numerical comparison, all of these are float64.
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.layers`` converts the parameters.
     attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel) or "cudnn" (NVIDIA, without dropout),

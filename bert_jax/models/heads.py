@@ -11,7 +11,18 @@ from flax import linen as nn
 
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gather, look_up, named, normal
+from bert_jax.models.primitives import (
+    ACTIVATIONS,
+    Dense,
+    LayerNorm,
+    activation_dtype,
+    constrain,
+    gather,
+    look_up,
+    named,
+    normal,
+)
+from bert_jax.models.products import rounded_product
 from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
@@ -53,7 +64,7 @@ class Pooler(Head):
         else:
             x = gather(outputs["sequence"], positions)
         x = jnp.tanh(Dense(config, (("embed", size),), ((None, size),), config.param_dtype, name="dense")(x))
-        return {"pooled": x.astype(config.compute_dtype)}
+        return {"pooled": x.astype(activation_dtype(config))}
 
 
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
@@ -84,8 +95,13 @@ class LmHead(Head):
         x = self.vectors(outputs, batch)
         x = ACTIVATIONS[config.activation](Dense(config, embed, ((None, config.embedding_size),), name="transform")(x))
         x = LayerNorm(config, name="layer_norm")(x)
-        table = outputs["word_embeddings"].astype(config.compute_dtype)
-        logits = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=config.param_dtype)
+        table = outputs["word_embeddings"]
+        if activation_dtype(config) != config.compute_dtype:
+            rows = x.reshape(-1, config.embedding_size)
+            logits = rounded_product(rows, table, config.compute_dtype, True).reshape(*x.shape[:-1], -1)
+        else:
+            table = table.astype(config.compute_dtype)
+            logits = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=config.param_dtype)
         zeros = named(nn.initializers.zeros, "vocab")
         logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
         return {self.logits: constrain(logits, "batch", None, "vocab")}
@@ -118,7 +134,7 @@ class BoundaryHead(LmHead):
         config, size = self.config, self.config.hidden_size
         shape = (self.positions, POSITION_SIZE)
         table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
-        place = look_up(table, jnp.minimum(batch["span_offsets"], self.positions - 1), config.compute_dtype)
+        place = look_up(table, jnp.minimum(batch["span_offsets"], self.positions - 1), activation_dtype(config))
         sides = [gather(outputs["sequence"], batch[name]) for name in ("span_left", "span_right")]
         x = jnp.concatenate([*sides, place], axis=-1)
         x = Dense(config, ((None, 2 * size + POSITION_SIZE),), (("embed", size),), name="input")(x)

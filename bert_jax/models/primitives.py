@@ -14,6 +14,7 @@ from flax import linen as nn
 from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.products import rounded_product
 
 Module = nn.Module  # a name for the type of a task's model, for files that do not import flax
 
@@ -54,9 +55,12 @@ class Dense(nn.Module):
         # Reshaped to one product of two matrices: with more axes, XLA on CPU computes the gradient with a transposed
         # copy and a product that is three times slower.
         width = math.prod(size for _, size in self.inputs)
-        x, kernel = (factor.astype(config.compute_dtype) for factor in (x, kernel))
-        dtype = self.dtype or config.compute_dtype
-        y = jnp.matmul(x.reshape(-1, width), kernel.reshape(width, -1), preferred_element_type=dtype)
+        x, kernel = x.reshape(-1, width), kernel.reshape(width, -1)
+        if activation_dtype(config) != config.compute_dtype:
+            y = rounded_product(x, kernel, config.compute_dtype)
+        else:
+            x, kernel = (factor.astype(config.compute_dtype) for factor in (x, kernel))
+            y = jnp.matmul(x, kernel, preferred_element_type=self.dtype or config.compute_dtype)
         y = y.reshape(*rows, *bias_shape)
         return y + jax.lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, range(y.ndim - bias.ndim, y.ndim))
 
@@ -75,7 +79,7 @@ class LayerNorm(nn.Module):
         x = x - jnp.mean(x, axis=-1, keepdims=True)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + config.layer_norm_eps)
         widen = (1,) * (x.ndim - 1)
-        return (x * scale.reshape(*widen, -1) + bias.reshape(*widen, -1)).astype(config.compute_dtype)
+        return (x * scale.reshape(*widen, -1) + bias.reshape(*widen, -1)).astype(activation_dtype(config))
 
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -180,3 +184,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Return ``x`` [...] after telling the partitioner its logical axes. Without a mesh, return ``x`` unchanged."""
     place = placement.get()
     return x if place is None else place(x, axes)
+
+
+def activation_dtype(config: ModelConfig) -> Any:
+    """Return the dtype of the model's activations: the compute dtype, but float32 or wider on CPUs.
+
+    A CPU rounds to bfloat16 slowly, element by element, and is fast only at products with bfloat16 factors.
+    """
+    place = placement.get()
+    on_cpu = place is not None and place.mesh.devices.flat[0].platform == "cpu"
+    return config.param_dtype if on_cpu else config.compute_dtype

@@ -258,6 +258,7 @@ class _Trainer:
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
         self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
+        peak_rates.note_slow_bfloat16(jax.devices()[0], task.dtype, observer.note)
 
     def train(self) -> dict[str, float] | RollBack:
         """Return the last evaluation's metrics, or the roll back after which training must start anew."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,18 @@ def matmul_rate(device: jax.Device, dtype: str = "float32") -> float:
         product(x, x).block_until_ready()
         times.append(time.perf_counter() - start)
     return 2 * size**3 / min(times)
+
+
+def note_slow_bfloat16(device: jax.Device, dtype: str, note: Callable[[str], None]) -> None:
+    """Say by ``note`` if ``dtype`` is bfloat16 and ``device`` a CPU without fast products of it, as measured now."""
+    if device.platform != "cpu" or dtype != "bfloat16":
+        return
+    narrow, wide = (matmul_rate(device, name) for name in ("bfloat16", "float32"))
+    if narrow <= wide:
+        note(
+            f"this CPU has no fast bfloat16 products ({narrow / 1e9:,.0f} GFLOP/s, in float32 {wide / 1e9:,.0f}): "
+            "config.model.dtype=float32 is faster here, and more exact"
+        )
 
 
 def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:

@@ -16,6 +16,7 @@ from bert_jax.records import Sum
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
+from bert_jax.training import malloc
 from bert_jax.training.state import TrainState
 
 
@@ -46,7 +47,7 @@ class Steps:
         first = kind not in self._compiled
         if first:
             with self._observer.during("compiling"):
-                self._compiled[kind] = self._jitted(phase).lower(state, frozen, batch).compile()
+                self._compiled[kind] = compiled(self._jitted(phase), state, frozen, batch)
         distributed.at(step, "first step" if first else "training")  # it also sets up communication
         state = self._compiled[kind](state, frozen, batch)
         self._since += 1
@@ -68,6 +69,15 @@ class Steps:
             self._every = max(self._every // 2, 1)
         self._mark = jnp.copy(state.step.addressable_data(0))  # a copy: the state itself is donated to the next step
         self._since, self._marked = 0, now
+
+
+def compiled(jitted: Any, *arguments: Any) -> Any:
+    """Return a jitted function compiled for ``arguments``, after fitting malloc to the memory that it takes at once."""
+    program = jitted.lower(*arguments).compile()
+    memory = program.memory_analysis()
+    if memory is not None and memory.temp_size_in_bytes >= malloc.LARGE:
+        malloc.keep_small_blocks()
+    return program
 
 
 @dataclasses.dataclass

@@ -35,3 +35,14 @@ def test_devices_of_one_cpu_share_it_and_others_do_not(monkeypatch: pytest.Monke
     assert peak_rates.peak_flops(jax.devices()[0], "bfloat16") == 2e12
     another = SimpleNamespace(device_kind="another", platform="gpu")
     assert [peak_rates.peak_flops(another, dtype) for dtype in ("bfloat16", "float64")] == [16e12, 8e12]
+
+
+@pytest.mark.parametrize(("narrow", "dtype", "said"), [(1e9, "bfloat16", 1), (9e9, "bfloat16", 0), (1e9, "float32", 0)])
+def test_a_cpu_without_fast_bfloat16_is_said(
+    narrow: float, dtype: str, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peak_rates, "matmul_rate", lambda device, name: narrow if name == "bfloat16" else 2e9)
+    lines: list[str] = []
+    peak_rates.note_slow_bfloat16(jax.devices()[0], dtype, lines.append)
+    assert len(lines) == said
+    assert all("(1 GFLOP/s, in float32 2): config.model.dtype=float32" in line for line in lines)

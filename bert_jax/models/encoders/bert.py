@@ -24,7 +24,7 @@ from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import LayerNorm, constrain, look_up, named, normal
+from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, named, normal
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
@@ -76,7 +76,7 @@ class Embeddings(nn.Module):
         length = input_ids.shape[1]
         if length > self.config.max_length:
             raise UserError(f"rows of {length} positions exceed the model's {self.config.max_length}; shorten them")
-        dtype = self.config.compute_dtype
+        dtype = activation_dtype(self.config)
         words = look_up(self.word_embeddings, input_ids, dtype)  # [B, L, E]
         if position_ids is None:
             positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)

@@ -1,0 +1,58 @@
+"""Products of float32 matrices whose factors are rounded, which reach a CPU's bfloat16 units forward and backward."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_BLOCK = 32  # rows that a transposition moves together
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def rounded_product(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool = False) -> jax.Array:
+    """Return the product [N, M] float32 of x [N, K] and y [K, M], whose factors are rounded to ``dtype``.
+
+    The factors of the gradient's products are rounded too. Sums are accumulated in float32 and not rounded.
+
+    Args:
+      by_rows: ``y`` is given as [M, K].
+    """
+    x, y = x.astype(dtype), y.astype(dtype)
+    return _wide(x, y.T if by_rows else y)
+
+
+def _forward(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool) -> tuple[jax.Array, Pair]:
+    return rounded_product(x, y, dtype, by_rows), (x, y)
+
+
+def _backward(dtype: Any, by_rows: bool, factors: Pair, gradient: jax.Array) -> Pair:
+    x, y = (factor.astype(dtype) for factor in factors)
+    gradient = gradient.astype(dtype)
+    of_x = _wide(gradient, y if by_rows else y.T)
+    of_y = _down_columns(gradient, x) if by_rows else _down_columns(x, gradient)
+    return of_x.astype(factors[0].dtype), of_y.astype(factors[1].dtype)
+
+
+rounded_product.defvjp(_forward, _backward)
+
+
+def _wide(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
+
+
+def _down_columns(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return the product [K, M] float32 of x [N, K], transposed, and y [N, M].
+
+    XLA has no fast program that reads a left factor down its columns, so it is transposed in memory. A plain
+    transposition would be merged into the product.
+    """
+    rows, columns = x.shape
+    if rows % _BLOCK:
+        return jnp.matmul(x.T.astype(jnp.float32), y.astype(jnp.float32))
+    blocks = jnp.moveaxis(x.reshape(rows // _BLOCK, _BLOCK, columns), -1, 0)
+    return _wide(jax.lax.optimization_barrier(blocks).reshape(columns, rows), y)
