@@ -23,7 +23,7 @@ def rounded_product(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool = Fals
       by_rows: ``y`` is given as [M, K].
     """
     x, y = x.astype(dtype), y.astype(dtype)
-    return _wide(x, y.T if by_rows else y)
+    return _wide(x, y, by_rows)
 
 
 def _forward(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool) -> tuple[jax.Array, Pair]:
@@ -33,7 +33,7 @@ def _forward(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool) -> tuple[jax
 def _backward(dtype: Any, by_rows: bool, factors: Pair, gradient: jax.Array) -> Pair:
     x, y = (factor.astype(dtype) for factor in factors)
     gradient = gradient.astype(dtype)
-    of_x = _wide(gradient, y if by_rows else y.T)
+    of_x = _wide(gradient, y, not by_rows)
     of_y = _down_columns(gradient, x) if by_rows else _down_columns(x, gradient)
     return of_x.astype(factors[0].dtype), of_y.astype(factors[1].dtype)
 
@@ -41,8 +41,10 @@ def _backward(dtype: Any, by_rows: bool, factors: Pair, gradient: jax.Array) -> 
 rounded_product.defvjp(_forward, _backward)
 
 
-def _wide(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
+def _wide(x: jax.Array, y: jax.Array, by_rows: bool = False) -> jax.Array:
+    # A transposition of y that is not a part of the product would make XLA compute the product in float32.
+    contracted = ((1,), (1 if by_rows else 0,))
+    return jax.lax.dot_general(x, y, (contracted, ((), ())), preferred_element_type=jnp.float32)
 
 
 def _down_columns(x: jax.Array, y: jax.Array) -> jax.Array:

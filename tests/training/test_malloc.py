@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from bert_jax.training import malloc as program
+from bert_jax.training.malloc import HUGE_PAGES
+
 PROGRAM = """
 import ctypes, importlib.util
 importlib.util.find_spec = lambda name: None  # as where no accelerator is
@@ -32,3 +35,22 @@ def test_large_blocks_are_given_back_on_request(call: str, kept: bool) -> None:
     made = subprocess.run([sys.executable, "-c", PROGRAM.replace("{call}", call)], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     assert (int(made.stdout) > 150) == kept
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, HUGE_PAGES), ("a=1", f"a=1:{HUGE_PAGES}"), ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0")],
+)
+def test_the_program_starts_again_with_huge_pages_once(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(program.sys, "platform", "linux")
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(program.os, "execv", lambda _, arguments: started.append(arguments))
+    monkeypatch.setattr(program.sys, "orig_argv", ["python3", "-m", "bert_jax", "plan"])
+    monkeypatch.setenv("GLIBC_TUNABLES", before) if before else monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    for _ in range(2):
+        program.use_huge_pages()
+    assert program.os.environ["GLIBC_TUNABLES"] == after
+    assert started == ([] if before == after else [[sys.executable, "-m", "bert_jax", "plan"]])

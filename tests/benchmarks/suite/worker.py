@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bert_jax.training.malloc import HUGE_PAGES
 from tests.benchmarks.suite import figures
 from tests.benchmarks.suite.figures import Figure, Side
 
@@ -37,7 +38,7 @@ class Worker:
         request = {"figure": figure.as_json(), "who": side.who, "dtype": side.dtype, "turn_seconds": turn_seconds}
         environment = os.environ | {"PYTHONPATH": str(TOP), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if device == "cpu":
-            environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+            environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "GLIBC_TUNABLES": HUGE_PAGES}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.suite.worker", json.dumps(request)],
             cwd=TOP,
