@@ -15,11 +15,14 @@ from bert_jax.planning.hlo import Array, Computation, Instruction, Module, array
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
 _ELEMENTWISE = """add subtract multiply divide power maximum minimum and or xor not negate abs sign floor ceil
-round-nearest-even round-nearest-afz exponential exponential-minus-one log log-plus-one sqrt rsqrt cbrt tanh erf
-logistic sine cosine tan atan2 compare select clamp convert shift-left shift-right-logical shift-right-arithmetic
-remainder popcnt is-finite"""
+round-nearest-even round-nearest-afz sqrt rsqrt compare select clamp convert shift-left shift-right-logical
+shift-right-arithmetic remainder popcnt is-finite"""
+_TRANSCENDENTAL = """exponential exponential-minus-one log log-plus-one cbrt tanh erf logistic sine cosine tan atan2"""
 FREE = frozenset(_FREE.split())  # operations that compute nothing and move no data
-ELEMENTWISE = frozenset(_ELEMENTWISE.split())  # one operation per output element; others only move data
+TRANSCENDENTAL = frozenset(_TRANSCENDENTAL.split())
+ELEMENTWISE = (
+    frozenset(_ELEMENTWISE.split()) | TRANSCENDENTAL
+)  # one operation per output element; others only move data
 # What the author of a Pallas kernel says of its work. Of our kernels, "flops" are the matrix products and
 # "transcendentals" all other operations on single elements.
 _TOLD = re.compile(r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?')
@@ -33,12 +36,14 @@ class Cost:
     Attributes:
       products: FLOPs of matrix products, by the dtype of the operands ("bf16", "f32").
       elementwise: the number of operations on single elements.
+      transcendentals: how many of them are exponentials and the like.
       bytes: bytes read from and written to the main memory.
     """
 
     products: dict[str, float] = dataclasses.field(default_factory=dict)
     elementwise: float = 0.0
     bytes: float = 0.0
+    transcendentals: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -47,11 +52,12 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         names = self.products.keys() | other.products.keys()
         products = {name: self.products.get(name, 0.0) + other.products.get(name, 0.0) for name in names}
-        return Cost(products, self.elementwise + other.elementwise, self.bytes + other.bytes)
+        transcendentals = self.transcendentals + other.transcendentals
+        return Cost(products, self.elementwise + other.elementwise, self.bytes + other.bytes, transcendentals)
 
     def __mul__(self, times: float) -> Cost:
         products = {name: times * flops for name, flops in self.products.items()}
-        return Cost(products, times * self.elementwise, times * self.bytes)
+        return Cost(products, times * self.elementwise, times * self.bytes, times * self.transcendentals)
 
 
 def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
@@ -80,7 +86,8 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
     if instruction.opcode == "custom-call" and (told := _TOLD.search(instruction.attributes)):
         return Cost({_precision(instruction.arrays[0]): float(told[1])}, elementwise=float(told[2]))
     if instruction.opcode in ELEMENTWISE:
-        return Cost(elementwise=float(sum(array.size for array in instruction.arrays)))
+        count = float(sum(array.size for array in instruction.arrays))
+        return Cost(elementwise=count, transcendentals=count if instruction.opcode in TRANSCENDENTAL else 0.0)
     if instruction.opcode in ("reduce", "reduce-window"):
         return Cost(elementwise=float(_array(computation, instruction.operands[0]).size))
     return Cost()

@@ -83,7 +83,9 @@ def predict(module: Module, on: Fabric) -> Prediction:
 def seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
     """Return the seconds that a cost takes at each peak rate of a chip, if that rate were the only limit."""
     products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items())
-    elementwise = cost.elementwise / chip.vector_ops if chip.vector_ops else 0.0
+    slow = cost.transcendentals if chip.transcendentals else 0.0
+    elementwise = (cost.elementwise - slow) / chip.vector_ops if chip.vector_ops else 0.0
+    elementwise += slow / chip.transcendentals if chip.transcendentals else 0.0
     return {"products": products, "elementwise": elementwise, "memory": cost.bytes / chip.memory_bandwidth}
 
 

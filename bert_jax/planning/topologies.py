@@ -128,9 +128,11 @@ def chip(topology: Topology) -> Chip:
         name: share * peak_rates.peak_flops(device, dtype) for name, dtype in (("bf16", "bfloat16"), ("f32", "float32"))
     }
     bandwidth = peak_rates.memory_bandwidth(device) / count
+    operations, functions = (rate / count for rate in peak_rates.elementwise_rates(device))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
     # Devices of one machine communicate through its memory: data that a device receives are read and written once.
-    return Chip("cpu", "cpu", products, None, memory, bandwidth, bandwidth / 2, 1, bandwidth, 1)
+    links = (bandwidth / 2, 1, bandwidth, 1)
+    return Chip("cpu", "cpu", products, operations, memory, bandwidth, *links, transcendentals=functions)
 
 
 def _tpu(topology: Topology) -> list[Any]:

@@ -45,6 +45,7 @@ class Chip:
     network_bandwidth: float
     dimensions: int = 2  # of the torus
     device_kinds: tuple[str, ...] = ()  # beginnings of jax's ``device_kind``
+    transcendentals: float | None = None  # exponentials and the like per second; None: each is an elementwise operation
     chip_config: str = "default"  # how libtpu presents its cores: "megacore" makes one device of two
 
     @property

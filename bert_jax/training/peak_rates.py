@@ -59,3 +59,34 @@ def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:
         x = add(x).block_until_ready()
         times.append(time.perf_counter() - start)
     return 2 * 4 * size / min(times)
+
+
+def elementwise_rates(device: jax.Device, size: int = 2**21) -> tuple[float, float]:
+    """Return (operations, transcendental functions) on single elements per second, measured now on ``size`` numbers.
+
+    The operations are those of a hash, as in dropout; the functions are erf and exp, as in GELU and softmax.
+    """
+
+    def hashed(x: jax.Array) -> jax.Array:
+        for _ in range(8):
+            x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+        return x
+
+    def curved(x: jax.Array) -> jax.Array:
+        for _ in range(2):
+            x = jnp.exp(jax.lax.erf(x))
+        return x
+
+    rates = []
+    for program, operations, x in (
+        (hashed, 8 * 3, jnp.arange(size, dtype=jnp.uint32)),
+        (curved, 2 * 2, jnp.linspace(-4.0, 4.0, size)),
+    ):
+        run, x = jax.jit(program, donate_argnums=0), jax.device_put(x, device)
+        times = []
+        for _ in range(6):
+            start = time.perf_counter()
+            x = run(x).block_until_ready()
+            times.append(time.perf_counter() - start)
+        rates.append(operations * size / min(times))
+    return rates[0], rates[1]

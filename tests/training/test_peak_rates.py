@@ -46,3 +46,8 @@ def test_a_cpu_without_fast_bfloat16_is_said(
     peak_rates.note_slow_bfloat16(jax.devices()[0], dtype, lines.append)
     assert len(lines) == said
     assert all("(1 GFLOP/s, in float32 2): config.model.dtype=float32" in line for line in lines)
+
+
+def test_elementwise_rates_are_measured() -> None:
+    operations, functions = peak_rates.elementwise_rates(jax.devices()[0], size=2**16)
+    assert operations > 0 < functions
