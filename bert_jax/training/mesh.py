@@ -60,7 +60,7 @@ class MeshConfig:
     "replicated": the partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over some axes alone.
 
     ``overlap`` is for TPUs: their compiler then starts sums of gradients while the model still computes. It is off by
-    default because it is not always sound: on v6e the same options gave NaN in another program (jax#38741).
+    default because it is not known to be sound: on v6e such options gave NaN in another program (jax#38741).
     """
 
     data: int = -1
@@ -115,7 +115,10 @@ def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.nd
             [data // slices, *inside], [slices, 1, 1], devices, process_is_granule=by_process
         )
     if devices[0].platform == "tpu":
-        return mesh_utils.create_device_mesh(shape, devices)
+        try:
+            return mesh_utils.create_device_mesh(shape, devices)
+        except NotImplementedError:  # an axis takes a part of an axis of the torus, such as 2 of 4 x 4
+            return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return np.asarray(devices).reshape(shape)
 
 

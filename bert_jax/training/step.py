@@ -21,15 +21,13 @@ from bert_jax.training.state import TrainState
 TrainStep = Callable[[TrainState, Any, Batch], TrainState]
 EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
 
-# Options of libtpu for all-reduces that run beside computation. Without the threshold they are joined into one at the
-# end of the backward pass, which nothing can hide.
+# Options of libtpu for collectives that run beside computation. Without the threshold all-reduces are joined into one
+# at the end of the backward pass, which nothing hides. From 64 chips on, libtpu would make all-reduces of all-gathers.
 OVERLAP = {
-    "xla_tpu_enable_async_collective_fusion": "true",
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "true",
-    "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
-    "xla_tpu_overlap_compute_collective_tc": "true",
     "xla_enable_async_all_reduce": "true",
     "xla_jf_crs_combiner_threshold_in_bytes": str(4 * 2**20),
+    "xla_tpu_prefer_async_allgather_to_allreduce": "true",
 }
 
 

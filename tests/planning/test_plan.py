@@ -301,6 +301,16 @@ def test_tpu(topology):
 
 @pytest.mark.heavy
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'jax[tpu]')")
+@pytest.mark.parametrize("shape", [(8, 2, 1), (2, 1, 8), (2, 2, 4)])
+def test_a_mesh_may_split_an_axis_of_the_torus(shape):
+    devices = Machine.of(topologies.parse("v5e:4x4")).devices
+    mesh = meshes.make_mesh(MeshConfig(*shape), devices)
+    assert mesh.devices.shape == shape
+    assert set(mesh.devices.flat) == set(devices)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'jax[tpu]')")
 def test_tpu_refuses_what_does_not_fit():
     recipe = tiny.recipe(phases={"phase1": {"num_steps": 1000, "batch_size": 2**20, "max_length": 32}})
     machine = Machine.of(topologies.parse("v5e:2x2"))
