@@ -5,15 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_model, print_note
+from bert_jax.cli.main import add_model, print_note, progress_notes
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts to classify, in place of --input")
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help="texts to predict, in place of --input; two for each pair, or a question and its context",
+    )
     add_model(parser)
-    parser.add_argument("--input", help="a file like those that the model was trained on; answers may be missing")
+    parser.add_argument(
+        "--input",
+        help="a file like those that the model was trained on, answers may be missing; with --format=raw_text a text a "
+        "line",
+    )
     parser.add_argument("--output", help="the file to write (default: print); with --submission, the folder")
     parser.add_argument("--submission", help="write in the form of this benchmark, such as cola or squad")
 
@@ -34,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         examples = texts_as_examples(predictor, arguments.texts)
     else:
         examples = read_examples(predictor, arguments.input, arguments.format, "test", print_note)
-    _, records = predictor.predict(examples, note=print_note)
+    _, records = predictor.predict(examples, note=print_note, progress=progress_notes())
     if arguments.output:
         print(write_output(records, arguments.output, arguments.submission))
         return

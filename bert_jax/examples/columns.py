@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
@@ -14,6 +14,7 @@ from bert_jax.text.surrogates import well_formed
 
 Example: TypeAlias = dict[str, Any]  # role of the task -> value, and "id"
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
+Note: TypeAlias = Callable[[str], None]  # prints one line for the user
 ID = "id"
 TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
 FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
@@ -37,13 +38,13 @@ class Roles:
         return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible"))
 
 
-def check_roles(columns: Columns, roles: Roles) -> None:
+def check_roles(columns: Columns, roles: Roles, where: str = "config.data.columns") -> None:
     """Raise a ``UserError`` with all keys of ``columns`` that are not roles and all values that cannot name columns."""
     known = (ID, *roles.all)
-    wrong = [f"config.data.columns.{role} is not a role of this task; {nearest(role, known)}" for role in columns]
+    wrong = [f"{where}.{role} is not a role of this task; {nearest(role, known)}" for role in columns]
     wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
     wrong += [
-        f"config.data.columns.{role} is {names!r}; the name of a column or a tuple of names is needed"
+        f"{where}.{role} is {names!r}; the name of a column or a tuple of names is needed"
         for role, names in columns.items()
         if not all(isinstance(name, str | int) for name in (names if isinstance(names, list | tuple) else [names]))
     ]
@@ -121,13 +122,20 @@ def select(record: Any, column: str) -> Any:
     return value
 
 
-def as_example(record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool) -> Example | Bad:
-    """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason."""
+def as_example(
+    record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, str]
+) -> Example | Bad:
+    """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason.
+
+    ``prefixes``: role -> text that is taken away where a value, or an entry of it, begins with it.
+    """
     example: Example = {}
     for role in roles.all:
         if role not in chosen:
             continue
         value = _value(record, chosen[role], role)
+        if role in prefixes:
+            value = _without(prefixes[role], value)
         if is_blank(value, role):
             if role in roles.required or (role in FIRM and not (is_test and role in TARGETS)):
                 return Bad(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
@@ -158,6 +166,12 @@ def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
     if role in ("choices", "negatives", "words", "tags"):
         return values
     return ("-" if role == ID else " ").join(str(value) for value in values)
+
+
+def _without(prefix: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without(prefix, item) for item in value]
+    return value.removeprefix(prefix) if isinstance(value, str) else value
 
 
 def _shown(columns: str | tuple[str, ...]) -> str:

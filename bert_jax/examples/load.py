@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
 from bert_jax.errors import UserError
-from bert_jax.examples import overlap, splits
-from bert_jax.examples.columns import Columns, Example, Roles, as_example, check_roles, choose, own_ids
+from bert_jax.examples import by_column, overlap, splits
+from bert_jax.examples.columns import Columns, Example, Note, Roles, as_example, check_roles, choose, own_ids
 from bert_jax.examples.reading import Bad, Reader, Record, packed_name
 
-Note = Callable[[str], None]  # prints one line for the user
 KINDS = ("train", "dev", "test")
 SHOWN = 5
 
@@ -28,9 +27,14 @@ class DataConfig:
     splits: Mapping[str, str]  # name -> path below the data folder; names begin with train, dev or test
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column(s); a dot goes into a field
+    strip_prefix: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role -> what its values begin with
+    split_column: str = ""  # the column of the only file whose value says which split a row belongs to
+    split_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # split -> its value or values
     dev_fraction: float = 0.0  # share of train to use as dev if there is no dev split
     split_seed: int = 42
     train_fraction: float = 1.0  # share of train to use; a larger share contains every smaller share
+    max_dev_rows: int | None = None  # the most examples of a dev split to use, with the proportions of the labels
+    max_test_rows: int | None = None  # the same for a test split
     overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes shared examples from train
     bad_examples: Literal["error", "skip"] = "error"
 
@@ -47,11 +51,15 @@ class DataConfig:
         check_fields(self, "config.data", allowed, "dev_fraction", sound=lambda value: 0 <= value < 1)
         allowed = "more than 0 and at most 1 is needed"
         check_fields(self, "config.data", allowed, "train_fraction", sound=lambda value: 0 < value <= 1)
-        if self.dev_fraction and (dev := [name for name in self.splits if name.startswith("dev")]):
-            raise UserError(
-                f"config.data.dev_fraction is {self.dev_fraction}, and config.data.splits has {', '.join(dev)} too;"
-                " leave one of them out"
-            )
+        check_fields(
+            self,
+            "config.data",
+            "at least 1 is needed",
+            "max_dev_rows",
+            "max_test_rows",
+            sound=lambda n: n is None or n > 0,
+        )
+        by_column.check(self.split_column, self.split_values, self.splits)
         if self.dev_fraction and "train" not in self.splits:
             raise UserError("config.data.dev_fraction needs a split called train in config.data.splits")
 
@@ -70,15 +78,22 @@ def load(
         overlapping splits, if the config makes these errors; a split without examples.
     """
     check_roles(config.columns, roles)
+    check_roles(config.strip_prefix, roles, "config.data.strip_prefix")
     reader = make_reader(config)
     items = {split: list(reader.read(path)) for split, path in _paths(config, folder, reader).items()}
+    if config.split_column:
+        items = by_column.dealt(next(iter(items.values())), config.split_column, config.split_values, note)
     result = _examples(config, items, roles, note)
-    if config.dev_fraction:
+    if config.dev_fraction and not any(split.startswith("dev") for split in result):
         result["train"], result["dev"] = splits.deal(result["train"], config.dev_fraction, config.split_seed)
     result = _without_overlap(config, result, roles, note)
     for split in result:
         if split.startswith("train"):
             result[split] = splits.keep(result[split], config.train_fraction, config.split_seed)
+        for kind, most in (("dev", config.max_dev_rows), ("test", config.max_test_rows)):
+            if split.startswith(kind) and most is not None and most < len(result[split]):
+                note(f"{split}: {most:,} of {len(result[split]):,} examples are used (config.data.max_{kind}_rows)")
+                result[split] = splits.at_most(result[split], most, config.split_seed)
     if empty := [split for split, examples in result.items() if not examples]:
         found = ", ".join(f"{split} ({config.splits[split]})" if split in config.splits else split for split in empty)
         raise UserError(f"no example is left in {found}; give a file that has some, and its format")
@@ -99,7 +114,8 @@ def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -
     found = {split: packed_name(path) for split, path in paths.items()}
     if missing := [f"{split}: {paths[split]}" for split, path in found.items() if path is None]:
         raise UserError(
-            f"no file for {'; '.join(missing)}, nor a compressed one of that name; check --data and config.data.splits"
+            f"no file for {'; '.join(missing)}, nor a compressed one of that name; check --data, or"
+            " name the file, such as --config.data.splits.train=FILE"
         )
     return {split: path for split, path in found.items() if path is not None}
 
@@ -117,7 +133,7 @@ def _examples(
                 problems.setdefault(problem, []).append(split)
     if problems:
         raise UserError("; ".join(f"{', '.join(found)}: {problem}" for problem, found in problems.items()))
-    examples = {split: _made(split, found, chosen.get(split, {}), roles) for split, found in items.items()}
+    examples = {split: _made(config, split, found, chosen.get(split, {}), roles) for split, found in items.items()}
     _account(config, {split: [e for e in made if isinstance(e, Bad)] for split, made in examples.items()}, items, note)
     return {
         split: _with_ids(split, items[split], made, chosen.get(split, {}), config.columns, note)
@@ -125,9 +141,11 @@ def _examples(
     }
 
 
-def _made(split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], roles: Roles) -> list[Example | Bad]:
-    is_test = split.startswith("test")
-    return [item if isinstance(item, Bad) else as_example(item, chosen, roles, is_test) for item in items]
+def _made(
+    config: DataConfig, split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], roles: Roles
+) -> list[Example | Bad]:
+    is_test, prefixes = split.startswith("test"), config.strip_prefix
+    return [item if isinstance(item, Bad) else as_example(item, chosen, roles, is_test, prefixes) for item in items]
 
 
 def _account(

@@ -35,6 +35,11 @@ def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Examp
     return tuple(example for i, example in enumerate(examples) if i in kept)
 
 
+def at_most(examples: Sequence[Example], most: int, seed: int) -> tuple[Example, ...]:
+    """Return at most ``most`` of the examples, which keep the proportions of the labels."""
+    return keep(examples, min(1.0, most / len(examples)), seed)[:most] if examples else ()
+
+
 def share(count: int, fraction: float) -> int:
     """Return ``fraction`` of ``count``, rounded up."""
     return math.ceil(round(count * fraction, 6))

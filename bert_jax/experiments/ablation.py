@@ -220,7 +220,9 @@ def masked_rows(settings: PretrainingSettings) -> mlm.Config:
 def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
     """Return the settings of the held-out rows, on which the figures of all runs depend."""
     experiment = settings.experiment()
-    rows = dataclasses.asdict(masked_rows(settings)) | dataclasses.asdict(experiment.evaluated_phase)
+    phase = dataclasses.asdict(experiment.evaluated_phase)
+    phase = {name: value for name, value in phase.items() if name not in ("num_tokens", "num_epochs")}
+    rows = dataclasses.asdict(masked_rows(settings)) | phase
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
 
 

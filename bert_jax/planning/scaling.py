@@ -67,7 +67,7 @@ def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
     phase, schedule = experiment.phases.phases[index], experiment.schedule
     batch, steps = phase.batch_size * factor, max(1, round(phase.num_steps / factor))
     kind, rate = experiment.optimizer.kind, schedule.peak_learning_rate
-    warmup = round(schedule.warmup_steps / factor) if index == 0 else 0
+    warmup = round(schedule.warmup(experiment.phases.num_steps) / factor) if index == 0 else 0
     if factor == 1:
         return Advice(phase.kind, batch, steps, kind, rate, warmup, "the recipe's own")
     if batch > LAMB_FROM:

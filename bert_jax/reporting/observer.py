@@ -63,6 +63,10 @@ class Observer:
         """Print a line for the user."""
         del text
 
+    def lasts(self, num_train_steps: int) -> None:
+        """Take the number of steps of the run, where it is known only after the run was begun."""
+        del num_train_steps
+
     def evaluations(self, until: int) -> list[Record]:
         """Return the evaluations that were logged at steps up to ``until``."""
         path = files.as_path(self._workdir) / FILE
@@ -84,6 +88,9 @@ class Observer:
         del phase, metrics
         self._step = step
         return False
+
+    def evaluated(self, done: int, rows: int) -> None:
+        """Report that ``done`` of the ``rows`` of an evaluation are done."""
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report the metrics of an evaluation."""
@@ -136,6 +143,10 @@ class RunObserver(Observer):
     def note(self, text: str) -> None:
         self.progress.note(text)
 
+    def lasts(self, num_train_steps: int) -> None:
+        self._num_steps = self.progress.total_steps = num_train_steps
+        self.status.update(num_train_steps=num_train_steps)
+
     def evaluations(self, until: int) -> list[Record]:
         return [record for record in self.log.evaluations() if record["step"] <= until]
 
@@ -160,6 +171,9 @@ class RunObserver(Observer):
         if spike := self._alarms.train(record):
             self.alarm(step, spike)
         return spike is not None
+
+    def evaluated(self, done: int, rows: int) -> None:
+        self.progress.doing(f"evaluating {done:,} of {rows:,} rows")
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.log.write(step, "eval", metrics)

@@ -64,7 +64,7 @@ class Progress:
         every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._total, self._stream, self._step = total_steps, stream or sys.stderr, start_step
+        self.total_steps, self._stream, self._step = total_steps, stream or sys.stderr, start_step
         self._work: Callable[[int], float] = float
         self._every, self._clock = every_seconds, clock
         self._live = _is_terminal(self._stream)
@@ -73,6 +73,7 @@ class Progress:
         self._phase: str | None = None
         self._metrics: Mapping[str, Any] = {}
         self._drawn_at: float | None = None  # None if nothing has been drawn yet
+        self._said_at = clock()  # when ``doing`` last showed something
         self._pending = False  # whether the newest figures are not on the screen yet
         self._closed = False
 
@@ -113,7 +114,7 @@ class Progress:
 
         A terminal shows the activity. The time in the block does not count for the speed.
         """
-        start = self._clock()
+        start = self._said_at = self._clock()
         if self._live:
             self._write(f"\r\x1b[K{self._fit([f'{activity} ...'])}")
         try:
@@ -122,6 +123,14 @@ class Progress:
             self._rate.leave_out(self._clock() - start)
             if self._live:
                 self._write("\r\x1b[K") if self._drawn_at is None else self._draw()
+
+    def doing(self, text: str) -> None:
+        """Show how far something other than steps is, such as an evaluation, at most once in a while."""
+        now = self._clock()
+        if now - self._said_at < (REDRAW_SECONDS if self._live else self._every):
+            return
+        self._said_at = now
+        self._write(f"\r\x1b[K{self._fit([text])}" if self._live else f"{text}\n")
 
     def finish(self) -> None:
         """Show the last figures and leave them on the screen."""
@@ -135,17 +144,17 @@ class Progress:
     def eta_seconds(self) -> float | None:
         """The estimated seconds until the last step; None before the second update."""
         pace = self._rate.seconds_per_unit
-        return None if pace is None else pace * max(0.0, self._work(self._total) - self._work(self._step))
+        return None if pace is None else pace * max(0.0, self._work(self.total_steps) - self._work(self._step))
 
     def line(self, width: int | None = None) -> str:
         """Return the progress line. If it is longer than ``width`` columns, the least important parts are left out."""
-        done = min(1.0, self._step / self._total) if self._total else 1.0
+        done = min(1.0, self._step / self.total_steps) if self.total_steps else 1.0
         terms = [name.removesuffix("_loss") for name in self._metrics if name.endswith("_loss")]
         first = [name for name in LANGUAGE_MODEL if name in terms] or [""]  # in fine-tuning, the only term is "loss"
         others = [name for name in terms if name not in first]
         parts = {
             "word": "step",
-            "step": f"{self._step:,}/{self._total:,}",
+            "step": f"{self._step:,}/{self.total_steps:,}",
             "percent": f"{done:4.0%}",
             "phase": phase_label(self._phase) if self._phase else "",
             "first": self._figures(first),

@@ -258,7 +258,7 @@ def write_run(workdir: str, run: Mapping[str, Any]) -> None:
 
 def _is_length(difference: str) -> bool:
     name = difference.split(":")[0]
-    return name.startswith("config.phases.") and name.endswith(".num_steps")
+    return name.startswith("config.phases.") and name.endswith((".num_steps", ".num_tokens", ".num_epochs"))
 
 
 def versions() -> dict[str, str]:

@@ -115,13 +115,6 @@ class ExampleRows(RowSource):
         return self._rows.take(self._order[places], length)
 
 
-def steps_per_epoch(source: ExampleRows, batch_size: int) -> float:
-    """Return the number of steps needed to see every row once."""
-    if not source.buckets:
-        return source.rows_per_epoch / batch_size
-    return float(sum(-(-bucket.rows_per_epoch // batch_size) for bucket in source.buckets))
-
-
 def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: int) -> dict[str, int]:
     """Return the kinds of batches for rows of ``lengths``, with the number of positions of each kind, ascending.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ from bert_jax.rows import random
 from bert_jax.task import Bucket, Step
 
 MOST_STEPS = 2**31 - 1  # steps are counted in 32 bits
+LENGTHS = ("num_steps", "num_tokens", "num_epochs")  # a phase has exactly one of these keys
+NOT_YET_KNOWN = 2**20  # stands for the steps of a phase in epochs until the rows of its corpus are counted
+
+StepsPerEpoch = Callable[[int], float]  # index of a phase -> the steps that see every row once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +32,19 @@ class Phase:
     batch_size: int  # rows of a step, over all hosts
     max_length: int
     kind: str  # a key of Task.batch_specs
+    # In place of num_steps, which then follows: the positions of all rows together, or how often every row is seen.
+    num_tokens: int | None = None
+    num_epochs: float | None = None
     # The values that the phase sets in place of those in config.objective.masking and in config.objective.
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     micro_batches: int | None = None  # the parts in which a batch is computed; if None, config.training.micro_batches
 
     def __post_init__(self) -> None:
-        names = ("num_steps", "batch_size", "max_length", "micro_batches")
+        names = ("num_steps", "num_tokens", "batch_size", "max_length", "micro_batches")
         where = f"config.phases.{self.kind}"
         check_fields(self, where, "at least 1 is needed", *names, sound=lambda n: n is None or n >= 1)
+        check_fields(self, where, "more than 0 is needed", "num_epochs", sound=lambda n: n is None or n > 0)
         masking = self.objective.get("masking", {})
         if not isinstance(masking, Mapping):
             raise UserError(f"{where}.objective.masking is {masking!r}; it replaces keys, such as {{'rate': 0.2}}")
@@ -71,17 +80,34 @@ class Phases:
         for name, values in recipe.items():
             if not isinstance(values, Mapping):
                 raise UserError(f"config.phases.{name} is {values!r}; num_steps, batch_size and max_length are needed")
-        return cls(
-            tuple(
-                build(Phase, {**values, "kind": name}, f"config.phases.{name}")
-                for name, values in sorted(recipe.items(), key=lambda item: natural(item[0]))
-            )
-        )
+        ordered = sorted(recipe.items(), key=lambda item: natural(item[0]))
+        return cls(tuple(_phase(name, values) for name, values in ordered))
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether the steps of a phase follow from the number of rows of the corpus."""
+        return any(phase.num_epochs is not None for phase in self.phases)
+
+    def counted(self, steps_per_epoch: StepsPerEpoch) -> Phases:
+        """Return the same phases, where those with ``num_epochs`` have the steps that follow."""
+
+        def steps(index: int, phase: Phase) -> int:
+            if phase.num_epochs is None:
+                return phase.num_steps
+            return max(1, math.ceil(round(phase.num_epochs * steps_per_epoch(index), 6)))
+
+        phases = (dataclasses.replace(phase, num_steps=steps(i, phase)) for i, phase in enumerate(self.phases))
+        return dataclasses.replace(self, phases=tuple(phases))
 
     @property
     def num_steps(self) -> int:
         """The number of steps of the whole run."""
         return sum(phase.num_steps for phase in self.phases)
+
+    def as_record(self) -> dict[str, dict[str, int]]:
+        """Return name -> number of steps, batch size and row length of each phase, in order, for ``run.json``."""
+        names = ("num_steps", "batch_size", "max_length")
+        return {phase.kind: {name: getattr(phase, name) for name in names} for phase in self.phases}
 
     def described(self, evaluated: Phase) -> str:
         """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
@@ -128,6 +154,33 @@ class Phases:
         sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)
         epochs, rows = np.divmod(sequence, rows_per_epoch[index])
         return Step(kind=phase.kind, phase=index, epochs=epochs, rows=rows)
+
+
+def _phase(name: str, values: Mapping[str, Any]) -> Phase:
+    """Return the phase that the keys of ``config.phases.<name>`` describe.
+
+    Raises ``UserError`` unless exactly one of ``LENGTHS`` says how long it is.
+    """
+    where = f"config.phases.{name}"
+    given = [key for key in LENGTHS if values.get(key) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise UserError(f"{where} has {found} of {', '.join(LENGTHS)}; give exactly one of them")
+    phase = build(Phase, {"num_steps": NOT_YET_KNOWN, **_given(values), "kind": name}, where)
+    if phase.num_tokens is None:
+        return phase
+    return dataclasses.replace(phase, num_steps=-(-phase.num_tokens // (phase.batch_size * phase.max_length)))
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in LENGTHS or value is not None}
+
+
+def steps_per_epoch(rows_per_epoch: int, buckets: Sequence[Bucket], batch_size: int) -> float:
+    """Return the number of steps of ``batch_size`` rows that see every row once."""
+    if not buckets:
+        return rows_per_epoch / batch_size
+    return float(sum(-(-bucket.rows_per_epoch // (batch_size * bucket.batches)) for bucket in buckets))
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -34,14 +34,14 @@ from bert_jax.reporting import run_record
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer, observe
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
-from bert_jax.rows.encoded import ExampleRows, steps_per_epoch
+from bert_jax.rows.encoded import ExampleRows
 from bert_jax.rows.loader import LoaderConfig
-from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.runs.details import write_details
+from bert_jax.runs.finishing import export_newest, report_at_the_end
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.prediction import Predictor, write_predictions
-from bert_jax.runs.pretraining import export_newest, report_at_the_end
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
@@ -303,7 +303,8 @@ def make_experiment(settings: FinetuningSettings, task: ExampleTask) -> Experime
     train = settings.train
     source = task.source("train", KIND, 0)
     assert isinstance(source, ExampleRows)
-    num_steps = max(1, round(train.num_epochs * steps_per_epoch(source, train.batch_size)))
+    per_epoch = steps_per_epoch(source.rows_per_epoch, source.buckets, train.batch_size)
+    num_steps = max(1, round(train.num_epochs * per_epoch))
     every = max(1, -(-num_steps // max(1, round(train.num_epochs * train.evaluations_per_epoch))))
     phase = Phase(num_steps, train.batch_size, task.lengths[KIND], KIND)
     schedule = ScheduleConfig(train.schedule, train.learning_rate, round(train.warmup_fraction * num_steps))
@@ -378,7 +379,9 @@ def finish(
         predictions: dict[str, Any] = {}
         for name, examples in splits.items():
             if not name.startswith("train"):
-                results["metrics"][name], predictions[name] = predictor.predict(examples, name)
+                results["metrics"][name], predictions[name] = predictor.predict(
+                    examples, name, progress=observer.evaluated
+                )
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(request.workdir, predictor, splits, predictions, results)

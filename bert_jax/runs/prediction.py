@@ -13,19 +13,22 @@ import jax
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
-from bert_jax.examples.reading import need
+from bert_jax.examples.reading import need, text_lines
 from bert_jax.interchange.workdir import TrainedModel, load_trained
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.submissions import needed_for, write_submission
+from bert_jax.text.words import split_words
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 
 Note = Callable[[str], None]
 BATCH_SIZE = 32
+RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
+TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +90,16 @@ class Predictor:
         return self.task(self.config, setting)
 
     def predict(
-        self, examples: Sequence[Example], name: str = "predict", note: Note = lambda line: None
+        self,
+        examples: Sequence[Example],
+        name: str = "predict",
+        note: Note = lambda line: None,
+        progress: Callable[[int, int], None] = lambda done, rows: None,
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Return the metrics, and one record per example, in order. The metrics are {} if any answer is unknown.
 
-        ``note`` is called with lines about the examples, such as how many were cut.
+        ``note`` is called with lines about the examples, such as how many were cut, and ``progress`` after every batch
+        with the rows that are done and all rows.
 
         Raises:
           UserError: there are no examples, or the model does not know a label.
@@ -106,7 +114,7 @@ class Predictor:
         phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
         with meshes.activations(mesh):
             params = jax.device_put(self.trained.params, meshes.replicated(mesh))
-            sums, outputs = Evaluation(task, mesh, phase, 2**31).read(name, params, {})
+            sums, outputs = Evaluation(task, mesh, phase, 2**31, progress=progress).read(name, params, {})
         metrics: dict[str, float] = {}
         if task.answered(name):
             metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
@@ -130,12 +138,19 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
 def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
+    The form ``RAW_TEXT`` is a text a line.
+
     If ``split`` is "dev", every example needs an answer; if it is "test", no example needs an answer.
 
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.
     """
     data = {**predictor.data, "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
+    data |= {"split_column": "", "split_values": {}, "max_dev_rows": None, "max_test_rows": None}
+    if form == RAW_TEXT:
+        if split == "dev":
+            raise UserError("--format=raw_text has texts without answers; evaluate needs a file with answers")
+        return texts_as_examples(predictor, texts_of_lines(predictor, path))
     if form and form != data["format"]:
         data |= {"format": form, "options": {}}
     config = configuration.build(DataConfig, data, "data")
@@ -145,18 +160,52 @@ def read_examples(predictor: Predictor, path: str, form: str | None, split: str,
 
 
 def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
-    """Return texts of the command line as examples.
+    """Return typed texts as examples.
 
-    Raises ``UserError`` for an empty text, or if the task reads more than one text per example.
+    A model of pairs takes two texts for each example, a model of questions a question and then its context. For a model
+    that tags words, a text is split into words, and the example also has the ``text`` and the ``starts`` of its words.
+
+    Raises ``UserError`` for an empty text, a wrong number of texts, or a task that reads more than texts.
+    """
+    reads = typed_roles(predictor)
+    if empty := [str(number) for number, text in enumerate(texts, 1) if not text.strip()]:
+        raise UserError(f"of the texts, number {', '.join(empty)} is empty")
+    if len(texts) % len(reads):
+        raise UserError(
+            f"this model reads {' and '.join(reads)}: give {len(reads)} texts for each example, in this order; found "
+            f"{len(texts)}"
+        )
+    rows = [texts[i : i + len(reads)] for i in range(0, len(texts), len(reads))]
+    if reads == ["words"]:
+        return tuple(_tagged(str(number), text) for number, [text] in enumerate(rows))
+    return tuple({"id": str(number), **dict(zip(reads, row, strict=True))} for number, row in enumerate(rows))
+
+
+def typed_roles(predictor: Predictor) -> list[str]:
+    """Return the roles that the model reads, in the order in which a user types them.
+
+    Raises ``UserError`` if one of them is not a text.
     """
     reads = list(predictor.task.roles.required)
     if "pair" in predictor.data["columns"]:
         reads.append("pair")
-    if reads != ["text"]:
+    if reads != ["words"] and not {*reads} <= TYPED:
         raise UserError(f"this model reads {', '.join(reads)}; give them in a file: --input=FILE")
-    if empty := [str(number) for number, text in enumerate(texts, 1) if not text.strip()]:
-        raise UserError(f"of the texts, number {', '.join(empty)} is empty")
-    return tuple({"id": str(number), "text": text} for number, text in enumerate(texts))
+    return reads
+
+
+def _tagged(name: str, text: str) -> Example:
+    words = split_words(text)
+    return {"id": name, "words": [word.text for word in words], "text": text, "starts": [word.start for word in words]}
+
+
+def texts_of_lines(predictor: Predictor, path: str) -> list[str]:
+    """Return the texts of a file of raw text: one a line; if the model reads several, separated by tabs."""
+    number = len(typed_roles(predictor))
+    lines = [(i, line.split("\t") if number > 1 else [line]) for i, line in text_lines(need(path)) if line.strip()]
+    if wrong := [str(i) for i, texts in lines if len(texts) != number]:
+        raise UserError(f"{path}: {number} texts are needed in a line, with a tab between them; see line {wrong[0]}")
+    return [text for _, texts in lines for text in texts]
 
 
 def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any, Literal
 
 import jax
-from etils import epath
 
 from bert_jax import catalogue, configuration
 from bert_jax.checkpoints.restoring import saved_steps
@@ -25,27 +24,25 @@ from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
 from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
-from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
-from bert_jax.interchange.workdir import export_workdir, load_trained
+from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD
 from bert_jax.models.model import recorded as recorded_model
 from bert_jax.objectives.base import Setting
 from bert_jax.program import program
 from bert_jax.reporting import run_record
-from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer, observe
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
-from bert_jax.reporting.report import write_report
 from bert_jax.rows.loader import LoaderConfig
-from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
+from bert_jax.runs.baselines import write_baselines
+from bert_jax.runs.finishing import export_newest, report_at_the_end
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.probe import ProbeConfig, prepare
-from bert_jax.storage import files, reading
-from bert_jax.storage.replacing import replaced_directory
+from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -182,6 +179,11 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
     with run_record.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
         initial = find_initial(request.init, workdir, resumes=bool(saved))
+        if initial is None and not settings.model:
+            raise UserError(
+                "config.model is empty, because this recipe goes on from a model and has its architecture; give "
+                "--init=DIR, a Hugging Face directory or the workdir of a run"
+            )
         seed, parent = continued_seed(settings.seed, initial, "pretraining")
         experiment = dataclasses.replace(settings.experiment(), seed=seed, profiled=request.profiled)
         make_task = checked(settings, experiment, initial)
@@ -203,8 +205,11 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             model = choose_model(settings.model, tokenizer.size, initial)
             if settings.fills(model):
                 encode_masked(settings.examples, tokenizer, model.max_length, "config.examples")
-            probe = prepared.make(tokenizer, model) if prepared else None
             task = make_task(corpus, tokenizer, model, seed, settings.seed)
+            experiment = with_steps(experiment, task, observer)
+            experiment.phases.check_not_past(reached)
+            run["phases"] = experiment.phases.as_record()
+            probe = dataclasses.replace(prepared, experiment=experiment).make(tokenizer, model) if prepared else None
             facts = {
                 "model": recorded_model(model),
                 "lowercase": tokenizer.lowercase,
@@ -302,6 +307,28 @@ def checked(
     )
 
 
+def with_steps(experiment: Experiment, task: Task, observer: Observer) -> Experiment:
+    """Return ``experiment`` with the steps of phases in epochs, which follow from the rows of the task's corpus.
+
+    Raises ``UserError`` if the schedule does not fit into these steps.
+    """
+    if not experiment.phases.in_epochs:
+        return experiment
+    phases = experiment.phases
+
+    def steps(index: int) -> float:
+        phase = phases.phases[index]
+        source = task.source("train", phase.kind, index)
+        return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
+
+    experiment = dataclasses.replace(experiment, phases=phases.counted(steps))
+    experiment.make_schedule()
+    observer.lasts(experiment.phases.num_steps)
+    if len(phases.phases) == 1:
+        observer.note(experiment.phases.described(experiment.evaluated_phase))
+    return experiment
+
+
 def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
     """Return the entry ``head`` of a run's facts: the model's class in transformers.
 
@@ -321,22 +348,6 @@ def recorded(
     if not settings.private:
         return config, identity, request.command
     return private_config(config), private_config(identity) | {"init": redacted(request.init)}, ""
-
-
-def write_baselines(task: Task, experiment: Experiment, workdir: str, fingerprint: str, note: Note) -> None:
-    """Write and print the baselines: figures to compare held-out figures with.
-
-    An existing ``baselines.json`` is kept if it is for the same rows.
-    """
-    path = files.as_path(workdir) / "baselines.json"
-    phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
-    reckoned_for = [fingerprint, phase.kind, rows]
-    figures = reading.read_object(path) or {}
-    if figures.pop("reckoned_for", None) != reckoned_for or not all(map(is_number, figures.values())):
-        figures = task.baselines(phase.kind, rows)
-        files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
-    shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items()]
-    note(f"to beat on the held-out rows: {', '.join(shown)}")
 
 
 def finish(
@@ -371,28 +382,3 @@ def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> No
         filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
         files.write_text(files.as_path(workdir) / "examples.json", json.dumps([as_record(f) for f in filled]))
         note("\n".join(as_table(f) for f in filled))
-
-
-def report_at_the_end(workdir: str, observer: Observer) -> str:
-    """Write the report, with the status that the run will have once it has ended; return the report's path."""
-    with observer.shown("reporting"):
-        return write_report(workdir, {**observer.state(), "state": "finished"})
-
-
-def export_newest(workdir: str, observer: Observer) -> epath.Path:
-    """Return the folder ``workdir/hugging_face``, after exporting the last step there unless that is done already.
-
-    An older export stays in place until the new one is complete.
-    """
-    model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
-    newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
-    exported = reading.holds(record, newest)
-    damage = export_damage(model) if exported else None
-    if damage:
-        observer.note(f"{model} is not as it was exported: {damage}; it is written anew")
-    if damage or not exported:
-        with observer.shown("exporting"):
-            report = export_workdir(workdir, model, into=replaced_directory)
-        observer.note(report.line)
-        files.write_bytes(record, newest)
-    return model

@@ -18,7 +18,7 @@ import optax
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.examples.splits import keep
+from bert_jax.examples.splits import at_most
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pooled
 from bert_jax.models.model import POOLER, Model
@@ -139,9 +139,7 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
 
 def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
     """Return at most ``config.max_examples`` examples, which keep the proportions of the labels."""
-    if len(examples) <= config.max_examples:
-        return examples
-    return keep(examples, config.max_examples / len(examples), config.seed)[: config.max_examples]
+    return at_most(examples, config.max_examples, config.seed)
 
 
 class Probe:

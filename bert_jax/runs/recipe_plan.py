@@ -160,7 +160,15 @@ class PretrainingRecipe:
                 "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "
                 "examples; plan reads those of configs/pretrain"
             )
-        return cls(configuration.build(PretrainingSettings, config, "config"))
+        settings = configuration.build(PretrainingSettings, config, "config")
+        for phase in settings.experiment().phases.phases:
+            if phase.num_epochs is not None:
+                where = f"config.phases.{phase.kind}"
+                raise UserError(
+                    f"{where}.num_epochs is {phase.num_epochs:g}; plan reads no text and cannot count an epoch; add "
+                    f"--{where}.num_tokens=N or --{where}.num_steps=N"
+                )
+        return cls(settings)
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         settings = self._changed(change)

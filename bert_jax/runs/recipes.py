@@ -36,6 +36,8 @@ FINETUNING = (
     "mesh", "loader", "micro_batches", "loggers", "export",
 )  # fmt: skip
 KEYS = re.compile(r"[^.\[\]]+")
+# Keys that say the same thing in other words: one that is typed takes the place of the others in its group.
+IN_PLACE_OF = (("num_steps", "num_tokens", "num_epochs"), ("warmup_steps", "warmup_fraction"))
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -53,6 +55,15 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
         _set(config, KEYS.findall(match["key"]), match["value"], "config")
     return config.lock()
+
+
+def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Return the config of another recipe, unlocked, for a recipe that changes a few of its values.
+
+    Args:
+      recipe: a name or a file, as after ``--config=``; a path that is not absolute is relative to the current folder.
+    """
+    return load(recipe, overrides).copy_and_resolve_references().unlock()
 
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
@@ -164,6 +175,10 @@ def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
     with node.ignore_type():
         if new is not old or key not in node:
             node[key] = new
+        for group in IN_PLACE_OF:
+            for other in group if key in group and new is not None else ():
+                if other != key and other in node:
+                    del node[other]
     return node
 
 

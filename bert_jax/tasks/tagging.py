@@ -23,7 +23,7 @@ from bert_jax.models.model import Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.metrics.entities import entity_metrics
+from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics
 
 OUTSIDE = "O"
 FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
@@ -164,13 +164,16 @@ class Task(ExampleTask):
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: ``words``, predicted tags (``prediction``) and their probabilities.
 
-        ``label`` has the true tags, if they are known.
+        ``label`` has the true tags, if they are known. If an example has its raw ``text`` and the ``starts`` of its
+        words, ``entities`` has the text, type, start and end (in characters) of each entity.
         """
         records = []
         for example, (tags, sure) in zip(self.setting.splits[split], self._words(split, outputs), strict=True):
             record = {"id": example["id"], "words": list(example["words"]), "prediction": tags}
             if example.get("tags"):
                 record["label"] = list(example["tags"])
+            if "starts" in example and self.config.metrics == "entities":
+                record["entities"] = _entities(example, tags)
             records.append(record | {"probabilities": sure})
         return records
 
@@ -192,6 +195,16 @@ class Task(ExampleTask):
         del kind, num_rows
         tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
         return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
+
+
+def _entities(example: Example, tags: list[str]) -> list[dict[str, Any]]:
+    """Return the entities of an example with raw text, as conlleval reads the tags."""
+    ends = [start + len(word) for start, word in zip(example["starts"], example["words"], strict=True)]
+    found = []
+    for entity in conll_entities([tags]):
+        start, end = example["starts"][entity.start], ends[entity.end - 1]
+        found.append({"text": example["text"][start:end], "type": entity.type, "start": start, "end": end})
+    return found
 
 
 def windows(length: int, firsts: np.ndarray, capacity: int, overlap: int) -> list[tuple[int, np.ndarray]]:

@@ -28,11 +28,23 @@ Outputs = dict[str, np.ndarray]
 class Evaluation:
     """Evaluates a model, without dropout, on the same held-out rows every time."""
 
-    def __init__(self, task: Task, mesh: Mesh, phase: Phase, num_rows: int, between: Callable[[], None] = lambda: None):
-        """``between`` is called by all processes before every batch, and may raise to end the evaluation."""
+    def __init__(
+        self,
+        task: Task,
+        mesh: Mesh,
+        phase: Phase,
+        num_rows: int,
+        between: Callable[[], None] = lambda: None,
+        progress: Callable[[int, int], None] = lambda done, rows: None,
+    ):
+        """
+        Args:
+          between: called by all processes before every batch; it may raise to end the evaluation.
+          progress: called after every batch with the rows that are done and all rows of the part.
+        """
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
         self._step: Callable[..., Any] = jax.jit(make_eval_step(task))
-        self._between = between
+        self._between, self._progress = between, progress
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
         """Return the metrics over all rows. Sums are added up in float64 on the host and divided once.
@@ -73,15 +85,21 @@ class Evaluation:
         """
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
+        done = 0
         for batch, num_real in self._batches(part):
             self._between()
             sums, outputs = self._step(params, frozen, meshes.to_devices(batch, self._mesh))
             totals = add(totals, {k: Sum(float(s.value), float(s.count)) for k, s in jax.device_get(sums).items()})
             gathered.append({name: value[:num_real] for name, value in to_host(outputs).items()})
+            done += num_real
+            self._progress(done, self._rows_of(part))
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
 
     def _means(self, sums: dict[str, Sum]) -> dict[str, float]:
         return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
+
+    def _rows_of(self, part: str) -> int:
+        return min(self._num_rows, self._task.source("eval", self._phase.kind, 0, part).rows_per_epoch)
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
         """Yield the first held-out rows of a part as (batch, number of real rows in it).

@@ -208,7 +208,7 @@ def _train(
     for line in unsplit(task, mesh, update, meshes.is_split(state.params)):
         observer.note(line)
     first_step = int(state.step)
-    work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup_steps
+    work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
     observer.begin(first_step, resumed, work, warmup)
     if made and made[-1].to == first_step:
         observer.alarm(first_step, roll_back.message(made[-1]))
@@ -254,8 +254,8 @@ class _Trainer:
         self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, *limits)
         shapes = abstract(state)
         self._steps = Steps(lambda phase: experiment.jitted_step(task, tx, phase, shapes), observer)
-        rows = self._training.eval_rows
-        self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, termination.check)
+        rows, how = self._training.eval_rows, (termination.check, observer.evaluated)
+        self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
         self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
         peak_rates.note_slow_bfloat16(jax.devices()[0], task.dtype, observer.note)

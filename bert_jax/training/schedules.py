@@ -17,7 +17,7 @@ Schedule = Callable[[jax.Array | int], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
-    """The rate rises to ``peak_learning_rate`` over ``warmup_steps``, then follows ``kind`` to the last step.
+    """The rate rises to ``peak_learning_rate`` over the warm-up, then follows ``kind`` to the last step.
 
     kind:
       linear_from_zero     the code that trained BERT (google-research/bert, optimization.py): the linear decay
@@ -30,12 +30,21 @@ class ScheduleConfig:
     kind: Literal["linear_from_zero", "linear", "cosine", "warmup_stable_decay"] = "linear_from_zero"
     peak_learning_rate: float = 1e-4
     warmup_steps: int = 10_000
+    warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
     decay_steps: int = 0  # warmup_stable_decay only
 
     def __post_init__(self) -> None:
         where = "config.schedule"
         check_fields(self, where, "more than 0 is needed", "peak_learning_rate", sound=lambda value: value > 0)
         check_fields(self, where, "at least 0 is needed", "warmup_steps", "decay_steps", sound=lambda value: value >= 0)
+        share = "a share from 0 to below 1 is needed"
+        check_fields(self, where, share, "warmup_fraction", sound=lambda value: value is None or 0 <= value < 1)
+
+    def warmup(self, num_train_steps: int) -> int:
+        """Return the number of warm-up steps of a run of ``num_train_steps``."""
+        if self.warmup_fraction is None:
+            return self.warmup_steps
+        return round(self.warmup_fraction * num_train_steps)
 
 
 def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
@@ -46,7 +55,8 @@ def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
     Raises:
       UserError: warm-up and decay do not fit into ``num_train_steps``.
     """
-    warmup, total, peak = config.warmup_steps, num_train_steps, config.peak_learning_rate
+    total, peak = num_train_steps, config.peak_learning_rate
+    warmup = config.warmup(total)
     if warmup + config.decay_steps > total:
         raise UserError(
             f"config.schedule: warmup_steps {warmup} + decay_steps {config.decay_steps} exceed the run's {total} "

@@ -16,15 +16,13 @@ One thing differs: here a row holds as many pairs as fit (``packing``), which do
 google-research/albert each row holds one pair and padding.
 """
 
-import os
-import runpy
-
 from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
-    config = base["get_config"]()
+    config = recipes.derive("bert_base")
     config.vocab = ConfigDict({"path": "", "kind": "unigram", "size": 30_000, "lowercase": True})
     config.objective = ConfigDict(
         {

@@ -8,12 +8,10 @@ FLOPs. With Wikipedia and BooksCorpus the paper's model reached an NSP accuracy 
 fine-tuning.
 """
 
-import os
-import runpy
-
 from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
 
 
 def get_config() -> ConfigDict:
-    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
-    return base["get_config"]("large")
+    return recipes.derive("bert_base:large")

@@ -13,15 +13,13 @@ gives no learning rate; BERT's is used, 1e-4 after 10,000 steps, with one schedu
 the published model reached F1 85.6, and BERT 84.5.
 """
 
-import os
-import runpy
-
 from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
-    config = base["get_config"](size)
+    config = recipes.derive(f"bert_base:{size}")
     config.vocab = ConfigDict({"path": "", "size": 21_128, "lowercase": True})
     config.corpus.options = ConfigDict({"paths": (), "language": "zh"})
     config.corpus.columns = ConfigDict({"words": {"annotator": "segmenter"}})

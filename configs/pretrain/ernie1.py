@@ -14,15 +14,13 @@ a third. Two things are left out: the dialogue task, which has no public code, a
 of the later stages are masked by single tokens. On XNLI (test) the published model reached 78.4, and BERT 77.2.
 """
 
-import os
-import runpy
-
 from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
 
 
 def get_config() -> ConfigDict:
-    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
-    config = base["get_config"]("base")
+    config = recipes.derive("bert_base:base")
     config.vocab = ConfigDict({"path": "", "size": 18_000, "lowercase": True})
     config.corpus.options = ConfigDict({"paths": (), "language": "zh"})
     lexicon = {"annotator": "lexicon", "path": ""}

@@ -14,15 +14,13 @@ other; there they are padded. Here the number of predictions is BERT's: 15 % of 
 rounded. There it is 15 % of the text alone, rounded up. Both give 77 of 512 and 19 of 128.
 """
 
-import os
-import runpy
-
 from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
 
 
 def get_config(size: str = "large") -> ConfigDict:
-    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
-    config = base["get_config"](size)
+    config = recipes.derive(f"bert_base:{size}")
     config.vocab = ConfigDict({"path": "", "size": 28_996, "lowercase": False})
     config.objective = ConfigDict(
         {

@@ -9,14 +9,12 @@ except the masking is taken from ``bert_base.py``. Like the published models, ``
 on MultiNLI they reached 87.07 and 86.05.
 """
 
-import os
-import runpy
-
 from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
 
 
 def get_config(size: str = "large") -> ConfigDict:
-    base = runpy.run_path(os.path.join(os.path.dirname(__file__), "bert_base.py"))
-    config = base["get_config"](size)
+    config = recipes.derive(f"bert_base:{size}")
     config.objective.masking = ConfigDict({"strategy": "whole_unit", "unit": "word"})
     return config

@@ -73,9 +73,19 @@ def test_what_a_model_has_no_use_for(workdir, tmp_path, capsys, monkeypatch, fla
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_of_pairs_takes_no_text(workdir, capsys):
-    assert run(["predict", f"--workdir={workdir / 'paired'}", "one text"]) == 2
-    assert "this model reads text, pair; give them in a file" in capsys.readouterr().err
+def test_a_model_of_pairs_takes_texts_two_by_two(workdir, tmp_path, capsys):
+    paired = ["predict", f"--workdir={workdir / 'paired'}"]
+    assert run([*paired, "one text"]) == 2
+    assert "reads text and pair: give 2 texts for each example, in this order; found 1" in capsys.readouterr().err
+    assert run([*paired, "one text", "its pair", "a text", "another"]) == 0
+    typed = capsys.readouterr().out
+    assert len(typed.splitlines()) == 2
+    (tmp_path / "raw.txt").write_text("one text\tits pair\n\na text\tanother\n")
+    assert run([*paired, f"--input={tmp_path / 'raw.txt'}", "--format=raw_text"]) == 0
+    assert capsys.readouterr().out == typed
+    (tmp_path / "raw.txt").write_text("one text\tits pair\na text\n")
+    assert run([*paired, f"--input={tmp_path / 'raw.txt'}", "--format=raw_text"]) == 2
+    assert "2 texts are needed in a line, with a tab between them; see line 2" in capsys.readouterr().err
 
 
 def test_it_reports_what_happens_to_the_texts(workdir, capsys):

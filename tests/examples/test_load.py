@@ -190,7 +190,12 @@ def test_an_object_store_is_read_as_a_disk_is():
         ({"splits": {"train": ("a", "b")}}, "config.data.splits.train is .*; a path is needed"),
         ({"dev_fraction": 1.0}, "config.data.dev_fraction is 1.0"),
         ({"train_fraction": 0.0}, "config.data.train_fraction is 0.0"),
-        ({"dev_fraction": 0.1, "splits": {"train": "a", "dev_x": "b"}}, "leave one of them out"),
+        (
+            {"split_column": "set", "splits": {"train": "a", "dev": "b"}},
+            "one file is needed, which has the rows of all",
+        ),
+        ({"split_values": {"train": "0"}}, "without config.data.split_column"),
+        ({"max_dev_rows": 0}, "config.data.max_dev_rows is 0; at least 1"),
         ({"dev_fraction": 0.1, "splits": {"test": "a"}}, "needs a split called train"),
         ({"overlap": "ignore"}, "'warn', 'error', 'drop'"),
         ({"bad_exmples": "skip"}, "did you mean 'bad_examples'"),
@@ -291,3 +296,65 @@ def test_label_names():
         label_names([{"label": f"{i}.5"} for i in range(20)], "label")
     with pytest.raises(UserError, match="1,001 different values of label found, at most 1,000"):
         label_names([{"label": i % 1001} for i in range(5000)], "label")
+
+
+SICK = "pair_ID\ttext\tpair\tlabel\tset\n" + "".join(
+    f"{i}\tone {i}\ttwo {i}\t{'ab'[i % 2]}\t{('TRAIN', 'TRAIN', 'TRIAL', 'TEST')[i % 4]}\n" for i in range(16)
+)
+
+
+def test_rows_are_dealt_by_a_column(tmp_path):
+    folder = written(tmp_path, sick__txt=SICK)
+    config = {"format": "table", "splits": {"train": "sick.txt"}, "split_column": "set", "dev_fraction": 0.1}
+    found = loaded(folder, CLASSIFICATION, **config)
+    assert {split: [e["text"] for e in of] for split, of in found.items()} == {
+        "train": [f"one {i}" for i in range(16) if i % 4 < 2],
+        "dev": [f"one {i}" for i in range(16) if i % 4 == 2],
+        "test": [f"one {i}" for i in range(16) if i % 4 == 3],
+    }
+    with pytest.raises(UserError, match="no column 'sets'.*did you mean 'set'"):
+        loaded(folder, CLASSIFICATION, **config | {"split_column": "sets"})
+    with pytest.raises(UserError, match="the column 'label' has the values 'a', 'b', which name no split"):
+        loaded(folder, CLASSIFICATION, **config | {"split_column": "label"})
+    named = config | {"split_values": {"train": "TRAIN", "dev_x": ("TEST",)}}
+    found, notes = noted(folder, CLASSIFICATION, **named)
+    assert {split: len(of) for split, of in found.items()} == {"train": 8, "dev_x": 4}
+    assert notes == ["4 rows are in no split: 'set' is 'TRIAL'"]
+
+
+def test_a_dev_split_is_dealt_only_where_there_is_none(tmp_path):
+    folder = written(tmp_path, t__tsv=rows(40), d__tsv=rows(10))
+    config = {"format": "table", "dev_fraction": 0.25}
+    found, _ = noted(folder, CLASSIFICATION, splits={"train": "t.tsv", "dev": "d.tsv"}, **config)
+    assert {split: len(of) for split, of in found.items()} == {"train": 40, "dev": 10}
+    found, _ = noted(folder, CLASSIFICATION, splits={"train": "t.tsv"}, **config)
+    assert {split: len(of) for split, of in found.items()} == {"train": 30, "dev": 10}
+
+
+def test_long_dev_and_test_splits_are_capped(tmp_path):
+    folder = written(tmp_path, t__tsv=TABLE, d__tsv=rows(100), x__tsv=rows(50))
+    splits = {"train": "t.tsv", "dev": "d.tsv", "test": "x.tsv"}
+    found, notes = noted(folder, CLASSIFICATION, format="table", splits=splits, max_dev_rows=20, max_test_rows=50)
+    assert {split: len(of) for split, of in found.items()} == {"train": 2, "dev": 20, "test": 50}
+    assert Counter(e["label"] for e in found["dev"]) == {"0": 2, "1": 4, "2": 6, "3": 8}
+    assert "dev: 20 of 100 examples are used (config.data.max_dev_rows)" in notes
+
+
+def test_a_prefix_is_stripped_from_each_word(tmp_path):
+    folder = written(tmp_path, w__txt="en:Rome\tB-LOC\nis\tO\nen:en:x\tO\n", l__csv="text,label\nx,__label__2\n")
+    config = {"format": "conll", "splits": {"train": "w.txt"}, "strip_prefix": {"words": "en:"}}
+    [example] = loaded(folder, TAGGING, **config)["train"]
+    assert example["words"] == ["Rome", "is", "en:x"]
+    with pytest.raises(
+        UserError, match="config.data.strip_prefix.word is not a role of this task; did you mean 'words'"
+    ):
+        loaded(folder, TAGGING, **config | {"strip_prefix": {"word": "en:"}})
+    table = {"format": "table", "splits": {"train": "l.csv"}, "strip_prefix": {"label": "__label__"}}
+    assert loaded(folder, CLASSIFICATION, **table)["train"][0]["label"] == "2"
+
+
+def test_a_table_is_read_by_the_end_of_its_name(tmp_path):
+    json_lines = '{"text": "first one", "label": "a"}\n{"text": "second one", "label": "b"}\n'
+    folder = written(tmp_path, a__tsv=TABLE, b__csv=TABLE.replace("\t", ","), c__jsonl=json_lines)
+    found = [loaded(folder, CLASSIFICATION, format="table", splits={"train": name}) for name in ("a.tsv", "b.csv")]
+    assert found[0] == found[1] == loaded(folder, CLASSIFICATION, format="table", splits={"train": "c.jsonl"})

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.rows.phases import MOST_STEPS, Phase, Phases
+from bert_jax.rows.phases import MOST_STEPS, Phase, Phases, steps_per_epoch
+from bert_jax.task import Bucket
 
 TWO = Phases((Phase(5, 4, 16, "short"), Phase(3, 2, 32, "long")))
 
@@ -57,3 +58,24 @@ def test_bad_values_are_errors() -> None:
         Phase(1, 0, 16, "a")
     with pytest.raises(UserError, match="at least one phase"):
         Phases(())
+
+
+def test_a_phase_can_be_as_long_as_tokens_or_epochs_say() -> None:
+    size = {"batch_size": 4, "max_length": 16}
+    phases = Phases.of(
+        {"a": {"num_tokens": 1000, **size}, "b": {"num_epochs": 1.5, **size}, "c": {"num_steps": 3, **size}}
+    )
+    assert phases.phases[0].num_steps == 16  # 15 steps have 960 tokens
+    assert phases.in_epochs
+    assert [p.num_steps for p in phases.counted(lambda index: {1: 7.25}[index]).phases] == [16, 11, 3]
+    assert not Phases.of({"a": {"num_steps": 2, "num_epochs": None, **size}}).in_epochs
+    for wrong in ({}, {"num_steps": 1, "num_tokens": 9}):
+        with pytest.raises(
+            UserError, match=r"config.phases.a has .* of num_steps, num_tokens, num_epochs; give exactly"
+        ):
+            Phases.of({"a": {**wrong, **size}})
+
+
+def test_an_epoch_of_buckets_has_the_steps_that_all_of_them_need() -> None:
+    assert steps_per_epoch(10, (), 4) == 2.5
+    assert steps_per_epoch(40, (Bucket("a", 10, 2), Bucket("b", 30, 1)), 4) == 2 + 8

@@ -161,3 +161,20 @@ def test_a_start_that_saved_nothing_is_not_begun_again_without_it(
         assert pretrain(tmp_path, again(parent), *flags) == code
     message = f"was begun with --init={parent} and has saved no step yet; give --init again, or another --workdir"
     assert message in capsys.readouterr().err
+
+
+def test_the_recipe_that_continues_counts_its_epochs(parent: Path, tmp_path: Path, capsys) -> None:
+    flags = ["--config=continue", f"--workdir={tmp_path / 'run'}", "--config.training.loggers=()"]
+    flags += [f"--config.corpus.options.paths={parent.parent / 'text.txt'}", "--config.export=False"]
+    flags += ["--config.phases.phase1.max_length=32", "--config.phases.phase1.batch_size=4"]
+    assert run(["pretrain", *flags]) == 2
+    assert "goes on from a model and has its architecture; give --init=DIR" in capsys.readouterr().err
+    flags.append(f"--init={parent}")
+    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=1"]) == 0
+    once = read_run(str(tmp_path / "run"))["phases"]["phase1"]["num_steps"]
+    assert saved_steps(str(tmp_path / "run")) == [once]
+    assert read_run(str(tmp_path / "run"))["facts"]["model"] == read_run(str(parent))["facts"]["model"]
+    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=2"]) == 2
+    assert "num_epochs: 1.0 -> 2.0. Give the old values, or another --workdir; --extend" in capsys.readouterr().err
+    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=2", "--extend"]) == 0
+    assert 2 * once - 1 <= max(saved_steps(str(tmp_path / "run"))) <= 2 * once

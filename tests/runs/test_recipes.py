@@ -304,3 +304,32 @@ def test_the_step_of_every_phase_compiles_and_fits(name, monkeypatch):
     monkeypatch.setattr(topologies.os, "sysconf", pages.__getitem__)
     planned = recipe_plan.plan(recipes.load(name).to_dict(), recipe_plan.PlanRequest("cpu:8"), print)
     assert planned.fits, "\n".join(planned.as_lines())
+
+
+def test_a_typed_length_takes_the_place_of_the_recipe_s_own():
+    config = recipes.load(
+        "quickstart", ["--config.phases.phase1.num_tokens=9", "--config.schedule.warmup_fraction=0.1"]
+    )
+    assert config.phases.phase1.to_dict() == {"num_tokens": 9, "batch_size": 64, "max_length": 32}
+    assert config.phases.phase2.num_steps == 1800
+    assert "warmup_steps" not in config.schedule
+    back = recipes.load("continue", ["--config.phases.phase1.num_steps=5", "--config.schedule.warmup_fraction=None"])
+    assert back.phases.phase1.to_dict() == {"num_steps": 5, "batch_size": 32, "max_length": 128}
+
+
+def test_a_recipe_of_two_lines_derives_from_another(recipe, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from bert_jax.runs import recipes\n\n\ndef get_config():\n"
+        f"    config = recipes.derive({recipe + ':large'!r})\n    config.model.depth = 3\n    return config\n"
+    )
+    config = recipes.load(str(own), ["--config.rate=0.5"])
+    assert config.model.to_dict() == {"size": "large", "options": {}, "depth": 3}
+    assert config.rate == 0.5
+    assert recipes.derive("bert_base").to_dict() == recipes.load("bert_base").to_dict()
+
+
+def test_parts_of_a_mixture_are_set_apart():
+    config = recipes.load("continue:replay", ["--config.corpus.parts.own.options.paths=mine.txt"])
+    assert config.corpus.parts.own.options.paths == ("mine.txt",)
+    assert config.corpus.parts.general.options.paths == ()

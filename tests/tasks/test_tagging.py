@@ -150,3 +150,22 @@ def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeyp
     results = toy_tasks.results(tmp_path)
     assert results["metrics"]["dev"]["f1"] == max(scores.values()) > 0.9
     assert results["best_step"] == min(step for step, score in scores.items() if score == max(scores.values()))
+
+
+def test_raw_text_gets_its_entities_with_their_places():
+    text = "Rome's old Ada Byron"
+    raw = {"id": "0", "words": ["Rome", "'s", "old", "Ada", "Byron"], "text": text, "starts": [0, 4, 7, 11, 15]}
+    known = [{"id": "1", "words": ["Ada", "Byron", "Rome"], "tags": ["B-PER", "I-PER", "B-LOC"]}]
+    task = toy_tasks.make_task("tagging", {"train": known, "dev": [raw]})
+    number = {name: i for i, name in enumerate(task.setting.labels)}
+    tags = ["B-LOC", "O", "O", "B-PER", "I-PER"]
+    words = task.rows["dev"].sequences["word_ids"]
+    predicted = np.zeros((1, 32), int)
+    for position, word in enumerate(words):
+        predicted[0, position] = number[tags[word - 1]] if word else 0
+    [record] = task.predictions("dev", {"predicted": predicted, "confidence": np.ones((1, 32))})
+    assert record["prediction"] == tags
+    assert record["entities"] == [
+        {"text": "Rome", "type": "LOC", "start": 0, "end": 4},
+        {"text": "Ada Byron", "type": "PER", "start": 11, "end": 20},
+    ]

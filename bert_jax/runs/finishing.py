@@ -1,0 +1,40 @@
+"""Writes what every finished run leaves: its report, and its newest model as a Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+
+from etils import epath
+
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.interchange.hugging_face import export_damage
+from bert_jax.interchange.workdir import export_workdir
+from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.report import write_report
+from bert_jax.storage import files, reading
+from bert_jax.storage.replacing import replaced_directory
+
+
+def report_at_the_end(workdir: str, observer: Observer) -> str:
+    """Write the report, with the status that the run will have once it has ended; return the report's path."""
+    with observer.shown("reporting"):
+        return write_report(workdir, {**observer.state(), "state": "finished"})
+
+
+def export_newest(workdir: str, observer: Observer) -> epath.Path:
+    """Return the folder ``workdir/hugging_face``, after exporting the last step there unless that is done already.
+
+    An older export stays in place until the new one is complete.
+    """
+    model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
+    newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
+    exported = reading.holds(record, newest)
+    damage = export_damage(model) if exported else None
+    if damage:
+        observer.note(f"{model} is not as it was exported: {damage}; it is written anew")
+    if damage or not exported:
+        with observer.shown("exporting"):
+            report = export_workdir(workdir, model, into=replaced_directory)
+        observer.note(report.line)
+        files.write_bytes(record, newest)
+    return model

@@ -1,0 +1,39 @@
+"""Splits raw text into words, for models that tag words."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# Scripts that put no spaces between words: each of their characters is a word.
+UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+LETTERS = rf"(?:(?![{UNSPACED}])\w)+"
+PARTS = re.compile(
+    rf"[{UNSPACED}]"
+    r"|\.{2,}|-{2,}"  # an ellipsis, a dash
+    r"|(?:[^\W\d_]\.){2,}(?!\w)"  # U.S.
+    r"|\d[\d.,:/]*\d"  # 1,250.5
+    r"|['’]s\b"
+    rf"|{LETTERS}(?:(?:[-&.@/]|['’](?!s\b)){LETTERS})*"  # twenty-one, O'Neill, AT&T, example.com
+    r"|\S"
+)
+
+
+class Word(NamedTuple):
+    """A word of a text, and where it begins."""
+
+    text: str
+    start: int  # in characters
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+def split_words(text: str) -> list[Word]:
+    """Return the words of ``text`` in order, much as CoNLL's data have them: punctuation marks are words of their own.
+
+    Hyphens, apostrophes and dots inside a word stay in it, but for the English ``'s``. A Chinese or Japanese character
+    is a word.
+    """
+    return [Word(match.group(), match.start()) for match in PARTS.finditer(text)]

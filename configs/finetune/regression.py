@@ -1,0 +1,16 @@
+"""Predicts a number for each text of a table of your own, such as a grade or a price.
+
+    bert-jax finetune --config=regression --init=MODEL --workdir=runs/grades --config.data.splits.train=essays.csv \\
+        --config.data.columns.text=essay --config.data.columns.label=grade
+
+For a number for a pair of texts, name the second one too: ``--config.data.columns.pair=sentence2``. All else is that of
+the recipe ``classification``.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
+
+
+def get_config() -> ConfigDict:
+    return recipes.derive("classification:regression")

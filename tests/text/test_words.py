@@ -1,0 +1,21 @@
+"""Raw text into words, as data for tagging have them."""
+
+import pytest
+
+from bert_jax.text.words import split_words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ada Lovelace's U.S. visit.", "Ada Lovelace 's U.S. visit ."),
+        ("It cost $1,250.50 (at 12:30)...", "It cost $ 1,250.50 ( at 12:30 ) ..."),
+        ("O'Neill and AT&T -- twenty-one; don't!", "O'Neill and AT&T -- twenty-one ; don't !"),
+        ("我在北京read书。", "我 在 北 京 read 书 。"),
+        (" \n", ""),
+    ],
+)
+def test_words_and_their_places(text: str, words: str) -> None:
+    found = split_words(text)
+    assert " ".join(word.text for word in found) == words
+    assert all(text[word.start : word.end] == word.text for word in found)
