@@ -7,7 +7,7 @@ import argparse
 from bert_jax.cli.main import add_config, print_note
 from bert_jax.errors import UserError
 
-NAMES = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale")
+NAMES = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +26,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", type=int, help="advise on batches this many times larger (default: chosen by the chip)"
     )
+    parser.add_argument(
+        "--tokens",
+        type=tokens,
+        metavar="N",
+        help="plan a run of so many tokens (positions of rows; padding counts), such as 3e9 or 3B: steps follow",
+    )
     parser.add_argument("--price_per_chip_hour", "--price-per-chip-hour", type=float, help="in any currency")
     parser.add_argument(
         "--restarts_per_day", "--restarts-per-day", type=float, default=1.0, help="restarts to allow for (default: 1)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def tokens(text: str) -> float:
+    """Read a flag's value as a number of tokens: 3000000000, 3e9 or 3B (K, M, B and T are powers of 1,000)."""
+    scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper())
+    try:
+        return float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number is needed, such as 3e9, 500M or 3B") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{flags} missing; plan takes --config=RECIPE --topology=KIND:SHAPE, or --compare=WORKDIR")
     from bert_jax.runs.recipe_plan import PlanRequest, plan
 
-    request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES})
+    typed = (f"--config={arguments.recipe}", *arguments.overrides)
+    request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES}, recipe=typed)
     found = plan(arguments.config.to_dict(), request, print_note)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0 if found.fits else 1

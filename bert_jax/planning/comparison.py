@@ -11,7 +11,7 @@ import hashlib
 import json
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
@@ -23,6 +23,7 @@ from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.windows import Windows
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files, reading
+from bert_jax.training.chips import CHIPS, GPUS
 from bert_jax.training.loop import Experiment
 
 
@@ -93,34 +94,66 @@ def keep(topology: Topology, run_id: str, phases: list[ComparedPhase]) -> Path:
     return folder
 
 
-def said(topology: Topology, experiment: Experiment, shape: ModelConfig) -> str:
-    """Return a line that says how far earlier predictions for a machine were off, and whether they were of this run."""
-    name, kept = topology.name, _kept(topology)
+class Known(NamedTuple):
+    """What earlier comparisons say of a prediction: a ``line``, and measured / predicted on the same machine."""
+
+    line: str
+    ratio: float | None = None
+
+
+def known(topology: Topology, experiment: Experiment, shape: ModelConfig) -> Known:
+    """Return how far earlier predictions for a machine were off.
+
+    Comparisons of this recipe come before those of other recipes, and these before those of other machines with devices
+    of the same platform. The latter give no ratio.
+    """
+    name, kept = topology.name, _kept(_folder(topology))
     keys = {step_key(phase, experiment, shape) for phase in experiment.phases.phases}
     if own := [entry for entry in kept if entry["step_key"] in keys]:
-        return f"measured steps of this recipe on {name} were {_off(own)}"
+        return Known(f"measured steps of this recipe on {name} were {_off(own)}", _ratio(own))
     if kept:
-        return f"measured steps of other recipes on {name} were {_off(kept)}; of this one none was compared"
-    return (
-        f"no prediction for {name} was compared with a measurement yet; after a run there, "
-        "bert-jax plan --compare=WORKDIR does so"
-    )
+        line = f"measured steps of other recipes on {name} were {_off(kept)}; of this one none was compared"
+        return Known(line, _ratio(kept))
+    then = f"after a run on {name}, bert-jax plan --compare=WORKDIR does so, and the next plan has the ratio"
+    others = {found.name: entries for found in _alike(topology) if (entries := _kept(found))}
+    device = {"tpu": "a TPU", "gpu": "a GPU"}.get(topology.platform)
+    if others and device:
+        off = _off([entry for entries in others.values() for entry in entries])
+        machines = ", ".join(folder.replace("-", ":") for folder in sorted(others))
+        return Known(f"measured steps on {machines} were {off}; for {name} nothing was compared: {then}")
+    if device:
+        return Known(f"nothing of this was compared with {device} yet: {then}")
+    return Known(f"no prediction for {name} was compared with a measurement yet; {then}")
 
 
 def _off(entries: list[dict[str, Any]]) -> str:
     ratios = sorted(entry["measured"] / entry["predicted"] for entry in entries)
     runs = len({entry["run"] for entry in entries})
     span = "" if len(ratios) == 1 else f" ({ratios[0]:.2g} to {ratios[-1]:.2g} x)"
-    return f"{statistics.median(ratios):.2g} x the prediction in {runs} run{'s' * (runs > 1)}{span}"
+    return f"{_ratio(entries):.2g} x the prediction in {runs} run{'s' * (runs > 1)}{span}"
+
+
+def _ratio(entries: list[dict[str, Any]]) -> float:
+    return statistics.median(entry["measured"] / entry["predicted"] for entry in entries)
+
+
+def _alike(topology: Topology) -> list[Path]:
+    """Return the folders of the cache about machines with devices of the same platform."""
+    kinds = {"tpu": CHIPS, "gpu": GPUS}.get(topology.platform, {"cpu": None})
+    folder = _folder(topology).parent
+    try:
+        return [path for path in folder.iterdir() if path.name.partition("-")[0] in kinds]
+    except OSError:
+        return []
 
 
 def _folder(topology: Topology) -> Path:
     return files.cache_directory() / "predictions" / topology.name.replace(":", "-")
 
 
-def _kept(topology: Topology) -> list[dict[str, Any]]:
-    """Return the sound entries of the cache about a machine; one that cannot be read is left out."""
-    folder, found = _folder(topology), []
+def _kept(folder: Path) -> list[dict[str, Any]]:
+    """Return the sound entries of a machine's folder in the cache; one that cannot be read is left out."""
+    found = []
     try:
         names = sorted(folder.glob("*.json"))
     except OSError:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bert_jax.planning.budget import RULE, LargerBatch
 from bert_jax.planning.collectives import CollectiveTotal
-from bert_jax.planning.plan import PhasePlan, Plan
+from bert_jax.planning.plan import Change, PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, Advice
 from bert_jax.planning.search import NEAR, Candidate, SearchResult
 from bert_jax.planning.smallest_change import FittingChange, describe, in_words
@@ -34,6 +35,7 @@ def head_lines(plan: Plan) -> list[str]:
         f"remat={plan.remat}",
         _chip(plan),
         PREDICTED,
+        *([plan.compared] if plan.compared else []),
     ]
 
 
@@ -69,11 +71,11 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
         f"operations, {prediction.bytes / 1e9:,.2f} GB of memory read and written, {prediction.intensity:,.0f} "
         "operations a byte",
         *_collectives(prediction.collectives),
-        f"  PREDICTED step: {1e3 * prediction.seconds:,.2f} ms = computation "
+        f"  PREDICTED step: at least {1e3 * prediction.seconds:,.2f} ms = computation "
         f"{1e3 * prediction.compute_seconds:,.2f} ms "
         f"(limited by {bound}) + communication that no computation hides {1e3 * prediction.exposed_seconds:,.2f} ms",
-        f"  PREDICTED: {phase.positions_per_second:,.0f} positions/s (padding counts), MFU {100 * phase.mfu:.1f} %, "
-        f"{duration(phase.seconds or 0.0)} for the phase",
+        f"  PREDICTED: at least {duration(phase.seconds or 0.0)} for the phase; at most "
+        f"{phase.positions_per_second:,.0f} positions/s (padding counts), MFU {100 * phase.mfu:.1f} %",
     ]
     return lines
 
@@ -94,25 +96,45 @@ def _collectives(rows: Iterable[CollectiveTotal]) -> list[str]:
     return ["  collectives of a step, by the mesh axes they run over:", *lines] if lines else ["  no collectives"]
 
 
+def cost(plan: Plan, word: str = "at least", times: float = 1.0) -> str:
+    """Return time, chip-hours and price of a run that fits, restarts included; ``word`` stands before each of them.
+
+    Args:
+      times: what to multiply them with.
+    """
+    assert plan.days is not None
+    assert plan.chip_hours is not None
+    price = plan.rates.price_per_chip_hour
+    money = "" if plan.money is None else f", {word} {times * plan.money:,.2f} at {price:g} a chip-hour"
+    time = duration(times * plan.days * 86_400)
+    return f"{word} {time}, {word} {times * plan.chip_hours:,.1f} chip-hours{money}"
+
+
 def _whole(plan: Plan) -> list[str]:
-    if plan.days is None or plan.restart_share is None or plan.chip_hours is None:
+    if plan.days is None or plan.restart_share is None:
         return ["verdict: does not fit"]
     rates = plan.rates
-    return [
-        f"PREDICTED for the whole run: {duration(plan.days * 86_400)}, {plan.chip_hours:,.1f} chip-hours"
-        + ("" if plan.money is None else f", {plan.money:,.2f} at {rates.price_per_chip_hour:g} a chip-hour"),
+    lines = [
+        f"PREDICTED for the whole run: {cost(plan)}",
         f"  with {100 * plan.restart_share:.1f} % added for restarts: {rates.restarts_per_day:g} a day, each losing "
         f"{rates.restart_seconds:,.0f} s and half of the {plan.save_every_steps:,} steps between saves; evaluations, "
         "saves and waiting for input are not counted",
-        "verdict: fits" if plan.fits else "verdict: does not fit",
     ]
+    if plan.ratio is not None:
+        measured = cost(plan, "about", plan.ratio)
+        lines.append(f"  if steps take {plan.ratio:.2g} x the prediction, as measured here before: {measured}")
+    return [*lines, "verdict: fits" if plan.fits else "verdict: does not fit"]
 
 
-def advice_lines(advice: list[Advice], factor: int) -> list[str]:
-    """Return the lines of the section on scaling."""
+def advice_lines(advice: list[Advice], factor: int, larger: list[LargerBatch]) -> list[str]:
+    """Return the lines of the section on scaling; ``larger`` is empty for a plan that does not fit."""
     if factor == 1:
         return ["", "scaling: no larger batch to advise on (--scale=N asks about one)"]
-    lines = ["", f"scaling, advice of the literature: {factor} times the batch, as many rows in fewer steps"]
+    lines = ["", "scaling: as many rows in larger batches and fewer steps"]
+    if larger:
+        lines.append(f"time and price by arithmetic from the compiled step, not compiled themselves: {RULE}")
+    lines += [_larger(batch) for batch in larger]
+    lines.append(f"advice of the literature for {factor} times the batch:")
     for entry in advice:
         warmup = f"warm-up {entry.warmup_steps:,} steps" if entry.warmup_steps else "no warm-up of its own"
         moved = ((name, getattr(entry, name)) for name in ("b1", "b2", "eps"))
@@ -125,12 +147,36 @@ def advice_lines(advice: list[Advice], factor: int) -> list[str]:
     return [*lines, *(f"  - {caveat}" for caveat in CAVEATS)]
 
 
-def advice_record(advice: list[Advice], factor: int) -> Record:
+def _larger(batch: LargerBatch) -> str:
+    phases = batch.plan.phases
+    steps = ", ".join(f"{p.phase.kind} {p.phase.num_steps:,} steps of {p.phase.batch_size:,}" for p in phases)
+    line = f"  {batch.factor:>4} x: {steps}: {cost(batch.plan, 'at least' if batch.factor == 1 else 'about')}"
+    if None in batch.micro_batches.values():
+        return f"{line}; does not fit with any number of micro-batches, by arithmetic"
+    more = [
+        f"{p.phase.kind} up to {batch.micro_batches[p.phase.kind]}"
+        for p in phases
+        if batch.micro_batches[p.phase.kind] != p.micro_batches
+    ]
+    return line + (f"; micro-batches to fit, by arithmetic: {', '.join(more)}" if more else "")
+
+
+def advice_record(advice: list[Advice], factor: int, larger: list[LargerBatch]) -> Record:
     """Return the section on scaling for ``--json``."""
     return {
         "factor": factor,
         "phases": [dataclasses.asdict(entry) for entry in advice],
         "caveats": list(CAVEATS) if factor > 1 else [],
+        "estimated": [
+            {
+                "factor": batch.factor,
+                "days": batch.plan.days,
+                "chip_hours": batch.plan.chip_hours,
+                "price": batch.plan.money,
+                "micro_batches": batch.micro_batches,
+            }
+            for batch in larger
+        ],
     }
 
 
@@ -138,15 +184,16 @@ def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> 
     """Return the lines about the smallest change that fits, for a plan that does not fit."""
     if smaller is None:
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
-    seconds = smaller.plan.training_seconds
-    lines = [
-        f"smallest change that fits: {describe(smaller.change)} ({size(_most(smaller.plan))} a device, PREDICTED "
-        f"{duration(seconds or 0.0)}): {' '.join(smaller.change.overrides(batches))}"
-    ]
-    if smaller.same:
-        flags = " ".join(smaller.same.overrides(batches))
-        lines.append(f"that changes what is learned; with the same batch: {describe(smaller.same)}: {flags}")
+    lines = [_change("smallest change that fits", smaller.change, smaller.plan, batches)]
+    if smaller.same and smaller.same_plan:
+        head = "that changes what is learned; with the same batch"
+        lines.append(_change(head, smaller.same, smaller.same_plan, batches))
     return lines
+
+
+def _change(head: str, change: Change, plan: Plan, batches: Mapping[str, int]) -> str:
+    flags = " ".join(change.overrides(batches))
+    return f"{head}: {describe(change)} ({size(_most(plan))} a device; PREDICTED: {cost(plan)}): {flags}"
 
 
 def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record:
@@ -176,18 +223,18 @@ def search_lines(found: SearchResult, batches: Mapping[str, int]) -> list[str]:
 
 
 def _found(found: SearchResult, batches: Mapping[str, int]) -> str:
-    own, best, fastest = found.own.predicted_seconds, found.best, found.fastest
-    if best is None or fastest is None:
+    own, best, fastest = found.own, found.best, found.fastest
+    if best is None or fastest is None or fastest.plan is None:
         return "none of those compiled fits; --compiles takes more, else the recipe as it is:"
-    took = duration(fastest.predicted_seconds or 0.0)
+    took = cost(fastest.plan)
     if best is fastest and best.own:
         return f"fastest that fits: the recipe's own layout ({took}); nothing to change"
     if best.own:
         return (
-            f"the recipe's own layout ({duration(own or 0.0)}) is within {100 * NEAR:.0f} % of the fastest that fits "
-            f"({took}); nothing to change"
+            f"the recipe's own layout ({cost(best.plan or fastest.plan)}) is within {100 * NEAR:.0f} % of the fastest "
+            f"that fits ({took}); nothing to change"
         )
-    beside = "does not fit" if own is None else f"takes {duration(own)}"
+    beside = "does not fit" if own.plan is None or not own.plan.fits else f"takes {cost(own.plan)}"
     flags = " ".join(best.change.overrides(batches))
     return f"fastest that fits: {flags} ({took}; the recipe's own layout {beside})"
 
@@ -215,6 +262,8 @@ def as_record(plan: Plan) -> Record:
         "fits": plan.fits,
         "chip": dataclasses.asdict(plan.chip),
         "prediction": PREDICTED,
+        "compared": plan.compared,
+        "measured_ratio": plan.ratio,
         "phases": [_phase_record(phase) for phase in plan.phases],
         "predicted_days": plan.days,
         "predicted_chip_hours": plan.chip_hours,

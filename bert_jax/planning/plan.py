@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from bert_jax.configuration import check_fields
@@ -13,6 +13,7 @@ from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
+from bert_jax.reporting import activity
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.chips import Chip
@@ -21,6 +22,7 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit
 
 DAY = 86_400.0
+Note = Callable[[str], None]
 MicroBatches = int | Mapping[str, int]  # one number for all phases, or by phase
 
 
@@ -146,7 +148,12 @@ class PhasePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan of a recipe on a machine."""
+    """The plan of a recipe on a machine.
+
+    Attributes:
+      compared: a line that says whether predictions for such a machine were compared with measurements.
+      ratio: how many times the prediction measured steps took on this machine; None if nothing was compared.
+    """
 
     topology: Topology
     chip: Chip
@@ -157,6 +164,8 @@ class Plan:
     save_every_steps: int
     rates: Rates
     notes: tuple[str, ...] = ()
+    compared: str = ""
+    ratio: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -167,6 +176,14 @@ class Plan:
         if not all(phase.seconds is not None for phase in self.phases):
             return None
         return sum(phase.seconds or 0.0 for phase in self.phases)
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Return the share of the training time in which devices only wait for communication."""
+        if self.training_seconds is None:
+            return None
+        waits = [p.phase.num_steps * p.prediction.exposed_seconds for p in self.phases if p.prediction is not None]
+        return sum(waits) / self.training_seconds
 
     @property
     def restart_share(self) -> float | None:
@@ -200,12 +217,20 @@ class Plan:
 class Attempt:
     """Plans a recipe with a change on a machine. Each phase is compiled when it is first needed.
 
+    ``note`` prints the lines that say how long a compilation has taken so far; without it there are none.
+
     Raises:
       UserError: the mesh does not divide the devices or a batch.
     """
 
-    def __init__(self, recipe: Recipe, machine: Machine, change: Change = Change()) -> None:  # noqa: B008
-        self._recipe, self._machine, self._change = recipe, machine, change
+    def __init__(
+        self,
+        recipe: Recipe,
+        machine: Machine,
+        change: Change = Change(),  # noqa: B008
+        note: Note | None = None,
+    ) -> None:
+        self._recipe, self._machine, self._change, self._note = recipe, machine, change, note
         self._task, self._experiment = recipe.variant(change, machine.devices)
         self._mesh = self._experiment.make_mesh(machine.devices)
         self._done: dict[str, PhasePlan] = {}
@@ -213,8 +238,11 @@ class Attempt:
     def phase(self, kind: str) -> PhasePlan:
         """Return the plan of the phase named ``kind`` in the recipe."""
         if kind not in self._done:
-            [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
-            self._done[kind] = self._planned(phase)
+            phases = self._experiment.phases.phases
+            [(number, phase)] = [(i, phase) for i, phase in enumerate(phases, 1) if phase.kind == kind]
+            doing = f"compiling the step of {kind} ({number} of {len(phases)}) for {self._machine.topology.name}"
+            with activity.shown(doing, self._note):
+                self._done[kind] = self._planned(phase)
         return self._done[kind]
 
     def _planned(self, phase: Phase) -> PhasePlan:
@@ -249,13 +277,19 @@ class Attempt:
         )
 
 
-def make(recipe: Recipe, machine: Machine, rates: Rates = Rates(), change: Change = Change()) -> Plan:  # noqa: B008
-    """Return the plan of a recipe on a machine; compiles every phase.
+def make(
+    recipe: Recipe,
+    machine: Machine,
+    rates: Rates = Rates(),  # noqa: B008
+    change: Change = Change(),  # noqa: B008
+    note: Note | None = None,
+) -> Plan:
+    """Return the plan of a recipe on a machine; compiles every phase, and says with ``note`` how long that takes.
 
     Raises:
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
-    return Attempt(recipe, machine, change).plan(rates)
+    return Attempt(recipe, machine, change, note).plan(rates)
 
 
 def as_given(experiment: Experiment, micro_batches: Mapping[str, int]) -> MicroBatches:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from bert_jax.models.kernels.choice import case_of, choose
 from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
-from bert_jax.planning.plan import Change, Machine, MicroBatches, Plan, Rates, Recipe, as_given, make
+from bert_jax.planning.plan import Change, Machine, MicroBatches, Note, Plan, Rates, Recipe, as_given, make
 from bert_jax.planning.smallest_change import in_words
 from bert_jax.planning.units import duration, size
 from bert_jax.rows.phases import Phase
@@ -28,8 +28,6 @@ from bert_jax.training.mesh import MeshConfig, WeightUpdate, is_split
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.state import abstract_fresh
 from bert_jax.training.step import metric_names
-
-Note = Callable[[str], None]
 
 MICRO_BATCHES, REMAT, TENSOR, FSDP = (1, 2, 4, 8), ("none", "dots", "full"), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
 NEAR = 0.01  # accuracy of predictions: a recipe that is slower by no more than this share stays as it is
@@ -119,9 +117,9 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
     fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or sorted(judged, key=lambda c: c.memory)
     chosen = [c for c in judged if c.own] + [c for c in fitting[:compiles] if not c.own]
     done = []
-    for candidate in chosen:
-        note(f"compiling{candidate.line()}")
-        done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change)))
+    for number, candidate in enumerate(chosen, 1):
+        note(f"layout {number} of {len(chosen)}:{candidate.line()}")
+        done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change, note)))
     others = [c for c in fitting[compiles:] if not c.own]
     return SearchResult(by_time(done), tuple(others[:5]), len(judged))
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.planning.plan import Attempt, Change, Machine, MicroBatches, PhasePlan, Plan, Rates, Recipe, as_given
+from bert_jax.planning.plan import (
+    Attempt,
+    Change,
+    Machine,
+    MicroBatches,
+    Note,
+    PhasePlan,
+    Plan,
+    Rates,
+    Recipe,
+    as_given,
+)
 from bert_jax.training.loop import Experiment
 from bert_jax.training.mesh import MeshConfig
 
-Note = Callable[[str], None]
 _COPIES = 3  # float32 copies of all parameters that a step with a sharded update may have: gathered, gradient, sums
 _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches or fsdp doubled, at most
 
@@ -19,12 +29,14 @@ _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches 
 class FittingChange:
     """A change with which the recipe fits, and the ``plan`` of the changed recipe.
 
-    ``same``: another change with which the recipe fits, but which keeps the batch size; None if none was found.
+    ``same``: another change with which the recipe fits, but which keeps the batch size, and ``same_plan`` its plan;
+    None if none was found.
     """
 
     change: Change
     plan: Plan
     same: Change | None = None
+    same_plan: Plan | None = None
 
 
 def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> FittingChange | None:
@@ -45,7 +57,7 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
         if not _may_suffice(change, refused, machine) or (first and change.batch_divisor > 1):
             continue
         try:
-            attempt = Attempt(recipe, machine, change)
+            attempt = Attempt(recipe, machine, change, note)
         except UserError:
             continue  # the change does not divide the batch or the devices
         note(f"trying {describe(change)}")
@@ -57,7 +69,7 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
             if change.batch_divisor == 1:
                 return first
         elif plan.fits and first is not None:
-            return dataclasses.replace(first, same=change)
+            return dataclasses.replace(first, same=change, same_plan=plan)
     return first
 
 

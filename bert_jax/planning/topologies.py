@@ -54,6 +54,11 @@ class Topology:
         return "tpu" if self.kind in CHIPS else "gpu" if self.kind in GPUS else "cpu"
 
     @property
+    def is_one_host(self) -> bool:
+        """Return whether one host has all devices: a host has up to 8, but 4 of v4 and v5p."""
+        return self.platform == "cpu" or self.num_devices <= (4 if self.kind in ("v4", "v5p") else GPUS_OF_A_HOST)
+
+    @property
     def devices_of_a_host(self) -> int:
         """Return the number of devices of one host, or 0 if all devices are on one host."""
         return GPUS_OF_A_HOST if self.platform == "gpu" else 0

@@ -67,7 +67,7 @@ class Progress:
         self.total_steps, self._stream, self._step = total_steps, stream or sys.stderr, start_step
         self._work: Callable[[int], float] = float
         self._every, self._clock = every_seconds, clock
-        self._live = _is_terminal(self._stream)
+        self._live = is_terminal(self._stream)
         self._unicode = _can_show(self._stream, "━─–")
         self._rate = Rate()
         self._phase: str | None = None
@@ -213,7 +213,8 @@ class Progress:
             self._closed = True
 
 
-def _is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether ``stream`` is a terminal on which a line can be replaced."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") != "dumb"
     except (AttributeError, ValueError):

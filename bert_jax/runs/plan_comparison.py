@@ -6,14 +6,14 @@ import dataclasses
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.models.model import config_of
 from bert_jax.planning import comparison, page, topologies
 from bert_jax.planning.comparison import ComparedPhase
-from bert_jax.planning.plan import Change, Machine, Plan, make
+from bert_jax.planning.plan import Change, Machine, Note, Plan, make
 from bert_jax.planning.topologies import Topology
 from bert_jax.reporting import run_log, run_record, status
 from bert_jax.reporting.formats import is_number
@@ -21,7 +21,6 @@ from bert_jax.reporting.windows import Windows, since_last_start, steady
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from bert_jax.storage import files
 
-Note = Callable[[str], None]
 LEAST_WINDOWS = 2  # fewer are no measurement
 
 
@@ -94,7 +93,7 @@ def compare(workdir: str, topology: str | None, note: Note) -> Comparison:
     machine = Machine.of(made.topology)
     _, experiment = made.recipe.variant(Change(), machine.devices)
     note(f"compiling the steps of {workdir} for {made.topology.name}")
-    plan = make(made.recipe, machine)
+    plan = make(made.recipe, machine, note=note)
     phases, notes = [], list(plan.notes)
     for phase in plan.phases:
         windows = made.windows.get(phase.phase.kind)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning import comparison, page, scaling, topologies
-from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
+from bert_jax.planning import budget, comparison, next_command, page, scaling, topologies
+from bert_jax.planning.budget import LargerBatch
+from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, make
 from bert_jax.planning.scaling import Advice
 from bert_jax.planning.search import SearchResult, search
 from bert_jax.planning.smallest_change import FittingChange, smallest_change
@@ -24,7 +25,6 @@ from bert_jax.runs.pretraining import PretrainingSettings, checked
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 
-Note = Callable[[str], None]
 COMPILES = 3  # how many layouts a search compiles by default
 
 
@@ -37,6 +37,9 @@ class PlanRequest:
       search: whether to search for the best layout; otherwise the recipe's own layout is planned.
       compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation. If None, 3.
       scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
+      tokens: the positions of rows that the run computes, padding too; the steps of all phases follow in proportion. If
+        None, the recipe's own steps.
+      recipe: the flags that name and change the recipe, for the next command.
 
     Raises:
       UserError: the value of a flag is not allowed. The message names all flags with such values.
@@ -48,6 +51,8 @@ class PlanRequest:
     search: bool = False
     compiles: int | None = None
     scale: int | None = None
+    tokens: float | None = None
+    recipe: tuple[str, ...] = ("--config=RECIPE",)
 
     def __post_init__(self) -> None:
         price, restarts = self.price_per_chip_hour, self.restarts_per_day
@@ -58,6 +63,8 @@ class PlanRequest:
         ]
         if self.compiles is not None and self.compiles >= 1 and not self.search:
             wrong.append(f"--compiles={self.compiles}: allowed only with --search; add --search, or leave it out")
+        if self.tokens is not None and not (self.tokens >= 1 and math.isfinite(self.tokens)):
+            wrong.append(f"--tokens={self.tokens:g}: a number from 1 up is allowed, such as 3e9")
         if price is not None and not (price > 0 and math.isfinite(price)):
             wrong.append(f"--price_per_chip_hour={price:g}: a number above 0 is allowed; leave it out for no price")
         if not (restarts >= 0 and math.isfinite(restarts)):
@@ -74,14 +81,20 @@ class PlanRequest:
 class Planned:
     """The result of ``plan``.
 
-    ``smaller`` is a change that would make the recipe fit into memory. It is None if the recipe fits, or if no such
-    change was found.
+    Attributes:
+      flags: what ``request.tokens`` changes in the recipe.
+      larger: estimates of larger batches; none if the recipe does not fit.
+      smaller: a change that would make the recipe fit into memory. It is None if the recipe fits, or if no such change
+        was found.
     """
 
     plan: Plan
+    request: PlanRequest
     batches: Mapping[str, int]
     advice: list[Advice]
     factor: int
+    flags: list[str]
+    larger: list[LargerBatch]
     smaller: FittingChange | None = None
     found: SearchResult | None = None
 
@@ -91,14 +104,32 @@ class Planned:
 
     def as_lines(self) -> list[str]:
         lines = page.search_lines(self.found, self.batches) if self.found else []
+        if self.request.tokens is not None:
+            lines.append(
+                f"for {self.request.tokens:,.0f} tokens (positions of rows, padding counts): {' '.join(self.flags)}"
+            )
         lines += page.as_lines(self.plan)
         if not self.fits:
             lines += page.smaller_lines(self.smaller, self.batches)
-        return [*lines, *page.advice_lines(self.advice, self.factor)]
+        return [*lines, *page.advice_lines(self.advice, self.factor, self.larger), "", *self.next_lines()]
+
+    def next_lines(self) -> list[str]:
+        """Return the line with the command to type next; before it, the offer of a search where that may be faster."""
+        asked, best = [*self.request.recipe, *self.flags], self.found.best if self.found else None
+        name = next_command.run_name(self.request.recipe[0].partition("=")[2])
+        if self.smaller:
+            change, plan = self.smaller.change, self.smaller.plan
+            if self.smaller.same and self.smaller.same_plan:
+                change, plan = self.smaller.same, self.smaller.same_plan
+            return [next_command.after(plan, [*asked, *change.overrides(self.batches)], name)]
+        searched = best.change.overrides(self.batches) if best and not best.own else []
+        offer = next_command.search_offer(self.plan, asked, COMPILES) if self.fits and not self.found else []
+        return [*offer, next_command.after(self.plan, [*asked, *searched], name)]
 
     def as_json(self) -> str:
         record = page.as_record(self.plan)
-        record["scaling"] = page.advice_record(self.advice, self.factor)
+        record["scaling"] = page.advice_record(self.advice, self.factor, self.larger)
+        record |= {"tokens": self.request.tokens, "flags": self.flags, "next": self.next_lines()}
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
         if self.found:
@@ -120,7 +151,9 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
         of this is checked before the first compilation.
     """
     topology = topologies.parse(request.topology)
-    recipe = PretrainingRecipe.of(config)
+    recipe, flags = PretrainingRecipe.of(config), list[str]()
+    if request.tokens is not None:
+        recipe, flags = recipe.for_tokens(request.tokens)
     machine = Machine.of(topology)
     _, experiment = recipe.variant(Change(), machine.devices)
     factor = request.scale or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
@@ -132,14 +165,15 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
         assert made is not None
     else:
         note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-        found, made = None, make(recipe, machine, request.rates)
+        found, made = None, make(recipe, machine, request.rates, note=note)
     layout = found.best.change if found and found.best else Change()
     remat: Any = made.remat
     shape = dataclasses.replace(recipe.shape(), remat=remat)
-    off = comparison.said(topology, recipe.variant(layout, machine.devices)[1], shape)
-    made = dataclasses.replace(made, notes=(*made.notes, off))
+    known = comparison.known(topology, recipe.variant(layout, machine.devices)[1], shape)
+    made = dataclasses.replace(made, compared=known.line, ratio=known.ratio)
     smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
-    return Planned(made, batches, advice, factor, smaller, found)
+    larger = budget.larger_batches(made, factor) if made.fits and factor > 1 else []
+    return Planned(made, request, batches, advice, factor, flags, larger, smaller, found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +203,24 @@ class PretrainingRecipe:
                     f"--{where}.num_tokens=N or --{where}.num_steps=N"
                 )
         return cls(settings)
+
+    def for_tokens(self, tokens: float) -> tuple[PretrainingRecipe, list[str]]:
+        """Return the recipe with the steps for a number of tokens, and the flags that make these changes.
+
+        A shorter run has a warm-up and a decay that are shorter in proportion; in a longer one they stay.
+        """
+        settings = self.settings
+        before = settings.experiment().phases
+        steps = budget.steps_for(tokens, before)
+        shorter = min(1.0, sum(steps.values()) / before.num_steps)
+        names = ("warmup_steps", "decay_steps") if shorter < 1 else ()
+        rates = {n: round(shorter * value) for n in names if (value := getattr(settings.schedule, n))}
+        phases = configuration.merged(settings.phases, {kind: {"num_steps": n} for kind, n in steps.items()})
+        schedule = dataclasses.replace(settings.schedule, **rates)
+        flags = [f"--config.phases.{kind}.num_steps={number}" for kind, number in steps.items()]
+        flags += [f"--config.schedule.{name}={number}" for name, number in rates.items()]
+        settings = dataclasses.replace(settings, phases=phases, schedule=schedule)
+        return dataclasses.replace(self, settings=settings), flags
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         settings = self._changed(change)

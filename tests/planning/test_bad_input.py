@@ -73,6 +73,7 @@ FLAGS = {
     "--search --compiles=-2": f"--compiles=-2: {COUNT}",
     "--compiles=0": f"--compiles=0: {COUNT}",
     "--compiles=5": "--compiles=5: allowed only with --search; add --search, or leave it out",
+    "--tokens=0": "--tokens=0: a number from 1 up is allowed, such as 3e9",
     "--search --compiles=0 --scale=-3": f"--compiles=0: {COUNT}; --scale=-3: {COUNT}",
 }
 

@@ -1,0 +1,71 @@
+"""Steps, time and price: of a number of tokens, and of larger batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from bert_jax.planning.plan import PhasePlan, Plan
+from bert_jax.rows.phases import Phases
+
+RULE = "computation grows with the batch, communication does not"
+
+
+def steps_for(tokens: float, phases: Phases) -> dict[str, int]:
+    """Return the number of steps of each phase in a run of ``tokens`` positions, shared out as they are in ``phases``.
+
+    A position of a row counts as a token, padding too.
+    """
+    share = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in phases.phases)
+    return {phase.kind: max(1, round(share * phase.num_steps)) for phase in phases.phases}
+
+
+class LargerBatch(NamedTuple):
+    """As many rows in batches ``factor`` times as large: the ``plan``, by arithmetic, and what it needs to fit.
+
+    Attributes:
+      micro_batches: the number by phase with which the activations fit into memory, by arithmetic; None if none does.
+    """
+
+    factor: int
+    plan: Plan
+    micro_batches: dict[str, int | None]
+
+
+def larger_batches(plan: Plan, factor: int) -> list[LargerBatch]:
+    """Return what batches of 1, 2, 4 ... ``factor`` times the size would take, from the compiled steps of ``plan``.
+
+    A step takes its computation as often as the batch is larger, and its communication once.
+    """
+    factors = [2**level for level in range(factor.bit_length()) if 2**level < factor]
+    return [_larger(plan, number) for number in (*factors, factor)]
+
+
+def _larger(plan: Plan, factor: int) -> LargerBatch:
+    micro_batches = {phase.phase.kind: _micro_batches(phase, plan, factor) for phase in plan.phases}
+    phases = tuple(_phase(phase, factor) for phase in plan.phases)
+    every = max(1, round(plan.save_every_steps / factor))
+    return LargerBatch(factor, dataclasses.replace(plan, phases=phases, save_every_steps=every), micro_batches)
+
+
+def _phase(planned: PhasePlan, factor: int) -> PhasePlan:
+    of, prediction = planned.phase, planned.prediction
+    steps = max(1, round(of.num_steps / factor))
+    phase = dataclasses.replace(of, batch_size=of.batch_size * factor, num_steps=steps)
+    if prediction is not None:
+        seconds = factor * (prediction.seconds - prediction.exposed_seconds) + prediction.exposed_seconds
+        prediction = dataclasses.replace(prediction, seconds=seconds)
+    compiled = dataclasses.replace(planned.compiled, phase=phase)
+    return dataclasses.replace(planned, compiled=compiled, prediction=prediction)
+
+
+def _micro_batches(planned: PhasePlan, plan: Plan, factor: int) -> int | None:
+    memory = planned.compiled.memory
+    of_rows = planned.compiled.needed_bytes - memory.state  # at most this grows with the rows that are computed at once
+    rows = planned.phase.batch_size * factor // (plan.mesh["data"] * plan.mesh["fsdp"])
+    number = planned.micro_batches
+    while memory.state + of_rows * factor * planned.micro_batches / number > plan.chip.memory_bytes:
+        number *= 2
+        if rows % number:
+            return None
+    return number

@@ -1,0 +1,197 @@
+"""Who pays: time and money of larger batches and of a number of tokens, and the command to type next."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.cli.plan import tokens
+from bert_jax.planning import next_command, page, topologies
+from bert_jax.planning.budget import larger_batches
+from bert_jax.planning.plan import Plan, Rates, make
+from bert_jax.reporting import activity
+from bert_jax.runs import recipe_plan, recipes
+from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe
+from tests.planning import tiny
+
+MEMORY = 2**30
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Plan:
+    return make(tiny.recipe(), tiny.machine(), Rates(price_per_chip_hour=2.0, restarts_per_day=0))
+
+
+@pytest.fixture
+def plan(compiled: Plan) -> Plan:
+    """1,000 steps of 1 s of computation and 3 s of waiting, with 10 % of the memory for the state and 20 % for rows."""
+    [phase] = compiled.phases
+    assert phase.prediction is not None
+    prediction = dataclasses.replace(phase.prediction, seconds=4.0, compute_seconds=1.0, exposed_seconds=3.0)
+    sizes = {field.name: 0 for field in dataclasses.fields(phase.compiled.memory)}
+    memory = type(phase.compiled.memory)(**{**sizes, "parameters": MEMORY // 10, "temporaries": MEMORY // 5})
+    step = dataclasses.replace(phase.compiled, memory=memory, seconds=100.0)
+    chip = dataclasses.replace(compiled.chip, memory_bytes=MEMORY)
+    return dataclasses.replace(
+        compiled, chip=chip, phases=(dataclasses.replace(phase, prediction=prediction, compiled=step),)
+    )
+
+
+def on(plan: Plan, topology: str) -> Plan:
+    return dataclasses.replace(plan, topology=topologies.parse(topology))
+
+
+def test_a_larger_batch_computes_more_and_waits_once(plan: Plan) -> None:
+    found = larger_batches(plan, 8)
+    assert [batch.factor for batch in found] == [1, 2, 4, 8]
+    assert [batch.plan.training_seconds for batch in found] == [4000, 500 * 5, 250 * 7, 125 * 11]
+    assert [batch.plan.phases[0].phase.batch_size for batch in found] == [tiny.ROWS * n for n in (1, 2, 4, 8)]
+    assert [batch.micro_batches for batch in found] == [{"phase1": n} for n in (1, 1, 1, 2)]  # 10 % and 160 %
+    assert found[3].plan.money == pytest.approx(2 * 8 * 1375 / 3600)
+    lines = page.advice_lines([], 8, found)
+    assert (
+        "1 x: phase1 1,000 steps of 64: at least 1.11 hours, at least 8.9 chip-hours, at least 17.78 at 2" in lines[3]
+    )
+    assert "8 x: phase1 125 steps of 512: about 22.92 minutes, about 3.1 chip-hours, about 6.11 at 2 a" in lines[6]
+    assert lines[6].endswith("micro-batches to fit, by arithmetic: phase1 up to 2")
+    full = dataclasses.replace(plan, chip=dataclasses.replace(plan.chip, memory_bytes=MEMORY / 10))
+    assert "does not fit with any number" in page.advice_lines([], 8, larger_batches(full, 8))[6]
+
+
+def test_a_measured_ratio_stands_beside_time_and_price(plan: Plan) -> None:
+    assert not [line for line in page.as_lines(plan) if "as measured" in line]
+    lines = page.as_lines(dataclasses.replace(plan, compared="measured steps were 1.5 x", ratio=1.5))
+    assert "measured steps were 1.5 x" in lines
+    [line] = [line for line in lines if "as measured" in line]
+    assert "1.5 x the prediction, as measured here before: about 1.67 hours, about 13.3 chip-hours, about 26.67" in line
+
+
+def test_a_search_is_offered_where_devices_wait(plan: Plan) -> None:
+    [line] = next_command.search_offer(plan, ["--config=bert_base"], 3)
+    assert "for 75 % of the time" in line
+    assert "compiles 4 layouts, about 7 minutes" in line
+    assert line.endswith("plan --config=bert_base --topology=cpu:8 --price_per_chip_hour=2 --search")
+    [phase] = plan.phases
+    assert phase.prediction is not None
+    quiet = dataclasses.replace(phase, prediction=dataclasses.replace(phase.prediction, exposed_seconds=1.0))
+    assert next_command.search_offer(dataclasses.replace(plan, phases=(quiet,)), ["--config=bert_base"], 3) == []
+
+
+@pytest.mark.parametrize(
+    ("topology", "said"),
+    [
+        ("v5e:2x4", "next, on v5e:2x4: {} pretrain --config=r --workdir=runs/r"),
+        ("v5p:2x2x1", "next, on v5p:2x2x1: {} pretrain --config=r --workdir=runs/r"),
+        (
+            "v5p:2x2x2",
+            "next, on every host of v5p:2x2x2: {} preflight --config=r --workdir=gs://BUCKET/r --distributed=auto, "
+            "then the same with pretrain",
+        ),
+    ],
+)
+def test_the_next_command_starts_the_run(plan: Plan, monkeypatch: pytest.MonkeyPatch, topology: str, said: str) -> None:
+    monkeypatch.setattr(next_command, "program", lambda: "bert-jax")
+    there = dataclasses.replace(on(plan, topology), chip=dataclasses.replace(plan.chip, platform="tpu"))
+    assert next_command.after(there, ["--config=r"], "r") == said.format("bert-jax")
+
+
+def test_the_next_command_of_what_does_not_fit_is_a_larger_machine(plan: Plan) -> None:
+    refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False),))
+    line = next_command.after(on(refused, "v5e:4x4"), ["--config=r", "--config.a=b c"], "r")
+    assert line.endswith("plan --config=r '--config.a=b c' --topology=v5e:4x8 --price_per_chip_hour=2")
+    assert [next_command.next_larger(topologies.parse(name)) for name in ("v5e:16x16", "cpu:8")] == [None, "cpu:16"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("bert_large", "bert_large"), ("roberta:large", "roberta-large"), ("configs/pretrain/mine.py:x", "mine-x")],
+)
+def test_the_name_of_a_run(recipe: str, name: str) -> None:
+    assert next_command.run_name(recipe) == name
+
+
+@pytest.mark.parametrize(("text", "number"), [("3e9", 3e9), ("500m", 5e8), ("2.5B", 2.5e9), ("1T", 1e12), ("70", 70)])
+def test_tokens_are_read(text: str, number: float) -> None:
+    assert tokens(text) == number
+
+
+def test_what_is_no_number_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--config=quickstart", "--topology=cpu:8", "--tokens=many"]) == 2
+    assert "found 'many'; a number is needed, such as 3e9, 500M or 3B" in capsys.readouterr().err
+
+
+def test_steps_follow_from_tokens() -> None:
+    """bert_large: 900,000 steps of 128 and 100,000 of 512 positions, 256 rows each; 42.6e9 positions."""
+    recipe = PretrainingRecipe.of(recipes.load("bert_large").to_dict())
+    whole = 256 * (900_000 * 128 + 100_000 * 512)
+    fewer, flags = recipe.for_tokens(whole / 100)
+    assert [phase.num_steps for phase in fewer.settings.experiment().phases.phases] == [9000, 1000]
+    assert flags == [
+        "--config.phases.phase1.num_steps=9000",
+        "--config.phases.phase2.num_steps=1000",
+        "--config.schedule.warmup_steps=100",
+    ]
+    more, flags = recipe.for_tokens(3 * whole)
+    assert [phase.num_steps for phase in more.settings.experiment().phases.phases] == [2_700_000, 300_000]
+    assert len(flags) == 2
+    assert more.settings.schedule == recipe.settings.schedule
+
+
+def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The steps of the page, its advice and its next command are those of the tokens."""
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+
+    def made(recipe: PretrainingRecipe, machine: object, rates: Rates, note: object) -> Plan:
+        [phase], [own] = recipe.settings.experiment().phases.phases, plan.phases
+        step = dataclasses.replace(own.compiled, phase=phase)
+        return dataclasses.replace(plan, phases=(dataclasses.replace(own, compiled=step),))
+
+    monkeypatch.setattr(recipe_plan, "make", made)
+    request = PlanRequest(
+        "cpu:8", scale=2, tokens=100 * tiny.ROWS * tiny.LENGTH, recipe=("--config=tiny", "--config.seed=1")
+    )
+    lines = recipe_plan.plan(tiny.config(schedule={"warmup_steps": 50}), request, lambda _: None).as_lines()
+    flags = "--config.phases.phase1.num_steps=100 --config.schedule.warmup_steps=5"
+    assert lines[0] == f"for 204,800 tokens (positions of rows, padding counts): {flags}"
+    assert any(line.startswith("phase1: 100 steps of 64 rows") for line in lines)
+    assert any("2 x: phase1 50 steps of 128: about 4.17 minutes" in line for line in lines)
+    assert lines[-2].endswith(
+        f"plan --config=tiny --config.seed=1 {flags} --topology=cpu:8 --price_per_chip_hour=2 --search"
+    )
+    assert lines[-1].endswith(f"pretrain --config=tiny --config.seed=1 {flags} --workdir=runs/tiny")
+    assert "JAX_NUM_CPU_DEVICES=8 " in lines[-1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+
+def test_what_takes_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(activity, "REDRAW_SECONDS", 0.01)
+    monkeypatch.setattr(activity.os, "get_terminal_size", lambda _: activity.os.terminal_size((30, 9)))
+    monkeypatch.setenv("TERM", "xterm")
+    lines: list[str] = []
+    with activity.shown("compiling", lines.append, io.StringIO()):
+        while not lines:
+            time.sleep(0.01)
+    assert lines[0] == "still compiling: 0 s so far"
+    number = len(lines)
+    with activity.shown("compiling", None, io.StringIO()):
+        time.sleep(0.03)
+    stream = Terminal()
+    with activity.shown("compiling the step of phase1", lines.append, stream):
+        while not stream.getvalue():
+            time.sleep(0.01)
+    assert stream.getvalue().startswith("\r\x1b[Kstill compiling the step of p")  # no wider than the terminal
+    assert stream.getvalue().endswith("\r\x1b[K")
+    assert len(lines) == number
