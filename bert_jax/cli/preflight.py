@@ -15,7 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.cluster import distributed
-    from bert_jax.runs.preflight import preflight, table
+    from bert_jax.runs.findings import table
+    from bert_jax.runs.preflight import preflight
 
     found = []
 

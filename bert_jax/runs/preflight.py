@@ -5,7 +5,6 @@ The check takes minutes.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import platform
@@ -27,6 +26,7 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.reporting.run_record import check_workdir
+from bert_jax.runs.findings import Finding
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.pretraining import PretrainingSettings
 from bert_jax.storage import files
@@ -38,16 +38,6 @@ ALL_REDUCE_BYTES = 64 * 2**20
 SLOW_READ_SECONDS = 0.02  # for one random read; at this speed, reading a batch of 256 rows takes seconds
 STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32
 KEPT = 2  # at least so many checkpoints are on the disk at a time
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A line of the table. ``verdict`` is "ok", "slow" or "bad"; if any is "bad", the job should not be started."""
-
-    name: str
-    found: str
-    verdict: str
-    advice: str = ""
 
 
 def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
@@ -69,18 +59,6 @@ def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
     findings += [Finding("inputs", text, "bad") for text in told]
     findings += [_shared(processes), _layout(settings), _reads(processes), _disk(processes, settings), _all_reduce()]
     return findings
-
-
-def table(findings: Sequence[Finding]) -> str:
-    """Return the findings as a table for the terminal."""
-    width = max(len(finding.name) for finding in findings)
-    lines = []
-    for finding in findings:
-        advice = f"; {finding.advice}" if finding.advice else ""
-        lines.append(f"{finding.verdict:<5} {finding.name:<{width}}  {finding.found}{advice}")
-    bad = [finding.name for finding in findings if finding.verdict == "bad"]
-    lines.append(f"verdict: {'do not start: ' + ', '.join(bad) if bad else 'ready'}")
-    return "\n".join(lines)
 
 
 # ---- What a process reports about itself -----------------------------------------------------------------------------

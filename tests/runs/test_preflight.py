@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.runs.preflight import _alike, _processes, _shared, table
+from bert_jax.runs.findings import table
+from bert_jax.runs.preflight import _alike, _processes, _shared
 from tests import toy
 from tests.training import gang
 

@@ -1,0 +1,33 @@
+"""Say whether this machine can train: versions, devices, extras, disk and memory, a line each; exit code 1 means no."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from bert_jax.cli.main import print_note, seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device_seconds", type=seconds, default=60.0, help="how long devices may take to answer (default: 60)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bert_jax.program import program
+    from bert_jax.runs.doctor import examine
+    from bert_jax.runs.findings import table
+
+    print_note(f"asking jax for its devices, for at most {arguments.device_seconds:g} s")
+    found = examine(arguments.device_seconds)
+    sound = all(finding.verdict != "bad" for finding in found)
+    if arguments.json:
+        print(json.dumps({"ready": sound, "findings": [dataclasses.asdict(finding) for finding in found]}))
+        return int(not sound)
+    print(table(found, refused="training cannot start"))
+    if sound:
+        print(f"next: {program()} pretrain --config=quickstart --workdir=runs/quickstart")
+    return int(not sound)

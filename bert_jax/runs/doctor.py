@@ -1,0 +1,236 @@
+"""Looks at this machine for ``bert-jax doctor``: what is installed, which devices answer, how much room there is.
+
+jax itself is imported in a process of its own alone, which is ended if it does not answer: the driver of an accelerator
+may wait for ever, and a broken installation must be reported like everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+import bert_jax
+from bert_jax.runs.findings import Finding
+from bert_jax.storage import files
+
+NAME = "bert-jax"
+SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+ACCELERATORS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin")
+LITTLE_DISK, LITTLE_MEMORY = 5 * 2**30, 4 * 2**30
+# What each extra of setup.cfg is for. Extras for those who change the package itself are not shown.
+EXTRAS = {
+    "tpu": "TPUs, and plans for them",
+    "gpu": "NVIDIA GPUs",
+    "dedup": "config.corpus.duplicates=near",
+    "wikipedia": "MediaWiki dumps as text",
+    "datasets": "datasets of the Hugging Face Hub",
+    "tensorflow": "TFDS datasets that are not prepared as ArrayRecord",
+    "segment": "the words of Chinese text",
+    "retrieval": "BM25 beside a search by meaning",
+    "cmrc": "scores of CMRC 2018",
+    "gcs": "paths gs://",
+    "s3": "paths s3://",
+    "wandb": "the logger wandb",
+    "mlflow": "the logger mlflow",
+}
+
+_QUERY = """
+import json, jax
+devices = jax.devices()
+limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+print(json.dumps([jax.default_backend(), len(devices), devices[0].device_kind, limit]))
+"""
+
+
+def examine(device_seconds: float) -> list[Finding]:
+    """Return what was found, a ``Finding`` for each thing. "bad" is what keeps training from starting.
+
+    Args:
+      device_seconds: how long devices may take to answer.
+    """
+    needed = _requirements()
+    return [
+        _ours(needed),
+        _python(),
+        _packages([r for r in needed or [] if _of(r, "")]),
+        _plugins(),
+        _devices(device_seconds),
+        _memory(),
+        *_disk(),
+        *(_extra(name, own) for name in EXTRAS if (own := [r for r in needed or [] if _of(r, name)])),
+    ]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements(name: str = NAME) -> list[Requirement] | None:
+    """Return what a package and its extras need; None if the package is not installed."""
+    try:
+        return [Requirement(text) for text in metadata.requires(name) or []]
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _ours(needed: list[Requirement] | None) -> Finding:
+    found = f"{bert_jax.__version__} in {Path(bert_jax.__file__).parent}"
+    if needed is None:
+        return Finding(NAME, found, "note", "not installed, so extras are not known; pip install it (make env)")
+    return Finding(NAME, found)
+
+
+def _python() -> Finding:
+    found, allowed = platform.python_version(), None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        allowed = metadata.metadata(NAME)["Requires-Python"]
+    where = f"{found} in {sys.prefix}, on {platform.system()} {platform.machine()}"
+    if allowed and not Requirement(f"python{allowed}").specifier.contains(found, prereleases=True):
+        return Finding("python", where, "bad", f"{NAME} needs {allowed}")
+    return Finding("python", where)
+
+
+def _packages(needed: list[Requirement]) -> Finding:
+    """Return the versions of the packages that matter most; "bad" if any that is needed is missing or too old."""
+    shown = ", ".join(f"{name} {_version(name) or 'missing'}" for name in SHOWN)
+    named = [r.name for r in needed]
+    wrong = [r for r in (*needed, *(Requirement(name) for name in SHOWN if name not in named)) if _lacks(r)]
+    if not wrong:
+        return Finding("packages", shown)
+    names = ", ".join(r.name for r in wrong)
+    return Finding("packages", shown, "bad", f"missing or too old: {names}; {_install(wrong)}")
+
+
+def _lacks(requirement: Requirement) -> bool:
+    """Return whether a package, or a package that the named extras of it need, is missing or too old."""
+    version = _version(requirement.name)
+    if version is None or not requirement.specifier.contains(version, prereleases=True):
+        return True
+    nested = _requirements(requirement.name) or [] if requirement.extras else []
+    return any(_lacks(r) for extra in requirement.extras for r in nested if _of(r, extra))
+
+
+def _of(requirement: Requirement, extra: str) -> bool:
+    """Return whether a requirement belongs to an extra; to "" belongs what is always needed on this machine."""
+    marker = requirement.marker
+    always = marker is None or marker.evaluate({"extra": ""})
+    return always if not extra else not always and marker is not None and marker.evaluate({"extra": extra})
+
+
+def _install(requirements: list[Requirement]) -> str:
+    names = (f"{r.name}{'[' + ','.join(sorted(r.extras)) + ']' if r.extras else ''}{r.specifier}" for r in requirements)
+    return "pip install " + " ".join(f"'{name}'" if set("[]<>=!~") & set(name) else name for name in names)
+
+
+def _plugins() -> Finding:
+    found = {name: version for name in ACCELERATORS if (version := _version(name))}
+    text = ", ".join(f"{name} {version}" for name, version in found.items()) or "none: jax computes on the CPU"
+    if unused := _unused_hardware(found):
+        return Finding("accelerators", text, "note", unused)
+    jaxlib = _version("jaxlib")
+    other = [name for name, version in found.items() if name.startswith("jax-") and version != jaxlib]
+    if other:
+        return Finding("accelerators", text, "note", f"{', '.join(other)} should have jaxlib's version, {jaxlib}")
+    return Finding("accelerators", text)
+
+
+def _unused_hardware(plugins: dict[str, str]) -> str:
+    """Return what to install for an accelerator that this machine has and jax has no plug-in for, otherwise ""."""
+    if Path("/dev/nvidia0").exists() and not any("cuda" in name for name in plugins):
+        return "this machine has an NVIDIA GPU; to use it: pip install 'jax[cuda12]'"
+    if (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()) and "libtpu" not in plugins:
+        return "this machine seems to have TPUs; to use them: pip install 'jax[tpu]'"
+    return ""
+
+
+def _devices(limit: float) -> Finding:
+    """Return the devices that jax has, asked in a process that is ended after ``limit`` seconds."""
+    asked = os.environ.get("JAX_PLATFORMS")
+    platforms = f" (JAX_PLATFORMS={asked})" if asked else ""
+    code, said, error = _answer(_QUERY, limit)
+    if code is None:
+        advice = (
+            "another process may hold them, or a slice of several hosts waits until every host asks; ask again with "
+            "--device_seconds=300, or JAX_PLATFORMS=cpu for the CPU alone"
+        )
+        return Finding("devices", f"no answer in {limit:g} s{platforms}", "bad", advice)
+    try:
+        backend, count, kind, memory = json.loads(said.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
+        return Finding("devices", f"jax fails{platforms}: {last}", "bad", "mend that, or set JAX_PLATFORMS=cpu")
+    room = f", {memory / 2**30:,.1f} GiB each" if memory else ""
+    return Finding("devices", f"{count} x {kind}, platform {backend}{room}{platforms}")
+
+
+def _answer(script: str, limit: float) -> tuple[int | None, str, str]:
+    """Return (exit code, stdout, stderr) of a Python script; the code is None if it was ended after ``limit`` s."""
+    # The output goes to files, because a grandchild that survives could keep a pipe open for ever.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=out, stderr=errors, env=env, start_new_session=True
+        )
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the kernel: leave it behind
+                    process.wait(5)
+        return code, _read(out), _read(errors)
+
+
+def _read(file: Any) -> str:
+    file.seek(0)
+    return str(file.read())
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # a container may have less
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = f"{cores} processor cores, {total / 2**30:,.1f} GiB of memory"
+    if total < LITTLE_MEMORY:
+        return Finding("memory", found, "note", "enough for the quickstart; larger models may not fit")
+    return Finding("memory", found)
+
+
+def _disk() -> list[Finding]:
+    """Return findings on the disk of the current folder, and on the cache and its disk."""
+    free, cache = shutil.disk_usage(".").free, files.cache_directory()
+    found = f"{free / 2**30:,.1f} GiB free in the current folder"
+    little = free < LITTLE_DISK
+    advice = "a checkpoint of bert_base takes 1.3 GB; put the workdir on another disk" if little else ""
+    disk = Finding("disk", found, "note" if little else "ok", advice)
+    there = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        advice = "name a folder of yours in BERT_JAX_CACHE; without it plans of epochs are made anew in each run"
+        return [disk, Finding("cache", f"{cache} cannot be written", "note", advice)]
+    return [disk, Finding("cache", f"{cache}, {shutil.disk_usage(there).free / 2**30:,.1f} GiB free")]
+
+
+def _extra(name: str, needed: list[Requirement]) -> Finding:
+    if missing := [requirement for requirement in needed if _lacks(requirement)]:
+        return Finding(f"extra {name}", f"not installed; for {EXTRAS[name]}", "note", _install(missing))
+    versions = ", ".join(f"{r.name} {_version(r.name)}" for r in needed)
+    return Finding(f"extra {name}", f"{versions}; for {EXTRAS[name]}")
