@@ -93,6 +93,18 @@ bench-gpu bench-tpu:  ## the same on one GPU or one TPU host, within 8 minutes, 
 bench-parts: .venv-bench/base.stamp  ## measure single parts: rows, tokenizers, builds, saves; in .venv-bench
 	.venv-bench/bin/python -m pytest -s $(wildcard tests/benchmarks/bench_*.py)
 
+dist: env  ## build the wheel and the sdist of a release in dist/; the wheel is made from the sdist
+	rm -rf dist *.egg-info
+	.venv/bin/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" >/dev/null
+	.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+	@ls dist
+
+test-dist: dist  ## install that wheel in an empty environment, and use it far from this folder
+	$(call new_env,.venv-dist)
+	@$(call install,.venv-dist,requirements.txt)
+	@.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	.ci/installed .venv-dist/bin "$$(.venv-dist/bin/python -c 'import bert_jax; print(bert_jax.__version__)')"
+
 # Everything is resolved once, all extras together (Beam holds back protobuf, numpy and pyarrow), and each lock is cut
 # from that, so the locks agree and go into one environment. Universal: each holds for every platform and Python.
 COMPILE = .venv-lock/bin/uv pip compile --quiet setup.cfg --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
@@ -114,4 +126,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z -]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z -]+:.*##' Makefile
 
-.PHONY: env pretrain test floor lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts lock clean help
+.PHONY: env pretrain test floor lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts dist test-dist lock clean help

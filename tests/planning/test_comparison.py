@@ -77,7 +77,7 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
     _, experiment = recipe.variant(Change(), tiny.machine().devices)
     assert comparison.known(machine, experiment, recipe.shape()).ratio == pytest.approx(3)
     assert comparison.known(topologies.parse("cpu:4"), experiment, recipe.shape()).ratio is None
-    assert said("v5e:4x4").startswith("nothing of this was compared with a TPU yet: after a run on v5e:4x4, bert-jax plan")
+    assert said("v5e:4x4").startswith("nothing of this was compared with a TPU yet: after a run on v5e:4x4")
     comparison.keep(topologies.parse("v5p:2x2x1"), "third", [dataclasses.replace(phase, measured=2 * phase.predicted)])
     assert said("v5e:4x4").startswith(
         "measured steps on v5p:2x2x1 were 2 x the prediction in 1 run; for v5e:4x4 nothing was compared: after a run"
