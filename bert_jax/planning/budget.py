@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.rows.phases import Phases
@@ -11,13 +12,22 @@ from bert_jax.rows.phases import Phases
 RULE = "computation grows with the batch, communication does not"
 
 
-def steps_for(tokens: float, phases: Phases) -> dict[str, int]:
-    """Return the number of steps of each phase in a run of ``tokens`` positions, shared out as they are in ``phases``.
+def lengths_for(
+    tokens: float, phases: Phases, recipe: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, dict[str, int]], float]:
+    """Return the keys of ``config.phases`` for a run of ``tokens`` positions, and how many times as long it is.
 
-    A position of a row counts as a token, padding too.
+    The positions are shared out as they are in ``phases``; padding counts. A phase whose ``recipe`` gives its length as
+    ``num_tokens`` keeps that key, all others get ``num_steps``.
     """
-    share = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in phases.phases)
-    return {phase.kind: max(1, round(share * phase.num_steps)) for phase in phases.phases}
+    times = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in phases.phases)
+    lengths = {}
+    for phase in phases.phases:
+        steps = max(1, round(times * phase.num_steps))
+        in_tokens = recipe[phase.kind].get("num_tokens") is not None
+        positions = steps * phase.batch_size * phase.max_length
+        lengths[phase.kind] = {"num_tokens": positions} if in_tokens else {"num_steps": steps}
+    return lengths, times
 
 
 class LargerBatch(NamedTuple):

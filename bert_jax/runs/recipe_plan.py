@@ -210,14 +210,12 @@ class PretrainingRecipe:
         A shorter run has a warm-up and a decay that are shorter in proportion; in a longer one they stay.
         """
         settings = self.settings
-        before = settings.experiment().phases
-        steps = budget.steps_for(tokens, before)
-        shorter = min(1.0, sum(steps.values()) / before.num_steps)
-        names = ("warmup_steps", "decay_steps") if shorter < 1 else ()
-        rates = {n: round(shorter * value) for n in names if (value := getattr(settings.schedule, n))}
-        phases = configuration.merged(settings.phases, {kind: {"num_steps": n} for kind, n in steps.items()})
+        lengths, times = budget.lengths_for(tokens, settings.experiment().phases, settings.phases)
+        names = ("warmup_steps", "decay_steps") if times < 1 else ()
+        rates: dict[str, Any] = {n: int(times * value) for n in names if (value := getattr(settings.schedule, n))}
+        phases = configuration.merged(settings.phases, lengths)
         schedule = dataclasses.replace(settings.schedule, **rates)
-        flags = [f"--config.phases.{kind}.num_steps={number}" for kind, number in steps.items()]
+        flags = [f"--config.phases.{kind}.{key}={n}" for kind, keys in lengths.items() for key, n in keys.items()]
         flags += [f"--config.schedule.{name}={number}" for name, number in rates.items()]
         settings = dataclasses.replace(settings, phases=phases, schedule=schedule)
         return dataclasses.replace(self, settings=settings), flags

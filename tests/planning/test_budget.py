@@ -12,7 +12,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.cli.plan import tokens
 from bert_jax.planning import next_command, page, topologies
-from bert_jax.planning.budget import larger_batches
+from bert_jax.planning.budget import larger_batches, lengths_for
 from bert_jax.planning.plan import Plan, Rates, make
 from bert_jax.reporting import activity
 from bert_jax.runs import recipe_plan, recipes
@@ -140,6 +140,10 @@ def test_steps_follow_from_tokens() -> None:
     assert [phase.num_steps for phase in more.settings.experiment().phases.phases] == [2_700_000, 300_000]
     assert len(flags) == 2
     assert more.settings.schedule == recipe.settings.schedule
+    phases = recipe.settings.experiment().phases
+    lengths, times = lengths_for(whole / 2, phases, {"phase1": {"num_tokens": 7}, "phase2": {"num_tokens": None}})
+    assert lengths == {"phase1": {"num_tokens": 450_000 * 256 * 128}, "phase2": {"num_steps": 50_000}}
+    assert times == 0.5
 
 
 def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
