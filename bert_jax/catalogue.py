@@ -1,19 +1,75 @@
 """Finds components, such as tasks or masking strategies, by file name.
 
-To add a component, add one file; there is no list to update.
+To add a component to this package, add one file; there is no list to update. A user's own file takes part in the same
+way: it is named by its path, and runs only after ``trust`` was called for it, which only the command line, a Python
+recipe and ``--trust_code`` do (``runs.own_code``). From then on it goes by its recorded name, ``toy.py@`` and 16 hex
+digits of its sha256, which stands wherever a run names its parts.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
+import hashlib
 import importlib
+import os
 import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NamedTuple
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+
+
+class Kind(NamedTuple):
+    """A kind of component: its package below ``bert_jax``, and the names that each of its files defines.
+
+    The first of the names is the one that makes a file a component of this kind.
+    """
+
+    package: str
+    needs: tuple[str, ...]
+
+    @property
+    def having(self) -> str:
+        return self.needs[0]
+
+
+_OBJECTIVE = Kind("objectives", ("Objective", "Config"))
+_ARRANGEMENT = Kind("rows.arrangements", ("Arrangement",))
+_STRATEGY = Kind("rows.strategies", ("select", "Config"))
+_ENCODER = Kind("models.encoders", ("Encoder", "Config", "SIZES"))
+_SOURCE = Kind("corpora", ("Source",))
+_ANNOTATOR = Kind("corpora.annotators", ("Annotator",))
+_TASK = Kind("tasks", ("Task", "Config"))
+_READER = Kind("examples", ("Reader", "Options"))
+_LOGGER = Kind("reporting.loggers", ("Logger",))
+
+# Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's kind.
+KEYS = {
+    "objective.name": _OBJECTIVE,
+    "objective.arrangement": _ARRANGEMENT,
+    "objective.masking.strategy": _STRATEGY,
+    "phases.*.objective.arrangement": _ARRANGEMENT,
+    "phases.*.objective.masking.strategy": _STRATEGY,
+    "phases.*.masking.strategy": _STRATEGY,
+    "model.encoder": _ENCODER,
+    "corpus.source": _SOURCE,
+    "corpus.parts.*.source": _SOURCE,
+    "corpus.columns.*.annotator": _ANNOTATOR,
+    "probe.task": _TASK,
+    "probe.data.format": _READER,
+    "training.loggers.*": _LOGGER,
+    "task.name": _TASK,
+    "data.format": _READER,
+    "loggers.*": _LOGGER,
+}
 
 
 def parts(package: str, having: str | None = None) -> dict[str, Path]:
@@ -28,16 +84,29 @@ def parts(package: str, having: str | None = None) -> dict[str, Path]:
 
 
 def find(package: str, name: str, having: str | None = None) -> ModuleType:
-    """Import and return the module ``bert_jax.<package>.<name>``.
+    """Import and return the module ``bert_jax.<package>.<name>``, or the user's own file with this recorded name.
 
     Raises:
-      UserError: there is no such component; the message suggests the nearest name and lists all.
+      UserError: there is no such component (the message suggests the nearest name and lists all); or ``name`` is code
+        of a user that nobody has asked for in this process; or that code fails when it is run.
     """
+    if isinstance(name, str) and name in _trusted:
+        return _load(_trusted[name])
     known = parts(package, having)
     if not isinstance(name, str) or name not in known:
         kind = having.lower() if having and having[0].isupper() else package.rpartition(".")[2].replace("ies", "y")
-        raise UserError(f"there is no {kind} {name!r} in bert_jax.{package}; {nearest(str(name), known)}")
+        if isinstance(name, str) and is_own(name):
+            raise UserError(f"the {kind} is {_not_asked_for(name)}")
+        if is_path(name):
+            raise UserError(f"the {kind} {name!r} is a file; name it in a Python recipe or on the command line")
+        hint = "; a file of your own is named by its path, such as ./toy.py" if package in _PACKAGES else ""
+        raise UserError(f"there is no {kind} {name!r} in bert_jax.{package}; {nearest(str(name), known)}{hint}")
     return importlib.import_module(f"bert_jax.{package}.{name}")
+
+
+def name_of(module: str) -> str:
+    """Return the name by which ``find`` finds the module with this full name again."""
+    return _names.get(module) or module.rpartition(".")[2]
 
 
 @functools.cache
@@ -49,3 +118,172 @@ def _definitions(file: Path) -> set[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef)
         and not any(ast.unparse(base) == "Protocol" for base in getattr(node, "bases", []))  # interfaces do not count
     }
+
+
+# ---- A user's own files ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnCode:
+    """A user's own file, as it was read once; nothing of it has run yet.
+
+    Attributes:
+      path: where it was read; error messages and tracebacks name it.
+      module: the full name by which Python imports it, if an installed package has it; else None.
+    """
+
+    path: str
+    source: bytes
+    module: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """The first 16 of the 64 hex digits of the file's sha256."""
+        return hashlib.sha256(self.source).hexdigest()[:16]
+
+    @property
+    def file(self) -> str:
+        """The file's name without its folder."""
+        return re.split(r"[/\\]", self.path)[-1]
+
+    @property
+    def name(self) -> str:
+        """The recorded name: it does not depend on the folder, and changes with every byte of the file."""
+        return f"{self.file}@{self.digest}"
+
+    def check(self, kind: Kind) -> None:
+        """Raise ``UserError`` unless the file can be parsed and defines what a component of this kind needs."""
+        try:
+            body = ast.parse(self.source, self.path).body
+        except SyntaxError as error:
+            raise UserError(f"{self.path}:{error.lineno}: SyntaxError: {error.msg}") from error
+        except ValueError as error:  # NUL bytes, or not UTF-8
+            raise UserError(f"{self.path} is no Python file: {error}") from error
+        defined = set(_assigned(body))
+        if missing := [name for name in kind.needs if name not in defined]:
+            raise UserError(
+                f"{self.path} does not define {' and '.join(missing)}; a file for bert_jax.{kind.package} has "
+                f"{', '.join(kind.needs)} at its top level"
+            )
+
+
+_PACKAGES = {kind.package for kind in KEYS.values()}
+_RECORDED = re.compile(r"(?P<file>[^/\\]+\.py)@(?P<digest>[0-9a-f]{16})")
+_trusted: dict[str, OwnCode] = {}  # recorded name -> code that may run in this process
+_names: dict[str, str] = {}  # full name of a loaded module -> recorded name
+_looked_in: list[str] = []  # the workdirs in which --trust_code has looked for copies
+
+
+def is_path(name: Any) -> bool:
+    """Return whether a component is named by a path, such as ``./toy.py``, and not by its name in this package."""
+    return isinstance(name, str) and not is_own(name) and (name.endswith(".py") or "/" in name)
+
+
+def is_own(name: str) -> bool:
+    """Return whether ``name`` is the recorded name of a user's own file."""
+    return _RECORDED.fullmatch(name) is not None
+
+
+def copy_of(name: str) -> str:
+    """Return the path, below a workdir, of the copy of the file with this recorded name: ``code/<digest>/<file>``."""
+    found = _RECORDED.fullmatch(name)
+    assert found, name
+    return f"{COPIES}/{found['digest']}/{found['file']}"
+
+
+COPIES = "code"  # the folder of a workdir with the copies of users' files
+
+
+def trust(code: OwnCode) -> None:
+    """Let ``find`` run ``code`` from now on, in this process. Call this only if the user has asked for the code."""
+    _trusted.setdefault(code.name, code)
+
+
+def trusted(name: str) -> OwnCode | None:
+    """Return the code with this recorded name if it may run in this process, else None."""
+    return _trusted.get(name)
+
+
+def looked_in(workdir: str) -> None:
+    """Remember that ``--trust_code`` found all copies that are in ``workdir``, for the error about one that lacks."""
+    _looked_in.append(workdir)
+
+
+def own_modules() -> list[ModuleType]:
+    """Return the loaded modules that another process cannot import: it needs them with what it is sent."""
+    return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
+
+
+def names_in(tree: Any) -> Iterator[str]:
+    """Yield the recorded names of users' files among the values of a tree of plain data."""
+    if isinstance(tree, str) and is_own(tree):
+        yield tree
+    elif isinstance(tree, Mapping | list | tuple):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from names_in(value)
+
+
+def what_changed(differences: list[str], workdir: str) -> str:
+    """Return what to do about those ``configuration.differences`` that are users' files which have changed, or ""."""
+    for difference in differences:
+        key, _, values = difference.partition(": ")
+        old, _, new = (text.strip("'") for text in values.partition(" -> "))
+        if is_own(old) and is_own(new):
+            return (
+                f"; the code is another (behind @ is its sha256): put {workdir}/{copy_of(old)} back, or name this copy "
+                f"with --{key}, or begin another --workdir with the new code and --init={workdir}"
+            )
+    return ""
+
+
+_PREFIX = "bert_jax_own_code."
+
+
+def _not_asked_for(name: str) -> str:
+    """Return the text of an error about recorded code that nobody has asked for."""
+    what = f"code of a user's own, {name}, which does not run by itself"
+    if _looked_in:
+        return f"{what}, and --trust_code found no copy of it: {', '.join(f'{w}/{copy_of(name)}' for w in _looked_in)}"
+    return (
+        f"{what}: read its copy, {copy_of(name)} in the workdir, then add --trust_code (in Python: trust_code=True), "
+        "or name the file itself on the command line"
+    )
+
+
+def _load(code: OwnCode) -> ModuleType:
+    """Run ``code`` once and return its module. An error in it becomes a ``UserError`` that names the line."""
+    full = code.module or f"{_PREFIX}{Path(code.file).stem}_{code.digest}"
+    if full in _names:
+        return sys.modules[full]
+    module = ModuleType(full)
+    module.__file__ = code.path
+    try:
+        if code.module:
+            module = importlib.import_module(code.module)
+        else:
+            sys.modules[full] = module  # dataclasses look it up there
+            exec(compile(code.source, code.path, "exec"), module.__dict__)
+    except UserError:
+        sys.modules.pop(full, None)
+        raise
+    except Exception as error:
+        sys.modules.pop(full, None)
+        if os.environ.get("BERT_JAX_TRACEBACK") == "1":
+            traceback.print_exception(error)
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == code.path]
+        place = f"{code.path}:{lines[-1]}" if lines else code.path
+        raise UserError(f"{place}: {type(error).__name__}: {error}") from error
+    _names[full] = code.name
+    return module
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names that the statements define: classes, functions, imports and assignments."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))

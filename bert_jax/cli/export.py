@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.main import whole
+from bert_jax.cli.main import add_trust, whole
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--output", required=True, help="the new folder to write")
+    add_trust(parser)
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best one kept, else the newest)")
     parser.add_argument(
         "--as",

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from bert_jax.cli.main import whole
+from bert_jax.cli.main import add_trust, whole
 from bert_jax.errors import UserError
 
 
@@ -16,6 +16,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", help="folder of a run, pretrained or fine-tuned")
     parser.add_argument("--step", type=whole(0), help="a saved step of --workdir (default: the best, else the newest)")
     parser.add_argument("--init", help="in place of --workdir: a Hugging Face directory, or WORKDIR[@step]")
+    add_trust(parser)
     parser.add_argument("--max_length", type=int, help="most tokens of a text; the rest is cut (default: the model's)")
     parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
 

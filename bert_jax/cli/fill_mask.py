@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import whole
+from bert_jax.cli.main import add_trust, whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the newest)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per text")
+    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

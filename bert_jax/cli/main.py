@@ -25,7 +25,7 @@ from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError
 from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.runs import recipes
+from bert_jax.runs import own_code, recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
@@ -151,14 +151,27 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
         help="a recipe's name, or a file: FILE.py[:argument] runs as code, FILE.json is only read; --config.key=value "
         "changes one value of it",
     )
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--trust_code``."""
+    parser.add_argument(
+        "--trust_code",
+        action="store_true",
+        help="run the users' own components that a workdir (its copies in code/) or a .json recipe names",
+    )
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
     parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
+    add_trust(parser)
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument(
-        "--format", help="format of --input, the name of a file in bert_jax/examples (default: as in training)"
+        "--format",
+        help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "
+        "training)",
     )
     parser.add_argument(
         "--option",
@@ -338,9 +351,15 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     for text in unknown:
         hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")
+    trusts = getattr(arguments, "trust_code", False)
+    for place in [getattr(arguments, name, None) for name in ("workdir", "init", "compare")] if trusts else ():
+        if place:
+            own_code.trust_copies(place)
+    if getattr(arguments, "format", None):
+        arguments.format = own_code.typed_name(catalogue.KEYS["data.format"], arguments.format, "--format")
     if getattr(arguments, "config", None) is not None:
         arguments.recipe, arguments.overrides = arguments.config, overrides  # for verbs that load it several times
-        arguments.config = recipes.load(arguments.config, overrides)
+        arguments.config = recipes.load(arguments.config, overrides, trusts)
     elif overrides:
         raise UserError(f"{overrides[0].partition('=')[0]} needs a --config=RECIPE that it changes")
     return arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import whole
+from bert_jax.cli.main import add_trust, whole
 from bert_jax.storage import files
 
 
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded together (default: 64)")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument("--json", action="store_true", help="print the scores as one JSON object")
+    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ import sys
 
 from bert_jax.cli.main import add_config
 from bert_jax.errors import UserError
+from bert_jax.runs.own_code import trust_copies
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
         seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
     except ValueError:
         raise UserError(f"--seeds is {arguments.seeds!r}; give whole numbers, such as 0,1,2") from None
+    for source in vary.get("init", ()) if arguments.trust_code else ():
+        trust_copies(source)
     keep_freed_memory()  # must come before jax is imported
     from bert_jax.experiments.sweep import Sweep, sweep
 

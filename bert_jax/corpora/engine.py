@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from bert_jax import catalogue
 from bert_jax.cluster import signals
 from bert_jax.corpora.parts import Part
 from bert_jax.errors import UserError
@@ -64,10 +65,13 @@ def cores() -> int:
 def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Sequence[str]) -> None:
     with _quiet(), tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         import apache_beam as beam
+        from apache_beam.internal.cloudpickle import cloudpickle
         from apache_beam.options.pipeline_options import PipelineOptions
 
         runner, flags = (None, [*beam_options]) if beam_options else _local_runner(workers, Path(folder))
         _check_flags(flags)
+        for module in catalogue.own_modules():  # workers cannot import it
+            cloudpickle.register_pickle_by_value(module)
         try:
             with _watching(Path(folder)), beam.Pipeline(runner=runner, options=PipelineOptions(flags)) as pipeline:
                 (

@@ -21,7 +21,7 @@ from bert_jax.corpora.count import count_words
 from bert_jax.corpora.duplicates import Kind
 from bert_jax.corpora.mixture import Joined, check_weights
 from bert_jax.corpora.privacy import PrivateSource
-from bert_jax.corpora.source import documents
+from bert_jax.corpora.source import OwnSource, documents
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
@@ -151,7 +151,7 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     source = build(made, options, f"{where}.options")
     if "language" in known:
         check_language(source.language, f"{where}.options.language")
-    return source
+    return OwnSource(source, corpus.source) if catalogue.is_own(corpus.source) else source
 
 
 def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:

@@ -7,6 +7,8 @@ only on the source, not on the workers.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -58,6 +60,30 @@ class Source(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return the description for the manifest and the data card: settings, number of files, revisions, licence."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSource:
+    """Wraps a source from a user's own file: its fingerprint changes with the file too, so old text is not taken for
+    new.
+
+    ``code`` is the recorded name of the file.
+    """
+
+    source: Source
+    code: str
+
+    def pieces(self) -> list[Piece]:
+        return self.source.pieces()
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        return self.source.read(piece)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{self.code} {self.source.fingerprint()}".encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.source.describe(), "code": self.code}
 
 
 def documents(source: Source, pieces: Iterable[Piece] | None = None) -> Iterator[Document]:

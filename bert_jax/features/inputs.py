@@ -102,7 +102,7 @@ def _items(source: Input) -> Iterator[Item | Bad]:
         raise UserError(f"{source.path} does not say how it is written; give --format, one of {', '.join(_formats())}")
     if kind == LINES:
         return _lines(need(source.path))
-    if kind not in _formats():
+    if kind not in _formats() and not catalogue.is_own(kind):
         raise UserError(f"unknown --format {kind!r}; {nearest(kind, _formats())}")
     module = catalogue.find("examples", kind, having="Reader")
     reader = module.Reader(build(module.Options, source.options, "--options"))

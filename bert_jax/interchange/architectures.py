@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from bert_jax.catalogue import is_own
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
@@ -119,7 +120,8 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     if not task:
         every = parts if parts is not None else PRETRAINED_PARTS
         return Head(pretraining_class(family, every))
-    ending, problem_type = choose("task", task["name"], TASKS)
+    kinds = {task["name"]: TASKS["feature_tagging"]} if is_own(task["name"]) else TASKS  # transformers has no such head
+    ending, problem_type = choose("task", task["name"], kinds)
     named = ending in LABELLED and problem_type != "regression"
     dropout = task.get("dropout_rate") if "classifier" in family.classes[ending] else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()

@@ -17,6 +17,7 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.family import families
 from bert_jax.interchange.original import is_original
 from bert_jax.interchange.workdir import load_trained, read_model
 from bert_jax.models.config import ModelConfig
@@ -144,7 +145,8 @@ def load_initial(source: str) -> Initial:
     if identity := (trained.facts.get("run") or {}).get("identity"):  # an imported model has no identity
         key = hashlib.sha256(json.dumps([identity, trained.step], sort_keys=True).encode()).hexdigest()
         parent = ParentRun(kind_of(identity), key)
-    return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, trained.head, parent)
+    head = trained.head if trained.config.encoder in families() else Head()  # unused where transformers has no class
+    return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, head, parent)
 
 
 def _is_workdir(path: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
+from bert_jax import catalogue
 from bert_jax.configuration import check_choices, check_fields, unsound
 from bert_jax.errors import UserError
 
@@ -86,7 +87,7 @@ class ModelConfig:
     @property
     def encoder(self) -> str:
         """The name of the encoder, which is also the name of its file in ``models.encoders``."""
-        return type(self).__module__.rpartition(".")[2]
+        return catalogue.name_of(type(self).__module__)
 
     @property
     def causal(self) -> bool:

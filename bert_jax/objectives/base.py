@@ -163,7 +163,7 @@ class PretrainingObjective(abc.ABC):
     @property
     def name(self) -> str:
         """The name of the objective's file."""
-        return type(self).__module__.rpartition(".")[2]
+        return catalogue.name_of(type(self).__module__)
 
     def _check_model(self, model: ModelConfig) -> None:
         if model.causal and self.reads == "both sides":

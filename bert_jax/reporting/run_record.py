@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from bert_jax.catalogue import what_changed
 from bert_jax.cluster import distributed
 from bert_jax.cluster.exit_codes import BAD_INPUT
 from bert_jax.cluster.heartbeat_client import leave_at_once
@@ -169,6 +170,7 @@ def described(
         blocking = [d for d in changed if not (extend and _is_length(d))]
         if blocking:
             hint = "; --extend allows another number of steps" if all(map(_is_length, blocking)) else ""
+            hint += what_changed(blocking, workdir)
             raise UserError(
                 f"{workdir} holds another run: {'; '.join(blocking)}. Give the old values, or another --workdir{hint}"
             )

@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
+import cloudpickle
 import grain
 import numpy as np
 from absl import flags
 
+from bert_jax import catalogue
 from bert_jax.cluster import signals
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
@@ -161,6 +163,8 @@ class Loader:
         os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
         if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only absl.app parses
             flags.FLAGS.mark_as_parsed()
+        for module in catalogue.own_modules():  # workers cannot import it
+            cloudpickle.register_pickle_by_value(module)
         in_worker = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
         options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
         return dataset.to_iter_dataset(in_worker).mp_prefetch(options)

@@ -41,6 +41,7 @@ from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import export_newest, report_at_the_end
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
+from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import Predictor, write_predictions
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
@@ -217,6 +218,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
                 **parent,
             }
             if distributed.is_first():
+                keep_copies(workdir, run, facts)
                 run = run_record.settle(workdir, run, facts, absent)
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
             head = of_facts(facts) if module.Task.exported and model.encoder in families() else None
@@ -385,7 +387,7 @@ def finish(
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(request.workdir, predictor, splits, predictions, results)
-    plain = predictor.task.exported and not settings.bilstm_layers
+    plain = predictor.task.exported and not settings.bilstm_layers and not catalogue.is_own(settings.task["name"])
     trained = predictor.trained.config
     exports = settings.export and plain and not trained.causal and trained.encoder in families()
     model = export_newest(request.workdir, observer) if exports else None

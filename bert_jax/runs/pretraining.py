@@ -41,6 +41,7 @@ from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.finishing import export_newest, report_at_the_end
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
+from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files
 from bert_jax.task import Task
@@ -220,6 +221,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 **parent,
             }
             if distributed.is_first():
+                keep_copies(workdir, run, facts)
                 run = run_record.settle(workdir, run, facts, settings.absent_facts())
                 write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
             for line in [*given_way, *(probe.notes if probe else ())]:

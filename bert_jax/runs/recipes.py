@@ -3,7 +3,8 @@
 A recipe is a Python file with ``get_config([argument])`` that returns a ``ConfigDict``. The recipes of this package are
 also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a workdir,
 is read as plain data. Here a new value is checked only against the type of the value that it replaces. Each component
-checks its own keys later (``configuration.build``).
+checks its own keys later (``configuration.build``). Paths of a user's own components become recorded names
+(``own_code``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ast
 import inspect
 import json
 import math
+import os
 import re
 import traceback
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.runs.own_code import name_components
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
@@ -40,20 +43,32 @@ KEYS = re.compile(r"[^.\[\]]+")
 IN_PLACE_OF = (("num_steps", "num_tokens", "num_epochs"), ("warmup_steps", "warmup_fraction"))
 
 
-def load(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
+def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -> ConfigDict:
     """Return the locked config of a recipe, with ``--config.key=value`` overrides applied in order.
 
+    Args:
+      trust_code: whether the components' own files that a ``.json`` recipe names may run.
+
     Raises:
-      UserError: there is no such recipe, the file fails, a key is unknown, or a value has a wrong type.
+      UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
+        own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
     path, argument = _locate(recipe)
-    config = _read_json(path) if path.endswith(".json") else _run(path, argument)
+    is_data = path.endswith(".json")
+    config = _read_json(path) if is_data else _run(path, argument)
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
         assert match, override
         if match["value"] is None:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
         _set(config, KEYS.findall(match["key"]), match["value"], "config")
+    name_components(
+        config,
+        lambda key, name: _set(config, key.split("."), name, "config"),
+        os.path.dirname(path),
+        typed(overrides),
+        asked=trust_code or not is_data,
+    )
     return config.lock()
 
 
@@ -64,6 +79,16 @@ def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
       recipe: a name or a file, as after ``--config=``; a path that is not absolute is relative to the current folder.
     """
     return load(recipe, overrides).copy_and_resolve_references().unlock()
+
+
+def with_components(config: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
+    """Return a config of a Python program, ready for ``pretrain`` or ``finetune``: own components by recorded names.
+
+    The program asks for the code that its config names. Paths are relative to ``folder``; "" is the current one.
+    """
+    copy = _as_config(config, "the config")
+    name_components(copy, lambda key, name: _set(copy, key.split("."), name, "config"), folder)
+    return copy.to_dict()  # type: ignore[no-any-return]
 
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:

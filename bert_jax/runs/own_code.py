@@ -1,0 +1,166 @@
+"""Reads users' own components, decides whether they may run, and keeps a copy of them in the workdir.
+
+A component's file runs if the user asks for it: by its path (or the name of an installed entry point) in a Python
+recipe or on the command line, or by ``--trust_code``. A ``.json`` recipe, ``run.json`` or a checkpoint only names code.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax import catalogue
+from bert_jax.catalogue import Kind, OwnCode
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+from bert_jax.storage import files, reading
+
+Set = Callable[[str, str], None]  # gives the key its new value
+
+
+def name_components(
+    config: Mapping[str, Any], put: Set, folder: str, typed: Collection[str] = (), asked: bool = True
+) -> None:
+    """Replace the paths and entry points by which a recipe names users' own components by their recorded names.
+
+    Nothing is run yet, but from now on it may be, in this process.
+
+    Args:
+      put: sets a key of ``config``, such as ``objective.name``, to a new value.
+      folder: the recipe's folder, to which the paths in it are relative.
+      typed: the keys that were given on the command line; their paths are relative to the current folder.
+      asked: whether the user asks for the code that the recipe names. If not, only for that of typed keys.
+
+    Raises:
+      UserError: a file is missing, or lacks what its kind of component needs; or the recipe names code that the user
+        has not asked for.
+    """
+    for key, kind, name in list(named(config)):
+        by_user = any(key == one or key.startswith(f"{one}.") for one in typed)
+        code = read(kind, name, f"config.{key}", "" if by_user else folder)
+        if code is None:
+            continue
+        if not (asked or by_user or catalogue.trusted(code.name)):
+            value = name if code.module else _shortest(code.path)
+            raise UserError(
+                f"config.{key} is code of a user's own, {name}, which a .json recipe only names: read it, then add "
+                f"--config.{key}={value} or --trust_code"
+            )
+        catalogue.trust(code)
+        put(key, code.name)
+
+
+def named(config: Mapping[str, Any]) -> Iterator[tuple[str, Kind, str]]:
+    """Yield the keys of a recipe that name components: (key, kind, name)."""
+    for pattern, kind in catalogue.KEYS.items():
+        for key, value in _matches(config, pattern.split(".")):
+            if isinstance(value, str) and value:
+                yield key, kind, value
+
+
+def _matches(tree: Any, pattern: list[str], where: str = "") -> Iterator[tuple[str, Any]]:
+    if not pattern:
+        yield where[1:], tree
+    elif isinstance(tree, Mapping | ConfigDict):
+        for key in tree if pattern[0] == "*" else [pattern[0]]:
+            if key in tree:
+                yield from _matches(tree[key], pattern[1:], f"{where}.{key}")
+    elif isinstance(tree, tuple | list) and pattern[0] == "*":
+        for place, value in enumerate(tree):
+            yield from _matches(value, pattern[1:], f"{where}.{place}")
+
+
+def read(kind: Kind, name: str, where: str, folder: str = "") -> OwnCode | None:
+    """Return the user's own code that ``name`` stands for; None if it stands for none (or is recorded already).
+
+    Args:
+      where: the key or flag that holds the name, for error messages.
+      folder: the folder to which a path is relative; "" is the current one.
+
+    Raises:
+      UserError: the file is missing, is no Python file, or does not define what its kind needs.
+    """
+    if catalogue.is_path(name):
+        code = _read_file(name, where, folder)
+    elif not catalogue.is_own(name) and name not in catalogue.parts(kind.package, kind.having):
+        found = _entry_point(kind, name)
+        if found is None:
+            return None
+        code = found
+    else:
+        return None
+    code.check(kind)
+    return code
+
+
+def _read_file(name: str, where: str, folder: str) -> OwnCode:
+    path = name if files.is_remote(name) else os.path.join(folder, os.path.expanduser(name.removeprefix("./")))
+    place = files.as_path(path)
+    path = os.fspath(place) if files.is_remote(path) else os.path.abspath(place)
+    if not place.is_file():
+        beside = [one.name for one in place.parent.glob("*.py")] if place.parent.is_dir() else []
+        hint = f"; {nearest(place.name, beside)}" if beside else ""
+        begins = "" if os.path.isabs(name) else " (a recipe's paths begin at its folder, typed ones at the current one)"
+        raise UserError(f"{where} is {name!r}, and there is no file {path}{begins}{hint}")
+    if not path.endswith(".py"):
+        raise UserError(f"{where} is {name!r}; a component's file ends in .py")
+    return OwnCode(path, reading.read_bytes(place))
+
+
+def _entry_point(kind: Kind, name: str) -> OwnCode | None:
+    """Return the module of the entry point ``name`` of an installed package; importing nothing."""
+    for found in importlib.metadata.entry_points(group=f"bert_jax.{kind.package}", name=name):
+        top, *rest = found.module.split(".")
+        spec = importlib.util.find_spec(top)
+        if spec is None or spec.origin is None:
+            raise UserError(f"the entry point {name} is {found.value}, which is not there; install its package again")
+        file = Path(spec.origin)
+        if rest:
+            place = file.parent.joinpath(*rest)
+            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if not file.is_file():
+            raise UserError(f"the entry point {name} is {found.value}, which has no file {file}; mend its package")
+        return OwnCode(os.fspath(file), file.read_bytes(), found.module)
+    return None
+
+
+def typed_name(kind: Kind, name: str | None, flag: str) -> str | None:
+    """Return the name to find a component by whose ``name`` was typed as the value of ``flag``."""
+    code = read(kind, name, flag) if name else None
+    if code is None:
+        return name
+    catalogue.trust(code)
+    return code.name
+
+
+def _shortest(path: str) -> str:
+    return path if files.is_remote(path) else min(path, os.path.relpath(path), key=len)
+
+
+# ---- The copies in a workdir -----------------------------------------------------------------------------------------
+
+
+def keep_copies(workdir: str, *recorded: Any) -> None:
+    """Write a copy into ``workdir`` of each own file that the recorded trees name and that this process may run."""
+    for name in sorted({name for tree in recorded for name in catalogue.names_in(tree)}):
+        code, place = catalogue.trusted(name), files.as_path(workdir) / catalogue.copy_of(name)
+        if code is not None and not reading.holds(place, code.source):
+            files.write_bytes(place, code.source)
+
+
+def trust_copies(source: str) -> None:
+    """Let the code run of which the workdir ``source`` (or ``WORKDIR@step``) has copies.
+
+    A copy that was changed has another recorded name than the run, so it is not taken for the run's.
+    """
+    workdir = source if files.as_path(source).exists() else re.sub(r"@\d+$", "", source)
+    catalogue.looked_in(workdir)
+    for place in sorted((files.as_path(workdir) / catalogue.COPIES).glob("*/*.py")):
+        catalogue.trust(OwnCode(os.fspath(place), reading.read_bytes(place)))

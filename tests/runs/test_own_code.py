@@ -1,0 +1,345 @@
+"""A user's own file beside the recipe is a part like the package's, runs only when asked for, and is identity."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import bert_jax
+from bert_jax import catalogue, configuration
+from bert_jax.catalogue import KEYS, OwnCode
+from bert_jax.cli.main import run
+from bert_jax.corpora.prepare import CorpusConfig, find_source
+from bert_jax.corpora.privacy import private_config
+from bert_jax.errors import UserError
+from bert_jax.reporting.run_record import read_run
+from bert_jax.runs import own_code, recipes
+from bert_jax.runs.pretraining import PretrainingSettings
+from tests import toy
+
+PACKAGE = Path(bert_jax.__file__).parent
+PAGE = PACKAGE / "objectives" / "README.md"
+RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
+STRATEGY = """
+import dataclasses
+from bert_jax.rows.features import Selected
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    first: int = 7
+
+def select(candidates, starts, counts, keys, options):
+    return Selected(candidates)
+"""
+SOURCE = """
+import dataclasses
+from bert_jax.corpora.text_files import Source as TextFiles
+
+class Source(TextFiles):
+    pass
+"""
+
+
+def forget(patch: pytest.MonkeyPatch) -> None:
+    """As in a new process: nobody has asked for any code."""
+    for name, empty in (("_trusted", {}), ("_names", {}), ("_looked_in", [])):
+        patch.setattr(catalogue, name, empty)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    forget(monkeypatch)
+    return lambda: forget(monkeypatch)
+
+
+def code_of_page() -> tuple[str, str]:
+    """The objective, and the recipe of its table."""
+    objective, recipe = re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return objective, recipe
+
+
+def write_folder(folder: Path, **changes: object) -> Path:
+    """A folder with the page's objective and a tiny recipe that names it, ``own.py`` and ``own.json``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "words.py").write_text(code_of_page()[0])
+    recipe = toy.recipe(
+        toy.write_text(folder / "text.txt"),
+        objective={"name": "./words.py", "packing": "packed", "words_weight": 0.3},
+        phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
+        schedule={"warmup_steps": 1},
+        training={"log_every_steps": 2, "eval_every_steps": 4, "loggers": ()},
+        checkpoints={"every_steps": 2},
+        examples=(),
+        export=False,
+        **changes,
+    )
+    toy.write_recipe(folder / "own.json", recipe)
+    (folder / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a recipe whose run, of four steps, is in ``run``."""
+    folder = write_folder(tmp_path_factory.mktemp("own") / "one")
+    with toy.one_device():
+        assert run(["pretrain", f"--config={folder / 'own.py'}", f"--workdir={folder / 'run'}"]) == 0
+    return folder
+
+
+def words(content: bytes) -> str:
+    return OwnCode("words.py", content).name
+
+
+# ---- The page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_objective_of_the_page_is_short_and_trains(trained: Path) -> None:
+    text = code_of_page()[0]
+    assert len([line for line in text.splitlines() if line.strip()]) <= 30
+    lines = [json.loads(line) for line in (trained / "run" / "metrics.jsonl").read_text().splitlines()]
+    first, last = (line for line in lines if line["split"] == "eval")
+    assert last["words_loss"] < first["words_loss"]
+    assert last["mlm_loss"] < first["mlm_loss"]
+    recorded = read_run(str(trained / "run"))
+    name = words(text.encode())
+    assert recorded["identity"]["objective"]["name"] == recorded["facts"]["objective"]["name"] == name
+    assert (trained / "run" / catalogue.copy_of(name)).read_text() == text
+
+
+def test_it_resumes_from_another_folder_and_is_exported(
+    trained: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = write_folder(tmp_path / "two")
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
+    longer = ["--extend", "--config.phases.phase1.num_steps=6"]
+    options = json.loads((trained / "own.json").read_text())["corpus"]["options"]
+    longer.append(f"--config.corpus.options={options}")
+    assert run(["pretrain", f"--config={moved / 'own.py'}", f"--workdir={workdir}", *longer]) == 0
+    assert "resumed at step 4" in capsys.readouterr().err
+    assert run(["export", f"--workdir={workdir}", f"--output={tmp_path / 'model'}"]) == 0  # needs no code of ours
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+
+
+def test_the_recipe_of_the_table(tmp_path: Path) -> None:
+    objective, recipe = code_of_page()
+    (tmp_path / "words.py").write_text(objective)
+    (tmp_path / "words_recipe.py").write_text(recipe)
+    names = [recipes.load(f"{tmp_path / 'words_recipe.py'}:{one}").objective.name for one in ("mlm", "words")]
+    assert names == ["mlm", words(objective.encode())]
+
+
+# ---- Identity --------------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_file_does_not_resume(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = write_folder(tmp_path / "changed")
+    before = (changed / "words.py").read_bytes()
+    (changed / "words.py").write_bytes(before + b"# another\n")
+    argv = [f"--config={changed / 'own.py'}", f"--workdir={trained / 'run'}"]
+    options = json.loads((trained / "own.json").read_text())["corpus"]["options"]
+    assert run(["pretrain", *argv, f"--config.corpus.options={options}"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"config.objective.name: '{words(before)}' -> '{words(before + b'# another' + bytes([10]))}'" in line
+    assert f"{trained / 'run'}/{catalogue.copy_of(words(before))} back" in line
+    assert f"--init={trained / 'run'}" in line
+    assert "Traceback" not in line
+
+
+def test_processes_with_other_files_have_other_configs(tmp_path: Path) -> None:
+    configs = []
+    for number in range(2):
+        folder = write_folder(tmp_path / str(number))
+        (folder / "words.py").write_text(code_of_page()[0] + "\n" * number)
+        configs.append(json.loads(recipes.load(str(folder / "own.py")).to_json_best_effort())["objective"]["name"])
+    assert configs[0] != configs[1]
+    assert all(name.startswith("words.py@") for name in configs)
+
+
+def test_text_that_another_version_of_a_source_read_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("One sentence.\n")
+    prints = []
+    for number in range(2):
+        code = OwnCode(str(tmp_path / "news.py"), (SOURCE + "\n" * number).encode())
+        catalogue.trust(code)
+        corpus = CorpusConfig(source=code.name, options={"paths": (str(tmp_path / "text.txt"),)})
+        prints.append(find_source(corpus).fingerprint())
+        assert find_source(corpus).describe()["code"] == code.name
+    assert prints[0] != prints[1]
+
+
+def test_a_private_run_keeps_nothing_of_its_source(tmp_path: Path) -> None:
+    code = OwnCode("secret_mails.py", SOURCE.encode())
+    catalogue.trust(code)
+    tree = {"corpus": {"source": code.name, "columns": {"words": {"annotator": code.name}}}}
+    own_code.keep_copies(str(tmp_path), private_config(tree))
+    assert "secret" not in json.dumps(private_config(tree))
+    assert not (tmp_path / "code").exists()
+    own_code.keep_copies(str(tmp_path), tree)
+    assert (tmp_path / catalogue.copy_of(code.name)).read_bytes() == SOURCE.encode()
+
+
+# ---- What runs, and what does not ------------------------------------------------------------------------------------
+
+
+def test_a_json_recipe_starts_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]
+) -> None:
+    folder = write_folder(tmp_path / "one")
+    recipe, name = str(folder / "own.json"), words((folder / "words.py").read_bytes())
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=r"add --config\.objective\.name=words\.py or --trust_code"):
+        recipes.load(recipe)
+    assert recipes.load(recipe, ["--config.objective.name=words.py"]).objective.name == name
+    fresh()
+    with pytest.raises(UserError, match="only names"):  # another key is typed, not this one
+        recipes.load(recipe, ["--config.objective.words_weight=0.4"])
+    assert recipes.load(recipe, trust_code=True).objective.name == name
+
+
+def test_a_recorded_config_starts_no_code(trained: Path, fresh: Callable[[], None], tmp_path: Path) -> None:
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
+    config = json.loads((workdir / "run.json").read_text())["config"]
+    settings = configuration.build(PretrainingSettings, config, "config")
+    with pytest.raises(UserError, match=r"code/\w{16}/words.py in the workdir, then add --trust_code"):
+        settings.find_objective()
+    own_code.trust_copies(f"{workdir}@4")
+    assert settings.find_objective()[1].words_weight == 0.3
+    fresh()
+    [copy] = workdir.glob("code/*/words.py")
+    copy.write_text(copy.read_text() + "# changed\n")
+    own_code.trust_copies(str(workdir))
+    with pytest.raises(UserError, match=f"--trust_code found no copy of it: {copy}"):
+        settings.find_objective()
+
+
+def test_the_flag_trusts_the_copies_of_a_workdir(
+    trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = toy.write_recipe(tmp_path / "again.json", read_run(str(trained / "run"))["config"])
+    argv = ["pretrain", f"--config={config}", f"--workdir={trained / 'run'}", "--config.seed=7"]
+    assert run(argv) == 2
+    assert "add --trust_code" in capsys.readouterr().err
+    assert run([*argv, "--trust_code"]) == 2
+    assert "config.seed: 0 -> 7" in capsys.readouterr().err  # so far it comes with the code
+
+
+def test_a_worker_process_gets_the_code_with_its_rows(tmp_path: Path) -> None:
+    import cloudpickle
+
+    code = OwnCode(str(tmp_path / "every.py"), STRATEGY.encode())
+    catalogue.trust(code)
+    module = catalogue.find("rows.strategies", code.name, having="select")
+    assert catalogue.own_modules() == [module]
+    cloudpickle.register_pickle_by_value(module)
+    script = "import sys, pickle; made, f = pickle.load(sys.stdin.buffer); print(made.first, f([1], 0, 0, 0, 0).chosen)"
+    sent = cloudpickle.dumps((module.Config(), module.select))
+    done = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=True)
+    assert done.stdout.split() == [b"7", b"[1]"]
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        ("./wrds.py", None, r"name is './wrds.py', and there is no file .*/wrds.py .*did you mean 'words"),
+        ("./words.txt", "x = 1", "a component's file ends in .py"),
+        ("./broken.py", "import os\n\ndef terms(:\n", r"broken.py:3: SyntaxError: "),
+        ("./empty.py", "", "does not define Objective and Config; a file for bert_jax.objectives has Obj"),
+        ("./early.py", "class Objective:\n    pass\nConfig = 1\nraise OSError('no')\n", r"early.py:4: OSError: no"),
+        ("words", None, r"no objective 'words' in .*a file of your own is named by its path, such as ./toy.py"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str, text: str | None, error: str) -> None:
+    folder = write_folder(tmp_path / "one")
+    if text is not None:
+        (folder / name).write_text(text)
+    (folder / "own.py").write_text((folder / "own.py").read_text().replace("./words.py", name))
+    with pytest.raises(UserError, match=error) as found:
+        configuration.build(
+            PretrainingSettings, recipes.load(str(folder / "own.py")).to_dict(), "config"
+        ).find_objective()
+    assert "\n" not in str(found.value)
+
+
+def test_a_path_that_was_not_asked_for_is_not_run() -> None:
+    with pytest.raises(UserError, match="'./toy.py' is a file; name it in a Python recipe"):
+        catalogue.find("rows.arrangements", "./toy.py", having="Arrangement")
+
+
+def test_an_installed_package_offers_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]
+) -> None:
+    package, facts = tmp_path / "words_of_mine", tmp_path / "words_of_mine-1.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported too early')\n")
+    (package / "masks.py").write_text(STRATEGY)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: words-of-mine\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[bert_jax.rows.strategies]\nmine = words_of_mine.masks\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = write_folder(tmp_path / "one")
+    typed = ["--config.objective.name=mlm", "--config.objective.masking.strategy=mine"]
+    name = recipes.load(str(folder / "own.py"), typed).objective.masking.strategy  # read, and not imported
+    assert name == OwnCode("masks.py", STRATEGY.encode()).name
+    (package / "__init__.py").write_text("")
+    assert catalogue.find("rows.strategies", name, having="select").__name__ == "words_of_mine.masks"
+    assert catalogue.own_modules() == []
+    fresh()
+    recipe = json.loads((folder / "own.json").read_text()) | {
+        "objective": {"name": "mlm", "masking": {"strategy": "mine"}}
+    }
+    toy.write_recipe(folder / "own.json", recipe)
+    with pytest.raises(UserError, match=r"add --config\.objective\.masking\.strategy=mine or --trust_code"):
+        recipes.load(str(folder / "own.json"))
+
+
+# ---- All kinds -------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_part_has_its_keys() -> None:
+    """What the package finds by name can be a user's own too, but for what users do not write."""
+    called = set()
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "catalogue.find":
+                called.add(ast.unparse(node.args[0]).strip("'"))
+    constants = {"PACKAGE"}  # corpora.annotators and interchange.families
+    assert called - constants == {kind.package for kind in KEYS.values()} - {"corpora.annotators"}
+
+
+@pytest.mark.parametrize("kind", sorted(set(KEYS.values())), ids=lambda kind: kind.package)
+def test_the_parts_of_the_package_define_what_own_ones_need(kind: catalogue.Kind) -> None:
+    for file in catalogue.parts(kind.package, kind.having).values():
+        OwnCode(str(file), file.read_bytes()).check(kind)
+
+
+def test_every_key_may_hold_a_file(tmp_path: Path) -> None:
+    names = {name for kind in KEYS.values() for name in kind.needs}
+    (tmp_path / "all.py").write_text("\n".join(f"{name} = object" for name in sorted(names)))
+    config = {
+        "objective": {"name": "./all.py", "arrangement": "./all.py", "masking": {"strategy": "./all.py"}},
+        "phases": {
+            "a": {"masking": {"strategy": "./all.py"}},
+            "b": {"objective": {"masking": {"strategy": "./all.py"}}},
+        },
+        "model": {"encoder": "./all.py"},
+        "corpus": {"parts": {"x": {"source": "./all.py"}}, "columns": {"y": {"annotator": "./all.py"}}},
+        "probe": {"task": "./all.py", "data": {"format": "./all.py"}},
+        "training": {"loggers": ("tensorboard", "./all.py")},
+    }
+    found = recipes.with_components(config, str(tmp_path))
+    name = OwnCode("all.py", (tmp_path / "all.py").read_bytes()).name
+    assert json.dumps(found) == json.dumps(config).replace("./all.py", name)
