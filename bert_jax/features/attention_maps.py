@@ -31,7 +31,7 @@ def attention_maps(
 
     Returns:
       [N, H, L, L] float32 for each sequence, where N is the number of ``layers``. Row q is the attention of position q
-      and sums to 1.
+      and sums to 1. [] if the encoder, one of a user's own, does not have the layers that keep these probabilities.
 
     Raises:
       UserError: the model does not have such a layer.
@@ -49,15 +49,21 @@ def attention_maps(
             batch[name][row, :length] = values
     # If unrolled, each layer stores its own probabilities. Without a backward pass, remat would save nothing.
     config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
-    maps = np.asarray(_probabilities(config, chosen, trained.params["encoder"], batch))
+    found = _probabilities(config, chosen, trained.params["encoder"], batch)
+    if found is None:
+        return []
+    maps = np.asarray(found)
     return [maps[:, row, :, :length, :length] for row, length in enumerate(lengths)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _probabilities(
     config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, np.ndarray]
-) -> jax.Array:
-    """Return the attention probabilities of a batch as [N, B, H, L, L] float32."""
+) -> jax.Array | None:
+    """Return the attention probabilities of a batch as [N, B, H, L, L] float32; None if the encoder keeps none."""
     _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])
-    found = kept_probabilities(config, kept["intermediates"])
+    try:
+        found = kept_probabilities(config, kept["intermediates"])
+    except KeyError:
+        return None
     return jnp.stack([found[i] for i in layers]).astype(jnp.float32)

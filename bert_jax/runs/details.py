@@ -88,6 +88,8 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
         [rows.sequences[name][sequences[place]] for place in kept] for name in ("input_ids", "token_type_ids")
     )
     found = attention_maps(trained, ids, types, layers=(-1,))
+    if not found:
+        return []
     return [
         _picture(predictor, records[chosen[place]], is_wrong(examples[chosen[place]], records[chosen[place]]), *one)
         for place, *one in zip(kept, ids, found, strict=True)

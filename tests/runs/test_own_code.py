@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import own_code, recipes
 from bert_jax.runs.pretraining import PretrainingSettings
 from tests import toy
+from tests.test_one_file import PARTS as TEXTS
 
 PACKAGE = Path(bert_jax.__file__).parent
 PAGE = PACKAGE / "objectives" / "README.md"
@@ -313,7 +315,8 @@ def test_every_kind_of_part_has_its_keys() -> None:
     """What the package finds by name can be a user's own too, but for what users do not write."""
     called = set()
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "catalogue.find(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "catalogue.find":
                 called.add(ast.unparse(node.args[0]).strip("'"))
     constants = {"PACKAGE"}  # corpora.annotators and interchange.families
@@ -342,4 +345,70 @@ def test_every_key_may_hold_a_file(tmp_path: Path) -> None:
     }
     found = recipes.with_components(config, str(tmp_path))
     name = OwnCode("all.py", (tmp_path / "all.py").read_bytes()).name
-    assert json.dumps(found) == json.dumps(config).replace("./all.py", name)
+    assert found == json.loads(json.dumps(config).replace("./all.py", name)) | {
+        "training": {"loggers": ("tensorboard", name)}
+    }
+
+
+PARTS = {
+    "bag.py": TEXTS["models/encoders/bag.py"],
+    "masks.py": TEXTS["rows/strategies/every_other.py"],
+    "verdict.py": """
+        from bert_jax.tasks.classification import Config
+        from bert_jax.tasks.classification import Task as Classification
+
+        class Task(Classification):
+            pass
+    """,
+    "table.py": """
+        from bert_jax.examples.delimited import Options
+        from bert_jax.examples.delimited import Reader as Delimited
+
+        class Reader(Delimited):
+            pass
+    """,
+    "news.py": SOURCE,
+}
+
+
+@pytest.mark.heavy
+def test_a_run_of_own_parts_is_gone_on_from_only_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Encoder, strategy and source of a pretraining run, with workers, then task and reader of a fine-tuning run."""
+    folder = write_folder(tmp_path / "one")
+    for name, text in PARTS.items():
+        (folder / name).write_text(textwrap.dedent(text.strip("\n")))
+    monkeypatch.chdir(folder)
+    own = ["model.encoder=bag", "objective.masking.strategy=masks", "corpus.source=news"]
+    config = [f"--config.{one}.py" for one in own] + ["--config.objective.packing=none"]
+    workers = ["--config.loader.num_workers=1", "--config.corpus.num_workers=2", "--config.corpus.part_bytes=2000"]
+
+    def ends(code: int, *argv: str) -> str:
+        fresh()
+        assert run(list(argv)) == code, capsys.readouterr().err
+        return capsys.readouterr().err
+
+    ends(0, "pretrain", "--config=own.py", "--workdir=run", *config, *workers)
+    assert len(list(Path("run/code").glob("*/*.py"))) == 4
+    assert json.loads(Path("run/corpus/manifest.json").read_text())["source"]["code"].startswith("news.py@")
+    assert "encoder is code" in ends(2, "fill-mask", "--workdir=run", "the [MASK] sees.")
+    ends(0, "fill-mask", "--workdir=run", "--trust_code", "the [MASK] sees.")
+    assert "can be exported" in ends(2, "export", "--workdir=run", "--output=model", "--trust_code")
+    rows = [f"{'good' if i % 2 else 'bad'}\tthe {'cat' if i % 2 else 'dog'} sees {i}" for i in range(24)]
+    for name in ("train.tsv", "dev.tsv"):
+        Path(name).write_text("\n".join(["label\ttext", *rows]) + "\n")
+    recipe = {
+        "task": {"name": "./verdict.py"},
+        "data": {"format": "./table.py", "splits": {"train": "train.tsv", "dev": "dev.tsv"}, "overlap": "warn"},
+        "train": {"num_epochs": 1.0, "batch_size": 8, "max_length": 16},
+        "loggers": (),
+    }
+    Path("tune.py").write_text(RECIPE.replace("{}", repr(recipe)))
+    tune = ("finetune", "--config=tune.py", "--workdir=tuned", "--init=run")
+    assert "encoder is code" in ends(2, *tune)
+    ends(0, *tune, "--config.model.encoder=bag.py")
+    ends(0, *tune, "--config.model.encoder=bag.py")  # at its end already
+    assert "add --trust_code" in ends(2, "predict", "--workdir=tuned", "the cat sees 3")
+    ends(0, "predict", "--workdir=tuned", "--trust_code", "the cat sees 3")
+    ends(0, "predict", "--workdir=tuned", "--trust_code", "--input=dev.tsv", "--format=table.py")
