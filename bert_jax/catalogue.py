@@ -230,8 +230,8 @@ def what_changed(differences: list[str], workdir: str) -> str:
         old, _, new = (text.strip("'") for text in values.partition(" -> "))
         if is_own(old) and is_own(new):
             return (
-                f"; the code is another (behind @ is its sha256): put {workdir}/{copy_of(old)} back, or name this copy "
-                f"with --{key}, or begin another --workdir with the new code and --init={workdir}"
+                f"; the code has changed (after @: its sha256): to go on with that of then, add --{key}={workdir}/"
+                f"{copy_of(old)}; to start from this run with that of now, give another --workdir and --init={workdir}"
             )
     return ""
 

@@ -51,7 +51,7 @@ def name_components(
             value = name if code.module else _shortest(code.path)
             raise UserError(
                 f"config.{key} is code of a user's own, {name}, which a .json recipe only names: read it, then add "
-                f"--config.{key}={value} or --trust_code"
+                f"--config.{key}={value} or --trust_code (in Python: trust_code=True)"
             )
         catalogue.trust(code)
         put(key, code.name)

@@ -153,7 +153,8 @@ def test_a_changed_file_does_not_resume(trained: Path, tmp_path: Path, capsys: p
     assert run(["pretrain", *argv, f"--config.corpus.options={options}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"config.objective.name: '{words(before)}' -> '{words(before + b'# another' + bytes([10]))}'" in line
-    assert f"{trained / 'run'}/{catalogue.copy_of(words(before))} back" in line
+    assert (advice := f"--config.objective.name={trained / 'run'}/{catalogue.copy_of(words(before))}") in line
+    assert recipes.load(str(changed / "own.py"), [advice]).objective.name == words(before)  # it does go on
     assert f"--init={trained / 'run'}" in line
     assert "Traceback" not in line
 
