@@ -31,7 +31,7 @@ from bert_jax.storage.retries import is_passing
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    every_steps: int = 1000
+    every_steps: int = 1000  # steps between two saves
     keep: int = 3  # the number of newest steps that are kept
     keep_every_steps: int | None = None  # steps that are multiples of this are kept for ever, besides the newest
 

@@ -34,14 +34,14 @@ class Source:
     of data files. The commit that ``revision`` stands for is looked up once and kept in the pieces and the manifest.
     """
 
-    name: str
+    name: str  # a dataset on the Hub, or a local folder
     config_name: str = ""  # such as "20231101.en"; needed if a dataset has several configurations
     split: str = "train"  # or a part of a split, such as "train[:10%]"
     revision: str = ""  # branch, tag or commit; "" is the newest
     text_column: str = "text"  # a dot selects a nested column
-    line_breaks: LineBreaks = "end_sentences"
+    line_breaks: LineBreaks = "end_sentences"  # are_spaces for hard-wrapped text
     language: str = "en"  # the language whose rules split text into sentences
-    bad_text: BadText = "error"
+    bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
         """Return the pieces: runs of consecutive rows. Downloads the dataset if ``datasets`` has not cached it.

@@ -29,9 +29,9 @@ class Source:
 
     paths: tuple[str, ...]  # globs; ** matches folders
     text_field: str = "text"  # a dot selects a field of a nested object
-    line_breaks: LineBreaks = "end_sentences"
+    line_breaks: LineBreaks = "end_sentences"  # are_spaces for hard-wrapped text
     language: str = "en"  # the language whose rules split text into sentences
-    bad_text: BadText = "error"
+    bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in the order of file names.

@@ -39,9 +39,9 @@ class Source:
     paths: tuple[str, ...]  # globs
     namespaces: tuple[int, ...] = (0,)  # 0: articles
     headings: wikitext.Part = "drop"  # headings and lists were dropped for BERT too
-    lists: wikitext.Part = "drop"
+    lists: wikitext.Part = "drop"  # keep: with the items of lists
     language: str = "en"  # the language whose rules split text into sentences
-    bad_text: BadText = "error"
+    bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in the order of their names.

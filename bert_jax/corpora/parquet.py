@@ -35,9 +35,9 @@ class Source:
 
     paths: tuple[str, ...]  # globs; ** matches folders
     text_column: str = "text"  # a dot selects a field of a column of structs
-    line_breaks: LineBreaks = "end_sentences"
+    line_breaks: LineBreaks = "end_sentences"  # are_spaces for hard-wrapped text
     language: str = "en"  # the language whose rules split text into sentences
-    bad_text: BadText = "error"
+    bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
         """Return a piece for each row group of each file, with the files in the order of their names.

@@ -123,13 +123,13 @@ class CorpusConfig:
 class PartConfig:
     """The keys of ``config.corpus.parts.<name>``; a part takes all other settings from ``config.corpus``."""
 
-    path: str = ""
-    source: str = "text_files"
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    path: str = ""  # an existing store to use; if "", one is built
+    source: str = "text_files"  # as config.corpus.source
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # as config.corpus.options
     weight: float | None = None  # share of the sum of all weights; if None for all parts, sizes and temperature decide
-    license: str = ""
-    dates: str = ""
-    notes: str = ""
+    license: str = ""  # as config.corpus.license
+    dates: str = ""  # as config.corpus.dates
+    notes: str = ""  # as config.corpus.notes
 
     def __post_init__(self) -> None:
         if self.path and self.options:

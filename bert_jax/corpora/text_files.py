@@ -30,10 +30,10 @@ class Source:
     """
 
     paths: tuple[str, ...]  # globs; ** matches folders
-    format: Literal["free", "sentences"] = "free"
-    document_boundary: Literal["file", "blank_line"] = "file"
+    format: Literal["free", "sentences"] = "free"  # free: split into sentences; sentences: one a line
+    document_boundary: Literal["file", "blank_line"] = "file"  # what ends a document
     language: str = "en"  # the language whose rules split free text
-    bad_text: BadText = "error"
+    bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in order of name; large plain files are cut if blank lines end documents."""

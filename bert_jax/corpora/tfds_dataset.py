@@ -40,10 +40,10 @@ class Source:
     split: str = "train"  # or a part of a split, such as "train[:10%]"
     data_dir: str = ""  # "" is where TFDS keeps datasets: $TFDS_DATA_DIR or ~/tensorflow_datasets
     text_field: str = "text"  # a dot selects a nested feature
-    document_rule: Literal["example", "blank_line"] = "example"
-    line_breaks: LineBreaks = "end_sentences"
+    document_rule: Literal["example", "blank_line"] = "example"  # what is a document
+    line_breaks: LineBreaks = "end_sentences"  # are_spaces for hard-wrapped text
     language: str = "en"  # the language whose rules split text into sentences
-    bad_text: BadText = "error"
+    bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
         """Return the pieces: runs of consecutive records. A dataset in another format is converted first.

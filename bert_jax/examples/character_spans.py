@@ -15,7 +15,7 @@ from bert_jax.examples.tags import spans_to_iob2
 class Options:
     """The names of the fields of each JSON object."""
 
-    text_field: str = "text"
+    text_field: str = "text"  # the field of the text
     label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends included
 
 

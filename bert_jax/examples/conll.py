@@ -15,10 +15,10 @@ DOCSTART = "-DOCSTART-"
 class Options:
     """The columns to read, and the scheme of the tags."""
 
-    word_column: int = 0
+    word_column: int = 0  # the column of the word, from 0
     tag_column: int = -1  # the last
     delimiter: str = ""  # if "", any run of spaces and tabs
-    scheme: Scheme = "auto"
+    scheme: Scheme = "auto"  # of the tags: auto, or its name
     segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
 

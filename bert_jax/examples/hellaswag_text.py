@@ -12,7 +12,7 @@ from bert_jax.examples.reading import Bad, Record, text_lines
 class Options:
     """The number of endings of each item."""
 
-    num_choices: int = 4
+    num_choices: int = 4  # endings of an item
 
 
 class Reader:

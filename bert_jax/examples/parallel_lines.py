@@ -16,9 +16,9 @@ from bert_jax.examples.tags import Scheme, to_iob2
 class Options:
     """The scheme of the tags, and how to find their file: ``tags`` replaces ``sentences`` in the file's name."""
 
-    sentences: str = "sentences"
-    tags: str = "tags"
-    scheme: Scheme = "auto"
+    sentences: str = "sentences"  # a part of the name of the file with the sentences
+    tags: str = "tags"  # what replaces it in the name of the file with the tags
+    scheme: Scheme = "auto"  # of the tags: auto, or its name
 
 
 class Reader:

@@ -34,15 +34,15 @@ class ModelConfig:
     """
 
     vocab_size: int
-    hidden_size: int = 768
-    num_layers: int = 12
-    num_heads: int = 12
-    mlp_dim: int = 3072
+    hidden_size: int = 768  # width of the vectors of tokens
+    num_layers: int = 12  # layers of the encoder
+    num_heads: int = 12  # attention heads of a layer; they divide hidden_size
+    mlp_dim: int = 3072  # width inside the feed-forward part of a layer
     max_length: int = 512  # number of learned positions
-    dropout_rate: float = 0.1
-    attention_dropout_rate: float = 0.1
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    layer_norm_eps: float = 1e-12
+    dropout_rate: float = 0.1  # dropout on embeddings and on what each part of a layer adds
+    attention_dropout_rate: float = 0.1  # dropout on attention probabilities
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"  # of the feed-forward part
+    layer_norm_eps: float = 1e-12  # added to the variance in layer norms
     initializer_range: float = 0.02  # standard deviation of a normal distribution, before the cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     layers: Literal["unrolled", "scanned"] = "unrolled"

@@ -60,12 +60,13 @@ MLM = Term("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
 class Config:
     """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them."""
 
+    # share of sequences that are made shorter than a row (arrangements of pairs)
     short_row_probability: float = SHORT_ROWS
     masking: MaskingConfig = MaskingConfig()
-    packing: Packing = "none"
+    packing: Packing = "none"  # how many sequences a row has (bert_jax/rows/README.md)
     max_pairs_per_row: int | None = None  # the most sequences of a packed row; if None, the default of RowsConfig
     arrangement: str | None = None  # the name of a file in rows/arrangements; if None, the objective's default
-    arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Arrangement
 
 
 PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))

@@ -51,7 +51,7 @@ class MaskingConfig:
     mask_share: float = 0.8  # the share of selected tokens that become [MASK]
     random_share: float = 0.1  # the share of selected tokens that become a random piece; the rest is kept
     max_predictions: int | None = None  # P, the most predictions of a row. If None, as many as a full row needs
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of the strategy's Config
     unit: str = units.PIECE
     count: Literal["rounded", "stochastic"] = "rounded"
     fates: Literal["token", "span"] = "token"

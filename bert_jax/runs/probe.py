@@ -68,10 +68,10 @@ class ProbeConfig:
     features: Literal["mean", "cls", "pooled"] = "mean"
     num_steps: int = 200
     max_examples: int = 1000
-    max_length: int = 128
-    batch_size: int = 32
+    max_length: int = 128  # tokens of a row
+    batch_size: int = 32  # rows of an update of finetune, and of a forward pass
     learning_rate: float | None = None
-    seed: int = 0
+    seed: int = 0  # of the new parameters and the order of examples
 
     def __post_init__(self) -> None:
         whole = ("num_steps", "max_examples", "max_length", "batch_size")

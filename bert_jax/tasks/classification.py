@@ -26,7 +26,7 @@ from bert_jax.tasks.metrics.classification import check_names, classification_me
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    metrics: tuple[str, ...] = ("accuracy",)
+    metrics: tuple[str, ...] = ("accuracy",)  # of a file in bert_jax/tasks/metrics, the first is the main one
     positive: str | None = None  # the positive label of a binary F1; if None, the label whose name sorts last
     dropout_rate: float | None = None  # on the pooled output; if None, the model's dropout rate
 

@@ -25,7 +25,7 @@ from bert_jax.tasks.metrics.regression import check_names, regression_metrics
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    metrics: tuple[str, ...] = ("pearson", "spearmanr")
+    metrics: tuple[str, ...] = ("pearson", "spearmanr")  # pearson, spearmanr
     dropout_rate: float | None = None  # on the pooled output; if None, the model's dropout rate
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ TOP = 10
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    pooling: Pooling = "mean"
+    pooling: Pooling = "mean"  # how the vectors of tokens become one
     temperature: float = 0.05  # the loss divides cosines by this
     positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
     max_negatives: int | None = None  # use only the first so many negatives of an example; if None, use all

@@ -56,8 +56,8 @@ class TrainingConfig:
     Only ``on_spike`` can change the result of training, and ``gradient_dtype`` its rounding.
     """
 
-    log_every_steps: int = 100
-    eval_every_steps: int = 1000
+    log_every_steps: int = 100  # steps of a line of metrics
+    eval_every_steps: int = 1000  # steps between two evaluations
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
     eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
     micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
@@ -65,7 +65,7 @@ class TrainingConfig:
     max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
     on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
-    loggers: tuple[str, ...] = ("tensorboard",)
+    loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
 
     def __post_init__(self) -> None:
         names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")

@@ -63,12 +63,12 @@ class MeshConfig:
     default because it is not known to be sound: on v6e such options gave NaN in another program (jax#38741).
     """
 
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
-    slices: int = 1
-    weight_update: WeightUpdate = "sharded"
-    overlap: bool = False
+    data: int = -1  # devices that share the rows of a batch; -1: all that are left
+    fsdp: int = 1  # devices that share rows and, if replicated, split each matrix
+    tensor: int = 1  # devices that split each layer
+    slices: int = 1  # TPU slices, or hosts, that data goes over
+    weight_update: WeightUpdate = "sharded"  # sharded: each device along data and fsdp updates a part of the weights
+    overlap: bool = False  # TPUs: gradients are summed while the model computes (bert_jax/training/README.md)
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:

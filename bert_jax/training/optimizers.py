@@ -23,12 +23,12 @@ class OptimizerConfig:
     AdamW, "standard" for LAMB (You et al. 2020, algorithm 2).
     """
 
-    kind: Literal["adamw", "lamb"] = "adamw"
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-6
-    weight_decay: float = 0.01
-    clip_norm: float | None = 1.0
+    kind: Literal["adamw", "lamb"] = "adamw"  # AdamW, or LAMB for very large batches
+    b1: float = 0.9  # decay of the mean of gradients
+    b2: float = 0.999  # decay of the mean of squared gradients
+    eps: float = 1e-6  # added to the root of the second moment
+    weight_decay: float = 0.01  # decay of weights; biases and layer norms are not decayed
+    clip_norm: float | None = 1.0  # gradients with a larger norm are scaled to it; None: never
     bias_correction: Literal["none", "standard"] | None = changed(None, before="none")
 
     def __post_init__(self) -> None:

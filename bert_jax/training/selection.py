@@ -16,7 +16,7 @@ from bert_jax.reporting.measures import lower_is_better
 class SelectionConfig:
     """The metric of the held-out rows by which the best step is selected. If it is "", the last step is the result."""
 
-    metric: str = ""
+    metric: str = ""  # in fine-tuning, "" is the task's main metric
     patience: int | None = None  # evaluations without a better score after which the run ends; None: it never does
 
     def __post_init__(self) -> None:

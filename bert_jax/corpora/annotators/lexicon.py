@@ -36,7 +36,7 @@ class Annotator:
     """
 
     path: str = ""  # a file of UTF-8 text, local or on an object store
-    ignore_case: bool = False
+    ignore_case: bool = False  # whether A and a are the same
     dtype: ClassVar[str] = "uint8"
 
     def __post_init__(self) -> None:

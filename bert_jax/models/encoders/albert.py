@@ -35,9 +35,9 @@ class Config(bert.Config):
     That model has no dropout (google-research/albert, README, "Version 2").
     """
 
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu_tanh"
+    dropout_rate: float = 0.0  # as published
+    attention_dropout_rate: float = 0.0  # as published
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu_tanh"  # as published
     embedding_size: int = 128  # E (section 3.1, "Factorized embedding parameterization")
 
     @property

@@ -38,7 +38,7 @@ class Config(ModelConfig):
         its left, in pretraining and in fine-tuning (the left-to-right model of section 5.1).
     """
 
-    type_vocab_size: int = 2
+    type_vocab_size: int = 2  # number of kinds of segments
     attention: Literal["bidirectional", "causal"] = "bidirectional"
 
     @property

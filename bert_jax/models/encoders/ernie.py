@@ -15,7 +15,7 @@ from bert_jax.models.encoders.bert import Pooler as Pooler
 class Config(bert.Config):
     """The settings of an ERNIE encoder. Defaults are the base model."""
 
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "relu"
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "relu"  # as published
 
 
 class Encoder(bert.Encoder):

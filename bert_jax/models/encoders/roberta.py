@@ -22,8 +22,8 @@ from bert_jax.records import Batch
 class Config(bert.Config):
     """The settings of a RoBERTa encoder. Defaults are roberta-base."""
 
-    type_vocab_size: int = 1
-    layer_norm_eps: float = 1e-5
+    type_vocab_size: int = 1  # no segments
+    layer_norm_eps: float = 1e-5  # as published
 
 
 SIZES = {name: bert.SIZES[name] for name in ("base", "large", "tiny", "mini", "small", "medium")}

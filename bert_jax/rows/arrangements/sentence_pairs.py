@@ -22,7 +22,7 @@ _TARGETS = 1 << 12
 class Arrangement:
     """Makes BERT's pairs (see ``rows.chunks``)."""
 
-    short_row_probability: float = 0.1
+    short_row_probability: float = 0.1  # share of pairs that are made shorter than a row
 
     version = chunks.VERSION
     special_tokens = SPECIAL_TOKENS_PER_ROW

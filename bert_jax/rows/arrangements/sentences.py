@@ -26,7 +26,7 @@ _SENTENCES_AT_ONCE = 1 << 20
 class Arrangement:
     """Makes sequences of whole sentences. Its fields are the options of ``config.objective.arrangement_options``."""
 
-    blocks: Literal["full", "document"] = "full"
+    blocks: Literal["full", "document"] = "full"  # full: a row goes on into the next document; document: it does not
 
     version = 1
     special_tokens = _SPECIAL_TOKENS

@@ -28,7 +28,7 @@ class Config:
     For ``longest`` 3 the shares are .545, .273 and .182.
     """
 
-    longest: int = 3
+    longest: int = 3  # the most units of an n-gram
 
     def __post_init__(self) -> None:
         where = "config.objective.masking.options"

@@ -1,0 +1,212 @@
+"""Writes the tables of keys in configs/README.md from the dataclasses that read the keys: ``python -m tests.docs.key_tables``.
+
+The line about a key is the comment beside its field, or its entry in the docstring of the class.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import dataclasses
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax import catalogue, configuration
+from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
+from bert_jax.examples.load import DataConfig
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.encoders import bert
+from bert_jax.objectives import base
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.masking import MaskingConfig
+from bert_jax.rows.phases import Phase
+from bert_jax.runs.finetuning import FinetuningOptimizerConfig, FinetuningSettings, TrainConfig
+from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.probe import ProbeConfig
+from bert_jax.training.loop import TrainingConfig
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.selection import SelectionConfig
+
+PAGE = Path(__file__).resolve().parents[2] / "configs" / "README.md"
+BEGIN, END = "<!-- keys: made by `make keys` -->\n", "<!-- end of keys -->\n"
+
+
+class Row(NamedTuple):
+    """A key with its type, its default and a line about it."""
+
+    key: str
+    type: str
+    default: str
+    line: str
+
+
+# Keys that no dataclass has, because they choose the dataclass that reads the rest of their group.
+ENCODER = Row("encoder", "str", '"bert"', "a file of bert_jax/models/encoders")
+SIZE = Row(
+    "size", "str", "", "a name of the encoder's sizes, such as tiny, mini, small, base, large; the keys below change it"
+)
+OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives")
+TASK = Row("name", "str", "required", "a file of bert_jax/tasks")
+PRETRAINING: tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...] = (
+    ("config", (), (PretrainingSettings,)),
+    ("config.vocab", (), (VocabularyConfig,)),
+    ("config.corpus", (), (CorpusConfig,)),
+    ("config.corpus.parts.NAME", (), (PartConfig,)),
+    ("config.objective", (OBJECTIVE,), (base.Config,)),
+    ("config.objective.masking", (), (MaskingConfig,)),
+    ("config.model", (ENCODER, SIZE), (ModelConfig, bert.Config)),
+    ("config.phases.NAME", (), (Phase,)),
+    ("config.optimizer", (), (OptimizerConfig,)),
+    ("config.schedule", (), (ScheduleConfig,)),
+    ("config.training", (), (TrainingConfig,)),
+    ("config.checkpoints", (), (CheckpointConfig,)),
+    ("config.loader", (), (LoaderConfig,)),
+    ("config.mesh", (), (MeshConfig,)),
+    ("config.probe", (), (ProbeConfig,)),
+)
+FINETUNING: tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...] = (
+    ("config", (), (FinetuningSettings,)),
+    ("config.task", (TASK,), ()),
+    ("config.data", (), (DataConfig,)),
+    ("config.train", (), (TrainConfig,)),
+    ("config.selection", (), (SelectionConfig,)),
+    ("config.optimizer", (), (FinetuningOptimizerConfig,)),
+)
+# Group of keys -> (package, the class that a part of this kind has, the class with its options).
+OPTIONS = {
+    "config.objective": ("objectives", "Objective", "Config"),
+    "config.objective.arrangement_options": ("rows.arrangements", "Arrangement", "Arrangement"),
+    "config.objective.masking.options": ("rows.strategies", "select", "Config"),
+    "config.model": ("models.encoders", "Encoder", "Config"),
+    "config.corpus.options": ("corpora", "Source", "Source"),
+    "config.corpus.columns.NAME": ("corpora.annotators", "Annotator", "Annotator"),
+    "config.task": ("tasks", "Task", "Config"),
+    "config.data.options": ("examples", "Reader", "Options"),
+}
+NOT_KEYS = {(Phase, "kind"), (ModelConfig, "vocab_size")}
+
+
+def page() -> str:
+    """Return configs/README.md with its tables made anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, marker, after = rest.partition(END)
+    assert marker, f"{PAGE} lacks the lines {BEGIN!r} and {END!r}"
+    return before + BEGIN + "\n".join(_lines()) + "\n" + END + after
+
+
+def _lines() -> Iterator[str]:
+    for kind, groups in (("Keys of pretraining", PRETRAINING), ("Keys of fine-tuning", FINETUNING)):
+        yield f"\n## {kind}"
+        for where, extra, classes in groups:
+            rows = [*extra, *(row for cls in classes for row in _rows(cls))]
+            yield f"\n### `{where}`" + ("" if kind.endswith("pretraining") else " (fine-tuning)")
+            yield from ("", "| key | type | default | |", "|---|---|---|---|")
+            yield from (f"| `{r.key}` | {r.type} | {r.default} | {r.line} |" for r in rows)
+    yield "\n## Options of parts"
+    yield "\nKeys that only the named part reads. Parts that are not listed have none of their own."
+    for where, (package, having, options) in OPTIONS.items():
+        found = [
+            (name, row)
+            for name in sorted(catalogue.parts(package, having))
+            for row in _own(package, having, name, options)
+        ]
+        yield f"\n### `{where}`: by {package.rpartition('.')[2].replace('_', ' ')}"
+        yield from ("", "| part | key | type | default | |", "|---|---|---|---|---|")
+        yield from (f"| `{name}` | `{r.key}` | {r.type} | {r.default} | {r.line} |" for name, r in found)
+
+
+def _own(package: str, having: str, name: str, options: str) -> list[Row]:
+    """Return the keys of a part that the tables of its group do not have."""
+    module = catalogue.find(package, name, having=having)
+    cls = getattr(module, options)
+    common = {base.Config, ModelConfig, bert.Config}
+    if cls in common or cls.__module__ != module.__name__ or not dataclasses.is_dataclass(cls):
+        return []
+    return list(_rows(cls))
+
+
+def _rows(cls: type) -> Iterator[Row]:
+    """Yield a row for each field that the class itself defines and that is a key with a value, not a group of its own."""
+    hints, lines = typing.get_type_hints(cls), dict(_docstring(cls)) | dict(_comments(cls))
+    own = cls.__dict__.get("__annotations__", {})
+    for field in dataclasses.fields(cls):
+        if field.name not in own or (cls, field.name) in NOT_KEYS or dataclasses.is_dataclass(hints[field.name]):
+            continue
+        line = lines.get(field.name, "")
+        assert line, f"write a comment beside {cls.__module__}.{cls.__qualname__}.{field.name}: tables of keys show it"
+        yield Row(field.name, _type(hints[field.name]), _default(field), line.replace("|", "\\|"))
+
+
+def _type(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("None" if a is type(None) else _type(a) for a in arguments)
+    if origin is typing.Literal:
+        return ", ".join(f'"{a}"' for a in arguments)
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}"
+    if origin in (dict, Mapping, collections.abc.Mapping):
+        return "group"
+    return str(hint.__name__)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    if value is dataclasses.MISSING:
+        return "required"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | dict | types.MappingProxyType):
+        return ", ".join(f'"{v}"' if isinstance(v, str) else str(v) for v in value) or "empty"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _comments(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield (field, comment) for each field with a comment at the end of its lines, or on the lines above it."""
+    source = textwrap.dedent(inspect.getsource(cls))
+    comments: dict[int, tuple[str, bool]] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = (token.string.lstrip("# "), not token.line[: token.start[1]].strip())
+    [tree] = ast.parse(source).body
+    for node in getattr(tree, "body", []):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        found = [comments[n][0] for n in range(node.lineno, (node.end_lineno or node.lineno) + 1) if n in comments]
+        above, n = [], node.lineno - 1
+        while not found and n in comments and comments[n][1]:
+            above, n = [comments[n][0], *above], n - 1
+        if found or above:
+            yield node.target.id, " ".join(found or above).rstrip(".")
+
+
+def _docstring(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield (field, first sentence) for each entry ``name: text`` or ``name, name: text`` of the class's docstring."""
+    fields = {field.name for field in dataclasses.fields(cls)}
+    entries: list[tuple[list[str], int, str]] = []
+    for line in inspect.cleandoc(cls.__doc__ or "").splitlines():
+        indent, found = len(line) - len(line.lstrip()), re.match(r"\s*([a-z_0-9]+(?:, [a-z_0-9]+)*): (.+)", line)
+        if found and set(found[1].split(", ")) <= fields:
+            entries.append((found[1].split(", "), indent, found[2]))
+        elif entries and line.strip() and indent > entries[-1][1]:
+            entries[-1] = (*entries[-1][:2], f"{entries[-1][2]} {line.strip()}")
+    for names, _, text in entries:
+        first = re.split(r"\. (?=[A-Z\"])", text)[0].rstrip(".")
+        yield from ((name, first) for name in names)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE}: tables made anew")
