@@ -64,6 +64,9 @@ test: lint  ## lint, types and tests
 floor: .venv/test.stamp  ## write tests/fixtures/floor.json anew, where a change is meant to move rows or losses
 	$(QUICKLY) .venv/bin/python -m tests.floor
 
+keys: .venv/test.stamp  ## write the tables of configs/README.md anew, where keys have changed
+	.venv/bin/python -m tests.docs.key_tables
+
 lint: .venv/test.stamp  ## ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -126,4 +129,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z -]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z -]+:.*##' Makefile
 
-.PHONY: env pretrain test floor lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts dist test-dist lock clean help
+.PHONY: env pretrain test floor keys lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts dist test-dist lock clean help

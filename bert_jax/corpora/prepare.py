@@ -38,7 +38,7 @@ from bert_jax.text.wordpiece import WordPiece
 class VocabularyConfig:
     """The keys of ``config.vocab``."""
 
-    # A vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; if "", one is learned.
+    # a vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; if "", one is learned.
     path: str = ""
     kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included

@@ -20,7 +20,7 @@ NEXT_OBJECT = re.compile(r"\n(?=\s*\{)")
 class Options:
     """Where the objects are in a file."""
 
-    # If the file is a single object: the name of its field with the list of objects, such as "data". A dot selects a
+    # if the file is a single object: the name of its field with the list of objects, such as "data". A dot selects a
     # field of a nested object.
     field: str = ""
 

@@ -31,12 +31,12 @@ class DataConfig:
     split_column: str = ""  # the column of the only file whose value says which split a row belongs to
     split_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # split -> its value or values
     dev_fraction: float = 0.0  # share of train to use as dev if there is no dev split
-    split_seed: int = 42
+    split_seed: int = 42  # of the draws of dev_fraction and train_fraction
     train_fraction: float = 1.0  # share of train to use; a larger share contains every smaller share
     max_dev_rows: int | None = None  # the most examples of a dev split to use, with the proportions of the labels
     max_test_rows: int | None = None  # the same for a test split
     overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes shared examples from train
-    bad_examples: Literal["error", "skip"] = "error"
+    bad_examples: Literal["error", "skip"] = "error"  # skip: leave out and count rows that lack something
 
     def __post_init__(self) -> None:
         wrong = [name for name in self.splits if not name.startswith(KINDS)]

@@ -45,8 +45,9 @@ class ModelConfig:
     layer_norm_eps: float = 1e-12  # added to the variance in layer norms
     initializer_range: float = 0.02  # standard deviation of a normal distribution, before the cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    layers: Literal["unrolled", "scanned"] = "unrolled"
-    remat: Literal["none", "dots", "full"] = "none"
+    layers: Literal["unrolled", "scanned"] = "unrolled"  # unrolled runs faster, scanned compiles faster
+    remat: Literal["none", "dots", "full"] = "none"  # recompute in the backward pass, to save memory: full saves most
+    # what computes attention; all give the same result but for rounding
     attention_kernel: Literal["auto", "plain", "rows", "cudnn"] = "auto"
 
     def __post_init__(self) -> None:

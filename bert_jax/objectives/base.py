@@ -64,7 +64,7 @@ class Config:
     short_row_probability: float = SHORT_ROWS
     masking: MaskingConfig = MaskingConfig()
     packing: Packing = "none"  # how many sequences a row has (bert_jax/rows/README.md)
-    max_pairs_per_row: int | None = None  # the most sequences of a packed row; if None, the default of RowsConfig
+    max_pairs_per_row: int | None = None  # the most sequences of a packed row; if None, one for every 16 positions
     arrangement: str | None = None  # the name of a file in rows/arrangements; if None, the objective's default
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Arrangement
 

@@ -50,13 +50,13 @@ class MaskingConfig:
     rate: float = 0.15  # the share of a sequence's tokens, special tokens included, that are selected
     mask_share: float = 0.8  # the share of selected tokens that become [MASK]
     random_share: float = 0.1  # the share of selected tokens that become a random piece; the rest is kept
-    max_predictions: int | None = None  # P, the most predictions of a row. If None, as many as a full row needs
+    max_predictions: int | None = None  # P, the most predictions of a row; if None, as many as a full row needs
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of the strategy's Config
     unit: str = units.PIECE
     count: Literal["rounded", "stochastic"] = "rounded"
     fates: Literal["token", "span"] = "token"
     random_pieces: Literal["vocabulary", "not_special", "unigram"] = "vocabulary"
-    copies: int | None = None
+    copies: int | None = None  # epochs after which the masks repeat; if None, every epoch has new ones
 
     def __post_init__(self) -> None:
         where = "config.objective.masking"

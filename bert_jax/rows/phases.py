@@ -28,15 +28,15 @@ StepsPerEpoch = Callable[[int], float]  # index of a phase -> the steps that see
 class Phase:
     """Consecutive steps with one batch size and one row length."""
 
-    num_steps: int
+    num_steps: int  # updates; required, unless one of the two keys below says how long the phase is
     batch_size: int  # rows of a step, over all hosts
-    max_length: int
+    max_length: int  # positions of a row
     kind: str  # a key of Task.batch_specs
-    # In place of num_steps, which then follows: the positions of all rows together, or how often every row is seen.
-    num_tokens: int | None = None
-    num_epochs: float | None = None
-    # The values that the phase sets in place of those in config.objective.masking and in config.objective.
+    num_tokens: int | None = None  # the positions of all rows together
+    num_epochs: float | None = None  # how often every row of the corpus is seen
+    # keys of config.objective.masking that the phase replaces, such as rate
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # keys of config.objective that the phase replaces, such as packing
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     micro_batches: int | None = None  # the parts in which a batch is computed; if None, config.training.micro_batches
 

@@ -69,13 +69,14 @@ class TrainConfig:
     """
 
     learning_rate: float = 2e-5  # the rate at the end of the warm-up
-    num_epochs: float = 3.0
-    batch_size: int = 32
-    max_length: int = 128
+    num_epochs: float = 3.0  # times that each training row is seen
+    batch_size: int = 32  # rows of a step
+    max_length: int = 128  # tokens of a row; longer texts are cut or become windows, by the task
     warmup_fraction: float = 0.1  # warm-up steps / all steps
+    # how the rate falls after the warm-up
     schedule: Literal["linear_from_zero", "linear", "cosine"] = "linear_from_zero"
-    evaluations_per_epoch: int = 1
-    logs_per_evaluation: int = 10
+    evaluations_per_epoch: int = 1  # evaluations on dev, each with a save
+    logs_per_evaluation: int = 10  # lines of metrics between two evaluations
     buckets: Literal["none", "lengths"] = "lengths"  # "lengths": rows of like length share a batch
 
     def __post_init__(self) -> None:
@@ -100,6 +101,7 @@ class FinetuningOptimizerConfig(OptimizerConfig):
     arXiv 2006.05987, section 4).
     """
 
+    # all other keys are as in pretraining
     bias_correction: Literal["none", "standard"] = changed("standard", before="none")
 
 
@@ -111,7 +113,7 @@ class FinetuningSettings:
     data: DataConfig
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; without --init also size
     train: TrainConfig = TrainConfig()
-    seed: int = 0
+    seed: int = 0  # of new parameters, the order of rows and dropout
     vocab: VocabularyConfig = VocabularyConfig()  # used only without --init
     weights: Literal["pretrained", "fresh"] = "pretrained"  # "fresh": --init gives no weights
     frozen: tuple[str, ...] = ()  # parts of the model that are not trained: encoder, pooler
@@ -120,8 +122,8 @@ class FinetuningSettings:
     selection: SelectionConfig = SelectionConfig()  # if its metric is "", the task's main metric is used
     mesh: MeshConfig = MeshConfig()
     loader: LoaderConfig = LoaderConfig()
-    micro_batches: int = 1
-    loggers: tuple[str, ...] = ("tensorboard",)
+    micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed
+    loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
     export: bool = True  # write a Hugging Face directory at the end (impossible with a BiLSTM)
 
     def __post_init__(self) -> None:

@@ -69,7 +69,7 @@ class PretrainingSettings:
     objective: Mapping[str, Any]  # the objective's name and its options
     model: Mapping[str, Any]  # encoder, size, and fields of the encoder's Config that override the size
     phases: Mapping[str, Any]  # name -> num_steps, batch_size, max_length, masking; run in the order of their names
-    seed: int = 0
+    seed: int = 0  # of parameters, rows, masks and dropout
     vocab: VocabularyConfig = VocabularyConfig()
     corpus: CorpusConfig = CorpusConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -29,8 +29,8 @@ class Config(tagging.Config):
     """
 
     layers: Layers = "concat_last_four"
-    lstm_size: int = 768
-    num_lstm_layers: int = 2
+    lstm_size: int = 768  # width of one direction of the BiLSTM
+    num_lstm_layers: int = 2  # layers of the BiLSTM
 
     def __post_init__(self) -> None:
         super().__post_init__()

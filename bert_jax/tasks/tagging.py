@@ -46,8 +46,8 @@ class Config:
 
     metrics: Literal["entities", "accuracy"] = "entities"
     mode: Literal["conll", "strict"] = "conll"
-    scheme: str | None = None
-    labels: tuple[str, ...] = ()
+    scheme: str | None = None  # of the entities, for mode strict
+    labels: tuple[str, ...] = ()  # all tags; if empty, those of the training examples
     overflow: Literal["windows", "cut"] = "windows"
     overlap: int = 32
     dropout_rate: float | None = None

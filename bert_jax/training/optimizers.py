@@ -29,6 +29,7 @@ class OptimizerConfig:
     eps: float = 1e-6  # added to the root of the second moment
     weight_decay: float = 0.01  # decay of weights; biases and layer norms are not decayed
     clip_norm: float | None = 1.0  # gradients with a larger norm are scaled to it; None: never
+    # of Adam's moments; if None, "none" (as published) with AdamW and "standard" with LAMB
     bias_correction: Literal["none", "standard"] | None = changed(None, before="none")
 
     def __post_init__(self) -> None:

@@ -27,9 +27,10 @@ class ScheduleConfig:
       warmup_stable_decay  peak until ``decay_steps`` before the end, then linear to 0
     """
 
+    # how the rate falls after the warm-up
     kind: Literal["linear_from_zero", "linear", "cosine", "warmup_stable_decay"] = "linear_from_zero"
-    peak_learning_rate: float = 1e-4
-    warmup_steps: int = 10_000
+    peak_learning_rate: float = 1e-4  # the rate at the end of the warm-up
+    warmup_steps: int = 10_000  # steps in which the rate rises from 0
     warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
     decay_steps: int = 0  # warmup_stable_decay only
 

@@ -1,6 +1,6 @@
 """Trains a small BERT in minutes on two CPU cores, without any data besides this installation.
 
-    bert-jax pretrain --config=quickstart --workdir=runs/quickstart      (or: make pretrain)
+    bert-jax pretrain --config=quickstart --workdir=runs/quickstart      # or: make pretrain
 
 The text is real English and needs no download: the docstrings of the installed Python packages. README.md has the
 results of this recipe, with the machine and the date.

@@ -1,4 +1,4 @@
-"""Writes the tables of keys in configs/README.md from the dataclasses that read the keys: ``python -m tests.docs.key_tables``.
+"""Writes the tables of keys in configs/README.md from the dataclasses that read the keys (``make keys``).
 
 The line about a key is the comment beside its field, or its entry in the docstring of the class.
 """
@@ -15,11 +15,11 @@ import textwrap
 import tokenize
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax import catalogue, configuration
+from bert_jax import catalogue
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
 from bert_jax.examples.load import DataConfig
@@ -52,6 +52,7 @@ class Row(NamedTuple):
 
 
 # Keys that no dataclass has, because they choose the dataclass that reads the rest of their group.
+VOCAB_SIZE = Row("vocab_size", "int", "", "number of embeddings; if not given, the size of the vocabulary")
 ENCODER = Row("encoder", "str", '"bert"', "a file of bert_jax/models/encoders")
 SIZE = Row(
     "size", "str", "", "a name of the encoder's sizes, such as tiny, mini, small, base, large; the keys below change it"
@@ -65,7 +66,7 @@ PRETRAINING: tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...] = (
     ("config.corpus.parts.NAME", (), (PartConfig,)),
     ("config.objective", (OBJECTIVE,), (base.Config,)),
     ("config.objective.masking", (), (MaskingConfig,)),
-    ("config.model", (ENCODER, SIZE), (ModelConfig, bert.Config)),
+    ("config.model", (ENCODER, SIZE, VOCAB_SIZE), (ModelConfig, bert.Config)),
     ("config.phases.NAME", (), (Phase,)),
     ("config.optimizer", (), (OptimizerConfig,)),
     ("config.schedule", (), (ScheduleConfig,)),
@@ -94,7 +95,7 @@ OPTIONS = {
     "config.task": ("tasks", "Task", "Config"),
     "config.data.options": ("examples", "Reader", "Options"),
 }
-NOT_KEYS = {(Phase, "kind"), (ModelConfig, "vocab_size")}
+NOT_KEYS = {("Phase", "kind"), ("ModelConfig", "vocab_size"), ("Config", "rate")}  # set by the program, or listed above
 
 
 def page() -> str:
@@ -104,6 +105,19 @@ def page() -> str:
     _, marker, after = rest.partition(END)
     assert marker, f"{PAGE} lacks the lines {BEGIN!r} and {END!r}"
     return before + BEGIN + "\n".join(_lines()) + "\n" + END + after
+
+
+def all_keys() -> Iterator[Row]:
+    """Yield every key and every group of keys, with its path (``phases.NAME.masking``)."""
+    for where, extra, classes in (*PRETRAINING, *FINETUNING):
+        path = where.removeprefix("config").lstrip(".")
+        for row in [Row(path, "group", "", ""), *extra, *(row for cls in classes for row in _rows(cls))]:
+            yield row if row.key == path else row._replace(key=f"{path}.{row.key}".lstrip("."))
+    for where, (package, having, options) in OPTIONS.items():
+        path = where.removeprefix("config.")
+        rows = (row for name in catalogue.parts(package, having) for row in _own(package, having, name, options))
+        yield from (row._replace(key=f"{path}.{row.key}") for row in rows)
+    yield from (Row(f"corpus.{name}", "group", "", "") for name in ("parts", "columns", "columns.NAME"))
 
 
 def _lines() -> Iterator[str]:
@@ -138,15 +152,25 @@ def _own(package: str, having: str, name: str, options: str) -> list[Row]:
 
 
 def _rows(cls: type) -> Iterator[Row]:
-    """Yield a row for each field that the class itself defines and that is a key with a value, not a group of its own."""
+    """Yield a row for each field that the class itself defines, but for groups of keys."""
     hints, lines = typing.get_type_hints(cls), dict(_docstring(cls)) | dict(_comments(cls))
     own = cls.__dict__.get("__annotations__", {})
     for field in dataclasses.fields(cls):
-        if field.name not in own or (cls, field.name) in NOT_KEYS or dataclasses.is_dataclass(hints[field.name]):
+        if (
+            field.name not in own
+            or (cls.__name__, field.name) in NOT_KEYS
+            or dataclasses.is_dataclass(hints[field.name])
+        ):
             continue
         line = lines.get(field.name, "")
         assert line, f"write a comment beside {cls.__module__}.{cls.__qualname__}.{field.name}: tables of keys show it"
-        yield Row(field.name, _type(hints[field.name]), _default(field), line.replace("|", "\\|"))
+        yield Row(field.name, _type(hints[field.name]), _default(field), _shown(line))
+
+
+def _shown(line: str) -> str:
+    """Return a comment as a cell of a table: it code has single backticks."""
+    line = line.replace("``", "`").replace("|", "\\|")
+    return line if line.endswith("...") or not line.endswith(".") else line[:-1]
 
 
 def _type(hint: Any) -> str:
@@ -169,7 +193,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple | dict | types.MappingProxyType):
-        return ", ".join(f'"{v}"' if isinstance(v, str) else str(v) for v in value) or "empty"
+        shown = ", ".join(f'"{v}"' if isinstance(v, str) else str(v) for v in value) or "empty"
+        return shown if len(shown) < 60 else "a list in the file"
     return f"{value:,}" if type(value) is int else str(value)
 
 
@@ -189,7 +214,7 @@ def _comments(cls: type) -> Iterator[tuple[str, str]]:
         while not found and n in comments and comments[n][1]:
             above, n = [comments[n][0], *above], n - 1
         if found or above:
-            yield node.target.id, " ".join(found or above).rstrip(".")
+            yield node.target.id, " ".join(found or above)
 
 
 def _docstring(cls: type) -> Iterator[tuple[str, str]]:
@@ -203,7 +228,7 @@ def _docstring(cls: type) -> Iterator[tuple[str, str]]:
         elif entries and line.strip() and indent > entries[-1][1]:
             entries[-1] = (*entries[-1][:2], f"{entries[-1][2]} {line.strip()}")
     for names, _, text in entries:
-        first = re.split(r"\. (?=[A-Z\"])", text)[0].rstrip(".")
+        first = re.split(r"\. (?=[A-Z\"])", text)[0]
         yield from ((name, first) for name in names)
 
 

@@ -1,0 +1,109 @@
+"""Links of all pages lead somewhere, their commands can be typed, and the keys that they name exist."""
+
+import ast
+import importlib
+import re
+
+import pytest
+
+from bert_jax import catalogue, configuration
+from bert_jax.cli import main
+from bert_jax.corpora.prepare import find_source
+from bert_jax.errors import UserError
+from bert_jax.runs.finetuning import FinetuningSettings
+from bert_jax.runs.model_choice import choose_model
+from bert_jax.runs.pretraining import PretrainingSettings
+from tests.docs import key_tables, pages
+
+PAGES = pages.markdown()
+RECIPES = sorted((pages.ROOT / "configs").glob("*/*.py"))
+MACHINE = re.compile(r"(?<![\w.:])/(?:home|root|work|Users|mnt)/\w+")
+
+
+def named(files):
+    return pytest.mark.parametrize("file", files, ids=lambda file: file.relative_to(pages.ROOT).as_posix())
+
+
+@named(PAGES)
+def test_links_lead_somewhere(file):
+    assert pages.broken(file) == []
+
+
+@named(PAGES)
+def test_no_page_names_a_place_on_a_machine(file):
+    assert MACHINE.findall(file.read_text(encoding="utf-8")) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Two words\n[here](#two-words) [there](#three) [file](absent.md) [site](https://example.org)\n")
+    assert pages.broken(page) == ["#three", "absent.md"]
+
+
+def check(words, monkeypatch):
+    """Read a command as ``bert-jax`` does, and check its recipe, without running it. RECIPE stands for any recipe."""
+    words = [re.sub(r"^(--config=[a-z0-9_]+):[A-Z]+$", r"\1", word) for word in words]
+    words = [re.sub(r"^--config=(RECIPE|\S+\.(py|json))$", "--config=quickstart", word) for word in words]
+    seen = []
+    if words[0] in main.verbs():
+        module = importlib.import_module(f"bert_jax.cli.{main.verbs()[words[0]]}")
+        monkeypatch.setattr(module, "run", seen.append)
+    assert main._dispatch(words) == 0
+    config = getattr(seen[0], "config", None)
+    if config is None:
+        return
+    config = config.to_dict()
+    if "task" in config:
+        settings = configuration.build(FinetuningSettings, config, "config")
+        task = catalogue.find("tasks", settings.task["name"], having="Task")
+        configuration.build(task.Config, settings.task, "config.task", also=("name",))
+        return
+    settings = configuration.build(PretrainingSettings, config, "config")
+    settings.find_objective()
+    settings.experiment()
+    choose_model(settings.model, settings.vocab.size, None)
+    if settings.corpus.options.get("paths", "given") == ():  # of a recipe whose text the user names
+        settings.corpus.options["paths"] = ("text.txt",)
+    find_source(settings.corpus)
+
+
+@named([*PAGES, *RECIPES])
+def test_commands_can_be_typed(file, monkeypatch, capsys):
+    text = file.read_text(encoding="utf-8")
+    text = ast.get_docstring(ast.parse(text)) or "" if file.suffix == ".py" else text
+    for words in pages.commands(text):
+        try:
+            check(words, monkeypatch)
+        except UserError as error:
+            pytest.fail(f"bert-jax {' '.join(words)}: {error}")
+
+
+def test_a_wrong_command_is_found(monkeypatch):
+    for words in ("--config.model.num_layer=2", "--workdirs=runs/x", "--config.corpus.options.path=x"):
+        with pytest.raises(UserError, match="num_layers|--workdir|paths"):
+            check(["pretrain", "--config=bert_base", "--workdir=runs/x", words], monkeypatch)
+
+
+# Groups whose keys are names of the user's own, or of a part that the user chooses.
+USERS = re.compile(
+    r"(data\.(splits|columns|strip_prefix|split_values)|probe\.(data|options)|phases\.NAME\.(masking|objective)"
+    r"|corpus\.(parts|columns)\.NAME\.options)\."
+)
+KEYS = {row.key for row in key_tables.all_keys()}
+
+
+@named([page for page in PAGES if page.name != "CHANGELOG.md"])
+def test_keys_that_a_page_names_exist(file):
+    """``config.a.b``, in text and in commands; what users name (phases, parts, columns) is NAME in the tables."""
+    named_keys = re.findall(r"(?<![\w./])config\.(?!key\b)([a-z_0-9]+(?:\.\w+)*)", file.read_text(encoding="utf-8"))
+    for key in named_keys:
+        general = re.sub(r"^(phases|corpus\.parts|corpus\.columns)\.\w+", r"\1.NAME", key)
+        owns = re.match(
+            r"(data\.(splits|columns|strip_prefix|split_values)|probe\.(data|options)|\w+\.NAME\.options)\.", general
+        )
+        assert owns or general in KEYS, f"config.{key}"
+
+
+def test_the_tables_of_keys_are_up_to_date():
+    """Where this fails: ``make keys``."""
+    assert key_tables.page() == key_tables.PAGE.read_text(encoding="utf-8")
