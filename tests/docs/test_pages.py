@@ -62,9 +62,8 @@ def check(words, monkeypatch):
     settings.find_objective()
     settings.experiment()
     choose_model(settings.model, settings.vocab.size, None)
-    if settings.corpus.options.get("paths", "given") == ():  # of a recipe whose text the user names
-        settings.corpus.options["paths"] = ("text.txt",)
-    find_source(settings.corpus)
+    if settings.corpus.options.get("paths") != () or settings.corpus.source != "text_files":
+        find_source(settings.corpus)
 
 
 @named([*PAGES, *RECIPES])
@@ -79,9 +78,9 @@ def test_commands_can_be_typed(file, monkeypatch, capsys):
 
 
 def test_a_wrong_command_is_found(monkeypatch):
-    for words in ("--config.model.num_layer=2", "--workdirs=runs/x", "--config.corpus.options.path=x"):
+    for words in ("--config.model.num_layer=2", "--workdirs=runs/x", "--config.corpus.options.path=x --config.corpus.options.paths=x"):
         with pytest.raises(UserError, match="num_layers|--workdir|paths"):
-            check(["pretrain", "--config=bert_base", "--workdir=runs/x", words], monkeypatch)
+            check(["pretrain", "--config=bert_base", "--workdir=runs/x", *words.split()], monkeypatch)
 
 
 # Groups whose keys are names of the user's own, or of a part that the user chooses.
@@ -89,13 +88,33 @@ USERS = re.compile(
     r"(data\.(splits|columns|strip_prefix|split_values)|probe\.(data|options)|phases\.NAME\.(masking|objective)"
     r"|corpus\.(parts|columns)\.NAME\.options)\."
 )
+
+
+def test_troubleshooting_quotes_errors_as_they_are():
+    """The words in backticks of the first column, between dots that stand for values, are in a string of the code."""
+    texts = []
+    for file in (pages.ROOT / "bert_jax").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(v.value if isinstance(v, ast.Constant) else "\0" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    page = (pages.ROOT / "bert_jax" / "runs" / "README.md").read_text(encoding="utf-8")
+    table = page.partition("| it says |")[2].partition("\n\n")[0]
+    quoted = [words for line in table.splitlines()[2:] for words in re.findall(r"`([^`]+)`", line.split(" | ")[0])]
+    parts = {part.strip() for words in quoted for part in words.split("...") if part.strip()}
+    assert len(parts) > 30
+    everything = "\n".join(texts)
+    assert [part for part in sorted(parts) if part not in everything] == []
+
+
 KEYS = {row.key for row in key_tables.all_keys()}
 
 
 @named([page for page in PAGES if page.name != "CHANGELOG.md"])
 def test_keys_that_a_page_names_exist(file):
     """``config.a.b``, in text and in commands; what users name (phases, parts, columns) is NAME in the tables."""
-    named_keys = re.findall(r"(?<![\w./])config\.(?!key\b)([a-z_0-9]+(?:\.\w+)*)", file.read_text(encoding="utf-8"))
+    named_keys = re.findall(r"(?<![\w./])config\.(?!key\b|\w+\.options\.KEY\b)([a-z_0-9]+(?:\.\w+)*)", file.read_text(encoding="utf-8"))
     for key in named_keys:
         general = re.sub(r"^(phases|corpus\.parts|corpus\.columns)\.\w+", r"\1.NAME", key)
         owns = re.match(

@@ -1,0 +1,89 @@
+"""Draws the picture of README.md from the report of a run: ``python -m tests.docs.picture WORKDIR/report.html``.
+
+It has the headline figures, the first two charts and the filled examples of the page, as one SVG without scripts.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from html import unescape
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+PICTURE = Path(__file__).resolve().parents[2] / "bert_jax" / "reporting" / "quickstart.svg"
+WIDTH, CHART = 1180, 540
+LEFT_OUT = ("time",)  # says more about the machine than about the run
+TAGS = re.compile(r"<[^>]+>")
+
+
+def picture(page: str) -> str:
+    """Return the SVG for a page that ``reporting.report`` wrote."""
+    style = re.search(r"<style>\n(.*?)</style>", page, re.DOTALL)
+    assert style, "the page has no style"
+    colours = " ".join(line for line in style[1].splitlines()[:5] if "--" in line or "root" in line)
+    rules = "\n".join(line for line in style[1].splitlines() if re.match(r"svg [^{]", line))
+    body = [_header(page), *_tiles(page), *_charts(page), *_examples(page)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 740" font-family="system-ui, sans-serif">\n'
+        f"<style>{colours}\n{rules}\n"
+        "svg .name { font-size: 13px; } svg .big { font-size: 27px; font-weight: 650; fill: var(--text); }\n"
+        "svg .title { font-size: 15px; font-weight: 600; fill: var(--text); } svg .good { fill: var(--good); }\n"
+        "svg .bad { fill: var(--bad); } svg .card { fill: var(--card); stroke: var(--rule); }</style>\n"
+        f'<rect width="{WIDTH}" height="740" fill="var(--page)"/>\n' + "\n".join(body) + "\n</svg>\n"
+    )
+
+
+def _text(html: str) -> str:
+    return escape(unescape(TAGS.sub("", html)).strip())
+
+
+def _header(page: str) -> str:
+    name = re.search(r"<h1>(.*?)</h1>", page)
+    return f'<text x="30" y="46" class="big">{_text(name[1]) if name else "run"}</text>'
+
+
+def _card(x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="card" x="{x}" y="{y}" width="{width}" height="{height}" rx="12"/>'
+
+
+def _tiles(page: str) -> list[str]:
+    tile = r'<dt>(.*?)</dt><dd class="big">(.*?)</dd><dd class="note (\w*)">(.*?)</dd>'
+    tiles = [found for found in re.findall(tile, page) if found[0] not in LEFT_OUT]
+    width = (WIDTH - 60 - 14 * (len(tiles) - 1)) / len(tiles)
+    drawn = []
+    for i, (name, value, colour, note) in enumerate(tiles):
+        x = 30 + i * (width + 14)
+        drawn += [_card(x, 70, width, 100), f'<text class="name" x="{x + 16}" y="96">{_text(name)}</text>']
+        drawn += [f'<text class="big" x="{x + 16}" y="128">{_text(value)}</text>']
+        drawn += [f'<text class="{colour}" x="{x + 16}" y="152">{_text(note)}</text>']
+    return drawn
+
+
+def _charts(page: str) -> list[str]:
+    figures = re.findall(r'<figure class="card">.*?<h3>(.*?)</h3>.*?(<svg.*?</svg>)', page, re.DOTALL)
+    drawn = []
+    for i, (title, chart) in enumerate(figures[:2]):
+        x = 30 + i * (CHART + 40)
+        chart = re.sub(r'<g class="hover">.*?</g>\n?', "", chart, flags=re.DOTALL)
+        chart = chart.replace("<svg", f'<svg x="{x + 10}" y="232" width="{CHART - 20}" height="260"', 1)
+        drawn += [_card(x, 190, CHART, 310), f'<text class="title" x="{x + 20}" y="218">{_text(title)}</text>']
+        drawn += [chart]
+    return drawn
+
+
+def _examples(page: str) -> list[str]:
+    drawn = []
+    for i, block in enumerate(re.findall(r'<div class="card"><p>(.*?)</div></div>', page)[:4]):
+        x, y = 30 + i % 2 * (CHART + 40), 520 + i // 2 * 104
+        sentence, _, guesses = block.partition("</p>")
+        found = re.findall(r"<b>(.*?)</b>.*?<span>(.*?)</span>", guesses)
+        drawn += [_card(x, y, CHART, 90), f'<text class="title" x="{x + 20}" y="{y + 34}">{_text(sentence)}</text>']
+        words = " · ".join(f"{word} {share}" for word, share in found[:5])
+        drawn += [f'<text class="name" x="{x + 20}" y="{y + 64}">{_text(words)}</text>']
+    return drawn
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(Path(sys.argv[1]).read_text(encoding="utf-8")), encoding="utf-8")
+    print(PICTURE)
