@@ -91,7 +91,12 @@ def _code(text: str) -> Iterator[str]:
             yield line
 
 
+def without_programs(text: str) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def _without_code(text: str) -> str:
-    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = without_programs(text)
     lines = (line for line in text.splitlines() if not line.startswith("    "))
     return re.sub(r"`[^`\n]*\]\([^`\n]*`", "", "\n".join(lines))
