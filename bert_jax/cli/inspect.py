@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 
+from bert_jax.cli.main import add_config
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--corpus", required=True, help="folder that `bert-jax corpus` wrote")
+    parser.add_argument("--corpus", required=True, help="folder that `bert-jax corpus` wrote, also of a mixture")
+    add_config(parser, required=False)
     parser.add_argument(
         "--vocab",
         help="the vocab.txt, .model or tokenizer.json that made it (default: the one in that folder or beside it)",
     )
     parser.add_argument("--eval", help="an evaluation set: a glob of text files, or another corpus")
-    parser.add_argument("--max_length", default="128,512", help="row lengths to plan for (default: 128,512)")
+    parser.add_argument(
+        "--max_length",
+        help="row lengths to plan for (default: those of --config, else of the run that the corpus belongs to, else "
+        "128,512)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--output", help="folder for report.html")
     parser.add_argument("--card", action="store_true", help="write card.md of the corpus again, with the result")
@@ -28,23 +34,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.inspection.inspect import InspectionRequest, inspect
+    from bert_jax.inspection.check import worst
+    from bert_jax.inspection.inspect import InspectionRequest, inspect_all
     from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
+    from bert_jax.runs.planned_rows import planned_rows
 
+    config = arguments.config.to_dict() if arguments.config is not None else None
+    rows = planned_rows(arguments.corpus, config)
+    lengths = _lengths(arguments.max_length) if arguments.max_length else rows.lengths
+    named = {name: length for name, length in rows.phases.items() if length in lengths}
     request = InspectionRequest(
-        arguments.corpus, arguments.vocab, arguments.eval, _lengths(arguments.max_length), arguments.private
+        arguments.corpus, arguments.vocab, arguments.eval, lengths, named, rows.pairs, arguments.private
     )
     if arguments.card:
         check_card(arguments.corpus)
     if arguments.output:
         files.check_writable(arguments.output, folder=True)
-    found = inspect(request)
-    notes = [write_report(found, arguments.output)] if arguments.output else []
-    notes += [update_card(found, arguments.corpus)] if arguments.card else []
-    print(
-        json.dumps(found.as_record(), ensure_ascii=False) if arguments.json else "\n".join([*as_lines(found), *notes])
-    )
-    return 1 if found.verdict == "bad" else 0
+    found = inspect_all(request)
+    lines: list[str] = []
+    for name, part in found.items():
+        where = files.as_path(arguments.corpus) / name if name else arguments.corpus
+        output = files.as_path(arguments.output) / name if name and arguments.output else arguments.output
+        lines += [f"part {name}:"] if name else []
+        lines += as_lines(part)
+        lines += [write_report(part, output)] if output else []
+        lines += [update_card(part, where)] if arguments.card else []
+    verdict = worst([part.verdict for part in found.values()])
+    if not arguments.json:
+        print("\n".join(lines))
+    elif list(found) == [""]:
+        print(json.dumps(found[""].as_record(), ensure_ascii=False))
+    else:
+        parts = {name: part.as_record() for name, part in found.items()}
+        print(json.dumps({"verdict": verdict, "parts": parts}, ensure_ascii=False))
+    return 1 if verdict == "bad" else 0
 
 
 def _lengths(text: str) -> tuple[int, ...]:

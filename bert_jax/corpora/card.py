@@ -85,7 +85,17 @@ def _counts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     splits = manifest.get("splits") or {}
     kept = sum(int(split.get("num_documents", 0)) for split in splits.values())
     dropped = _facts(manifest.get("dropped") or {})
-    return [("documents kept", f"{kept:,}"), *((f"dropped: {n.replace('_', ' ')}", count) for n, count in dropped)]
+    return [
+        ("documents kept", f"{kept:,}"),
+        *((f"dropped: {name.replace('_', ' ')}", count) for name, count in dropped),
+        *(_skipped(reason, facts) for reason, facts in (manifest.get("skipped") or {}).items()),
+    ]
+
+
+def _skipped(reason: str, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the row of text that could not be read, with the first place where that was."""
+    first = f", such as {facts['examples'][0]}" if facts.get("examples") else ""
+    return f"skipped: {reason}", f"{int(facts.get('count', 0)):,}{first}"
 
 
 def _splits(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -14,6 +14,9 @@ from bert_jax.inspection.scan import Scan
 OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
 OFTEN_PERSONAL = 20  # places in a million bytes; more give a warning
 CURVE_POINTS = 200
+OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
+CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits.encoding_hits``, and a check
+LEARNED = "--config.vocab.path= (empty) learns one from the text"
 
 
 def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
@@ -26,7 +29,7 @@ def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
         status,
         f"{percent(share)} of tokens are [UNK]; in {percent(often)} of documents more than"
         f" {percent(OFTEN_UNKNOWN)} are",
-        "" if status == "ok" else "the vocabulary lacks characters of this text: learn one from it (bert-jax vocab)",
+        "" if status == "ok" else f"the vocabulary lacks characters of this text: {LEARNED}",
         {"share": share, "documents_often": often},
     )
 
@@ -42,7 +45,7 @@ def words(scan: Scan, pieces: Pieces) -> Check:
         "tokens_a_word",
         status,
         f"{fertility:.2f} tokens per word; {percent(letters)} of word pieces are single letters inside a word",
-        "" if status == "ok" else "the vocabulary is of another language or too small: learn one from this text",
+        "" if status == "ok" else f"the vocabulary is of another language or too small: {LEARNED}",
         {"fertility": fertility, "single_letter_share": letters},
     )
 
@@ -56,13 +59,13 @@ def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
     status: Status = "ok"
     fix = ""
     if lowercase and cased_script and in_vocabulary > 0.05:
-        status, fix = "bad", "this vocabulary is cased: build with config.vocab.lowercase=False"
+        status, fix = "bad", "this vocabulary is cased: --config.vocab.lowercase=False"
     elif not lowercase and cased_script and in_vocabulary < 0.001:
-        status, fix = "bad", "this vocabulary has no capitals: build with config.vocab.lowercase=True"
+        status, fix = "bad", "this vocabulary has no capitals: --config.vocab.lowercase=True"
     elif not lowercase and in_vocabulary > 0.05 and used < 0.005:
         status, fix = (
             "warn",
-            "the text was lowercased before: take an uncased vocabulary and config.vocab.lowercase=True",
+            "the text was lowercased before: take an uncased vocabulary and --config.vocab.lowercase=True",
         )
     return Check(
         "letter_case",
@@ -80,7 +83,7 @@ def coverage(scan: Scan) -> Check:
     The check's ``facts`` have a curve with points [rank of a piece, number of its occurrences].
     """
     counts = np.sort(scan.token_counts)[::-1]
-    unused, rare = float((counts == 0).mean()), float((counts < 5).mean())
+    unused, rare, often = float((counts == 0).mean()), float((counts < 5).mean()), int((counts >= 5).sum())
     share = np.cumsum(counts) / max(int(counts.sum()), 1)
     status = grade(rare, 0.5, 0.9)
     ranks = np.unique(np.geomspace(1, max(len(counts), 1), CURVE_POINTS).astype(int))
@@ -89,13 +92,20 @@ def coverage(scan: Scan) -> Check:
         "warn" if status == "bad" else status,  # a small text with a published vocabulary is not a mistake
         f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
-        "" if status == "ok" else "most pieces will not be learned: a smaller vocabulary, or more text",
+        ""
+        if status == "ok"
+        else f"few pieces will be learned: --config.vocab.path= --config.vocab.size={_rounded(often)}",
         {
             "unused": unused,
             "rare": rare,
             "curve": [[int(rank), int(counts[rank - 1])] for rank in ranks.tolist() if counts[rank - 1]],
         },
     )
+
+
+def _rounded(count: int) -> int:
+    """Return ``count``, rounded up to a multiple of 1,000."""
+    return max(1, -(-count // 1000)) * 1000
 
 
 def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: str) -> Check:
@@ -107,7 +117,13 @@ def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: s
     if tokenizer.sha256 == made_with:
         return Check("vocabulary", "ok", f"{len(tokenizer.vocab):,} pieces, the vocabulary of the corpus", "", facts)
     figure = f"{name} is not the vocabulary of the corpus (sha256 {tokenizer.sha256[:12]}, not {made_with[:12]})"
-    return Check("vocabulary", "bad", figure, "name the one it was made with, or build again", facts)
+    return Check(
+        "vocabulary",
+        "bad",
+        figure,
+        "name the one it was made with, or build again with --config.vocab.path",
+        facts,
+    )
 
 
 def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
@@ -121,6 +137,7 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
     places = int(scan.mojibake.sum())
     share = ratio((scan.mojibake >= 3).sum(), scan.split.num_documents)
     tokens = 1e6 * ratio(places, scan.split.num_tokens)
+    hits = {name: count for name, count in hits.items() if name != CONTROL}  # these are another matter
     text = 1e6 * ratio(sum(hits.values()), text_bytes)
     status = worst([grade(tokens, 20, 200), grade(text, 5, 100)])
     counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in hits.items())
@@ -134,12 +151,30 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
     )
 
 
+def control(hits: Mapping[str, int], text_bytes: int) -> Check:
+    """Check for control characters, which are no text in any encoding; WordPiece drops them."""
+    count = hits.get(CONTROL, 0)
+    rate = 1e6 * ratio(count, text_bytes)
+    status: Status = "warn" if rate > OFTEN_CONTROL else "ok"
+    fix = "they mean nothing: tr -d '\\000-\\010\\013\\016-\\037\\177' < FILE > NEW drops those of ASCII"
+    return Check(
+        CONTROL,
+        status,
+        f"{count:,} control characters ({rate:.3g} a million bytes)",
+        fix if status == "warn" else "",
+        {"places": count, "places_a_million_bytes": rate},
+    )
+
+
 def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
     """Check for e-mail addresses and telephone numbers that the build counted (``corpora.hits.private_hits``)."""
     rate = 1e6 * ratio(sum(hits.values()), text_bytes)
     status: Status = "warn" if rate > OFTEN_PERSONAL else "ok"
     counted = ", ".join(f"{count:,} look like {name}" for name, count in hits.items())
-    fix = "a model remembers such text: mask it before the build, or keep the model as private as the text"
+    fix = (
+        "a model remembers such text: mask it before the build, or keep the model as private as the text (--private "
+        "keeps it out of logs and reports)"
+    )
     return Check(
         "personal_data",
         status,

@@ -1,22 +1,31 @@
-"""Runs all checks on a corpus, in one pass over its tokens and a few passes over hashes of its sentences."""
+"""Runs all checks on a corpus, in one pass over its tokens and a few passes over hashes of its sentences.
+
+A mixture is inspected whole: every part of it, and what the parts share.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.privacy import is_private
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection import evaluation, fit, repeats, shape
 from bert_jax.inspection.check import Check, Status, worst
+from bert_jax.inspection.fixes import Fixes
+from bert_jax.inspection.line_ends import line_ends
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan, scan
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -32,6 +41,8 @@ class InspectionRequest:
     vocab: str | None = None  # a path; if None, a tokenizer in or beside the corpus's folder that made the corpus
     evaluation: str | None = None  # a glob of text files, or a corpus
     max_lengths: tuple[int, ...] = (128, 512)
+    phases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the recipe: name -> row length
+    pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time
     private: bool = False  # whether to leave text and paths out of the result; always so for a private corpus
 
 
@@ -65,6 +76,49 @@ def inspect(request: InspectionRequest) -> Inspection:
       UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths or the evaluation
         set cannot be used.
     """
+    with _temporary() as folder:
+        return _inspect(request, folder, "config.corpus")[0]
+
+
+def inspect_all(request: InspectionRequest) -> dict[str, Inspection]:
+    """Inspect all parts of the mixture in the folder ``request.corpus``; a single corpus is the only part, called "".
+
+    Each part also gets the check ``other_parts``: is its held-out text in the training text of another part?
+    """
+    places = parts_of(request.corpus)
+    found: dict[str, Inspection] = {}
+    scans: dict[str, tuple[Scan, Scan]] = {}
+    with _temporary() as folder:
+        for name, place in places.items():
+            (folder / name).mkdir(exist_ok=True)
+            part = dataclasses.replace(request, corpus=place)
+            key = f"config.corpus.parts.{name}" if name else "config.corpus"
+            found[name], train, held = _inspect(part, folder / name, key)
+            scans[name] = (train, held)
+        for name, inspection in found.items() if len(found) > 1 else ():
+            others = {other: train for other, (train, _) in scans.items() if other != name}
+            check = repeats.other_parts(scans[name][1], others)
+            found[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
+    return found
+
+
+def parts_of(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Return name -> folder of each part of the mixture in ``folder``; for a single corpus "" -> ``folder``."""
+    whole = files.as_path(folder)
+    if (whole / MANIFEST).exists() or not whole.is_dir():
+        return {"": os.fspath(folder)}
+    parts = {path.name: os.fspath(path) for path in sorted(whole.iterdir()) if (path / MANIFEST).exists()}
+    return parts or {"": os.fspath(folder)}
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as folder:
+        yield Path(folder)
+
+
+def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspection, Scan, Scan]:
+    """Return the inspection of one corpus, and the scans of its two splits, which lie in ``folder``."""
     if not request.max_lengths or min(request.max_lengths) < 5:
         raise UserError(f"--max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
     corpus = Corpus(request.corpus, CACHE_BYTES)
@@ -75,17 +129,20 @@ def inspect(request: InspectionRequest) -> Inspection:
     evaluated = evaluation.open_set(request.evaluation, corpus, tokenizer) if request.evaluation else None
 
     checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
-    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as folder:
-        checks += _measure(corpus, tokenizer, request.max_lengths, Path(folder))
+    fixes = Fixes(corpus.manifest, key, request.phases)
+    measured, train, held = _measure(corpus, tokenizer, request, fixes, folder)
+    checks += measured
     if evaluated is not None:
         name = "evaluation set" if request.private else str(request.evaluation)
         checks.append(evaluation.overlap(corpus.split("train"), corpus, evaluated, name))
     if request.private:
         checks = [dataclasses.replace(check, text=()) for check in checks]
-    return Inspection(_corpus_facts(corpus, request), tuple(checks))
+    return Inspection(_corpus_facts(corpus, request), tuple(checks)), train, held
 
 
-def _measure(corpus: Corpus, tokenizer: Tokenizer | None, max_lengths: tuple[int, ...], folder: Path) -> list[Check]:
+def _measure(
+    corpus: Corpus, tokenizer: Tokenizer | None, request: InspectionRequest, fixes: Fixes, folder: Path
+) -> tuple[list[Check], Scan, Scan]:
     manifest = corpus.manifest
     pieces = Pieces.of(tokenizer) if tokenizer else None
     unk_id = tokenizer.unk_id if tokenizer else -1
@@ -93,32 +150,33 @@ def _measure(corpus: Corpus, tokenizer: Tokenizer | None, max_lengths: tuple[int
         scan(corpus.split(name), manifest["vocab_size"], unk_id, pieces, folder) for name in ("train", "heldout")
     )
     lengths = shape.measure(train.split)
-    checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens)
+    checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
     checks += _hit_checks(corpus, train, tokenizer is not None)
     checks += [
         fit.coverage(train),
-        shape.documents(train.split, lengths, manifest.get("dropped", {})),
-        shape.sentences(train.split, lengths),
-        repeats.lines(train, tokenizer),
+        shape.documents(train.split, lengths, manifest.get("dropped", {}), fixes, request.pairs),
+        shape.sentences(train.split, lengths, fixes),
+        repeats.lines(train, tokenizer, fixes),
         repeats.templates(train, tokenizer),
-        repeats.documents(train),
-        repeats.heldout(train, held),
-        *shape.rows(train.split, max_lengths),
+        repeats.documents(train, fixes),
+        repeats.heldout(train, held, fixes),
+        *(shape.rows(train.split, request.max_lengths, fixes) if request.pairs else ()),
     ]
-    return checks
+    return checks, train, held
 
 
 def _text_checks(
-    train: Scan, tokenizer: Tokenizer | None, pieces: Pieces | None, document_tokens: np.ndarray
+    train: Scan, tokenizer: Tokenizer | None, pieces: Pieces | None, document_tokens: np.ndarray, fixes: Fixes
 ) -> list[Check]:
     """Run the checks that need the vocabulary."""
     if tokenizer is None or pieces is None:
-        names = ("unknown_tokens", "tokens_a_word", "letter_case")
+        names = ("unknown_tokens", "tokens_a_word", "letter_case", "line_ends")
         return [Check(name, "skip", "not checked", "needs the vocabulary of the corpus: --vocab") for name in names]
     return [
         fit.unknown(train, document_tokens),
         fit.words(train, pieces),
         fit.case(train, pieces, tokenizer.lowercase),
+        line_ends(train.split, pieces, fixes),
     ]
 
 
@@ -128,7 +186,9 @@ def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check
     personal = [fit.personal(hits["private"], text_bytes)] if "private" in hits else []
     if not has_vocabulary and "encoding" not in hits:
         return [Check("encoding", "skip", "not checked", "needs the vocabulary of the corpus: --vocab"), *personal]
-    return [fit.encoding(train, hits.get("encoding", {}), text_bytes), *personal]
+    encoding = hits.get("encoding", {})
+    control = [fit.control(encoding, text_bytes)] if fit.CONTROL in encoding else []
+    return [fit.encoding(train, encoding, text_bytes), *control, *personal]
 
 
 def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
@@ -141,8 +201,9 @@ def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
 
 
 def _found_vocabulary(corpus: Corpus) -> Tokenizer | None:
-    """Return the tokenizer in the corpus's folder or its parent (a run's folder), if it made the corpus, else None."""
-    for folder in (corpus.folder, corpus.folder.absolute().parent):
+    """Return the tokenizer that made the corpus, if it lies in its folder or in that of its run, else None."""
+    absolute = corpus.folder.absolute()
+    for folder in (corpus.folder, absolute.parent, absolute.parent.parent):  # the last for a part of a mixture
         if tokenizers.existing(folder):
             tokenizer = tokenizers.load(folder, corpus.manifest.get("lowercase"))
             if tokenizer.sha256 == corpus.tokenizer_sha256:

@@ -19,6 +19,7 @@ Flags = npt.NDArray[np.bool_]  # [V]
 # accent may have been stripped), and a later byte became a sign after it in the same word. Some signs also follow a
 # common letter in good text (trade mark, degree, superscripts, a loose acute accent), so there they do not count.
 _SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
+_FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # what a sentence, or a quotation or a bracket, ends with
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
 _MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
 
@@ -41,6 +42,11 @@ class Pieces:
     @functools.cached_property
     def number(self) -> Flags:
         return self.where(str.isnumeric)
+
+    @functools.cached_property
+    def final(self) -> Flags:
+        """Return which pieces end with a mark that ends a sentence."""
+        return self.where(lambda text: text[-1] in _FINAL)
 
     @functools.cached_property
     def alphabetic(self) -> Flags:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+from collections.abc import Mapping
 
 import numpy as np
 
 from bert_jax.inspection import hashing
 from bert_jax.inspection.check import Check, grade, percent, ratio
+from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
@@ -50,7 +52,7 @@ class _Tally:
         self.top = heapq.nlargest(SHOWN, self.top)
 
 
-def lines(scan: Scan, tokenizer: Tokenizer | None) -> Check:
+def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
     """Check for lines that are equal token by token."""
     tally = _Tally()
     for (values,) in hashing.sorted_parts([scan.sentence_hashes]):
@@ -62,7 +64,7 @@ def lines(scan: Scan, tokenizer: Tokenizer | None) -> Check:
         status,
         f"{percent(share)} of tokens in repeated lines of {LONG} tokens or more ({tally.long_repeats:,} lines);"
         f" {percent(ratio(tally.repeats, scan.split.num_sentences))} of all lines repeat one before",
-        "" if status == "ok" else "drop headers, footers and notices before the build, and duplicate documents in it",
+        "" if status == "ok" else f"lines repeat: {fixes.duplicates()}",
         {
             "repeated_lines": tally.repeats,
             "distinct_lines": tally.distinct,
@@ -115,7 +117,7 @@ def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
-def documents(scan: Scan) -> Check:
+def documents(scan: Scan, fixes: Fixes) -> Check:
     """Check for documents that are equal token by token."""
     tally = _Tally()
     for (values,) in hashing.sorted_parts([scan.document_hashes]):
@@ -126,12 +128,12 @@ def documents(scan: Scan) -> Check:
         "duplicate_documents",
         status,
         f"{tally.repeats:,} of {scan.split.num_documents:,} documents ({percent(share)}) repeat one before",
-        "" if status == "ok" else "build with duplicate documents dropped",
+        "" if status == "ok" else f"documents repeat: {fixes.duplicates()}",
         {"repeated_documents": tally.repeats, "distinct_documents": tally.distinct, "share": share},
     )
 
 
-def heldout(train: Scan, held: Scan) -> Check:
+def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     """Check for held-out documents and lines that are also in the training split: they lower the held-out loss."""
     documents = lines = tokens = 0
     for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes]):
@@ -148,8 +150,28 @@ def heldout(train: Scan, held: Scan) -> Check:
         status,
         f"{documents:,} held-out documents and {percent(token_share)} of held-out tokens (lines of {LONG} or more) are"
         " in the training split",
-        "" if status == "ok" else "build with duplicate documents dropped: held-out losses are too good",
+        "" if status == "ok" else f"held-out losses are too good: {fixes.duplicates()}",
         {"documents": documents, "lines": lines, "token_share": token_share, "document_share": document_share},
+    )
+
+
+def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
+    """Check for held-out documents of a part of a mixture that are in the training text of ``others``, by name."""
+    found = {}
+    for name, train in others.items():
+        found[name] = sum(
+            int(_within(values, known).sum())
+            for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes])
+        )
+    worst = max(found.values(), default=0)
+    status = grade(ratio(worst, held.split.num_documents), 0.0, 0.01)
+    figures = ", ".join(f"{count:,} of {name}" for name, count in found.items())
+    return Check(
+        "other_parts",
+        status,
+        f"of {held.split.num_documents:,} held-out documents, in the training text of another part: {figures}",
+        "" if status == "ok" else "the held-out losses of this part are too good: take the text out of one part",
+        {"documents": found},
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
+from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.scan import Ints
 from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
@@ -21,6 +22,7 @@ _SENTENCES_AT_ONCE = 1 << 22
 PLANNED_SENTENCES = 1 << 18  # rows are planned for a sample of so many sentences from all over the split
 RUN_SENTENCES = 512  # sentences in each run of the sample: far more than a row has
 BINS_A_DOUBLING = 2
+MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs to make, however long rows are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +46,24 @@ def measure(split: CorpusSplit) -> Shape:
     return Shape(counts, long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
 
 
-def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Check:
-    """Check for empty documents (the build drops them), one-sentence documents, and a document with most text."""
+def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
+    """Check for empty documents (the build drops them), one-sentence documents, and a document with most text.
+
+    ``pairs``: whether rows are pairs of sentences of one document; otherwise one-sentence documents are no fault.
+    """
     empty = int(dropped.get("empty_documents", 0))
     single = int((shape.document_sentences == 1).sum())
     largest = ratio(shape.document_tokens.max(initial=0), split.num_tokens)
     empty_share, single_share = ratio(empty, split.num_documents + empty), ratio(single, split.num_documents)
-    status = worst([grade(empty_share, 0.05, 0.5), grade(single_share, 0.2, 0.5), grade(largest, 0.25, 0.9)])
+    short = single_share if pairs else 0.0
+    status = worst([grade(empty_share, 0.05, 0.5), grade(short, 0.2, 0.5), grade(largest, 0.25, 0.9)])
     fix = ""
-    if single_share > 0.2:
-        fix = "check config.corpus.options (format, document_boundary): next sentences need documents of several"
+    if short > 0.2:
+        fix = f"documents are short: {fixes.longer_documents()}"
     elif empty_share > 0.05:
-        fix = "see why documents have no text: wrong field, format or language"
+        fix = f"documents without text: {fixes.other_field()}"
     elif status != "ok":
-        fix = "one document holds most of the text: see config.corpus.options.document_boundary, or split the file"
+        fix = f"one document holds most of the text: {fixes.shorter_documents()}"
     median = int(np.median(shape.document_tokens)) if len(shape.document_tokens) else 0
     return Check(
         "documents",
@@ -77,16 +83,16 @@ def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int]) -> Chec
     )
 
 
-def sentences(split: CorpusSplit, shape: Shape) -> Check:
+def sentences(split: CorpusSplit, shape: Shape, fixes: Fixes) -> Check:
     """Check the lengths of sentences. Very long sentences are mostly lines that were not split into sentences."""
     share = ratio(shape.long_sentence_tokens, split.num_tokens)
     mean = ratio(split.num_tokens, split.num_sentences)
     status = worst([grade(share, 0.05, 0.25), "warn" if mean < 4 else "ok"])
     fix = ""
     if share > 0.05:
-        fix = "lines have no sentence ends: check config.corpus.options (format='free', language)"
+        fix = f"lines have no sentence ends: {fixes.option('format', 'free', 'sentences') or fixes.language()}"
     elif status != "ok":
-        fix = "lines are single words: join them to sentences, or check config.corpus.options.format"
+        fix = f"lines are single words: {fixes.joins_lines() or 'join them to sentences before the build'}"
     return Check(
         "sentences",
         status,
@@ -155,7 +161,7 @@ def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
     return _Sample(*edges)
 
 
-def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
+def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list[Check]:
     """Check, for each row length, the padding and the share of random next sentences in an epoch's sentence pairs."""
     try:
         for max_length in max_lengths:
@@ -180,7 +186,8 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...]) -> list[Check]:
             "random_share": float(pairs["is_random"].mean()),
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),
         }
-    return [_padding(padding), _balance(balance)]
+    single = float((np.diff(np.asarray(split.document_starts)) == 1).mean())
+    return [_padding(padding), _balance(balance, fixes, single)]
 
 
 def _packed_padding(sample: _Sample, key: np.uint64, max_length: int) -> float:
@@ -203,17 +210,20 @@ def _padding(facts: dict[str, Any]) -> Check:
         "padding",
         status,
         f"one pair per row: {'; '.join(figures)}",
-        "" if status == "ok" else "too few pairs to fill rows: more text, or shorter rows",
+        "" if status == "ok" else "too few pairs to fill rows: more text, or a smaller config.phases.PHASE.max_length",
         facts,
     )
 
 
-def _balance(facts: dict[str, Any]) -> Check:
+def _balance(facts: dict[str, Any], fixes: Fixes, single: float) -> Check:
+    """``single``: the share of one-sentence documents, which rows of no length turn into pairs."""
     largest = max(f["random_share"] for f in facts.values())
     status: Status = grade(largest, 0.65, 0.85)
     figures = (
         f"{percent(f['random_share'])} random at {n} ({percent(f['one_sentence_chunks'])} of chunks have one sentence)"
         for n, f in facts.items()
     )
-    fix = "most chunks have one sentence: longer documents (config.corpus.options), shorter sentences, longer rows"
+    worst_length = max(facts, key=lambda n: float(facts[n]["random_share"]))
+    means = fixes.longer_rows(int(worst_length)) if single < MANY_SINGLE else fixes.longer_documents()
+    fix = f"most chunks have one sentence at {worst_length}: {means}"
     return Check("next_sentence_balance", status, ", ".join(figures), "" if status == "ok" else fix, facts)

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.interchange.architectures import PIPELINES, Head
 from bert_jax.interchange.pooling import Pooling
-from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.measures import BASELINES
+from bert_jax.reporting.measures import known_baselines
 
 # Package versions with which the export of every class was loaded successfully (make test-parity).
 TRIED = {
@@ -190,8 +189,7 @@ def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str
         return "No evaluation is recorded.\n"
     rows = []
     for measure, value in metrics.items():
-        known = ((name, baselines.get(key)) for key, name in BASELINES.get(measure, ()))
-        to_beat = ", ".join(f"{name} {line:.4f}" for name, line in known if is_number(line))
+        to_beat = ", ".join(f"{name} {line:.4f}" for name, line in known_baselines(measure, baselines))
         rows.append(f"| {measure.replace('_', ' ')} | {value:.4f} | {to_beat} |")
     figures = "\n".join(rows)
     return f"| held-out figure | value | to beat, without learning |\n|---|---|---|\n{figures}\n"

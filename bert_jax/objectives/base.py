@@ -342,19 +342,23 @@ class PretrainingObjective(abc.ABC):
 
     # ---- Baselines: scores of simple models without a neural network ------------------------------------------------
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return baselines, by name, computed on the rows of the evaluation.
+    def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
+        """Return baselines, by name, computed on the rows of the evaluation, or on those of one held-out part alone.
 
-        They are cross-entropies of n-gram models, in nats per masked token, and the share of the most common label.
+        They are cross-entropies of n-gram models, in nats per masked token, and the share of the most common label. The
+        n-gram models of a part have counted the text of that part alone.
         """
-        rows, found = self.heldout_rows(kind, num_rows), dict[str, float]()
-        for name, term in self._terms.items():
-            if term.baseline == "cloze":
-                found |= self._cloze_baselines(rows)
-            elif term.baseline == "majority":
-                counted = rows[term.labels][rows[term.weights] > 0]
-                found[f"{name}_majority_rate"] = float(np.bincount(counted).max() / counted.size)
-        return found
+        rows, found = self.heldout_rows(kind, num_rows, part), dict[str, float]()
+        if any(term.baseline == "cloze" for term in self._terms.values()):
+            found = self._cloze_baselines(rows, part)
+        return found | majority_rates(self.label_counts(rows))
+
+    def label_counts(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return how often each label of each classification occurs among ``rows``, int64 [labels] by name."""
+        terms = {name: term for name, term in self._terms.items() if term.baseline == "majority"}
+        return {
+            name: np.bincount(rows[term.labels][rows[term.weights] > 0], minlength=2) for name, term in terms.items()
+        }
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -366,19 +370,25 @@ class PretrainingObjective(abc.ABC):
         """The number of pieces of the tokenizer."""
         return self._facts.vocab_size
 
-    def heldout_rows(self, kind: str, num_rows: int) -> dict[str, np.ndarray]:
+    def heldout_rows(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, np.ndarray]:
         """Return the rows of an evaluation: the first ``num_rows`` of each held-out part, one part after another."""
         parts = []
-        for part in self.heldout_parts:
-            source = self.source("eval", kind, 0, part)
+        for name in self.heldout_parts if part is None else (part,):
+            source = self.source("eval", kind, 0, name)
             indices = np.arange(min(num_rows, source.rows_per_epoch))
             parts.append(source.rows(np.zeros_like(indices), indices))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}
 
-    def _cloze_baselines(self, rows: dict[str, np.ndarray]) -> dict[str, float]:
-        tokens = ngram_models.read_tokens([corpus.split("train") for corpus in self._corpora.parts.values()])
+    def _cloze_baselines(self, rows: dict[str, np.ndarray], part: str | None) -> dict[str, float]:
+        corpora = [corpus for name, corpus in self._corpora.parts.items() if part in (None, name)]
+        tokens = ngram_models.read_tokens([corpus.split("train") for corpus in corpora])
         cloze = ngram_models.cloze_of_rows(rows, self.special_ids)
         return {
             "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, cloze.label, self.vocab_size),
             "trigram_cloze_cross_entropy": ngram_models.TrigramCloze(tokens, self.vocab_size).cross_entropy(cloze),
         }
+
+
+def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the share of the most common label of each classification, by the name of its baseline."""
+    return {f"{name}_majority_rate": float(of.max() / of.sum()) for name, of in counts.items()}

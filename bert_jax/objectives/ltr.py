@@ -63,19 +63,19 @@ class Objective(base.PretrainingObjective):
         length = spec["input_ids"].shape[0]
         return train_flops_per_row(self.setting.model, length, length - 1, num_pooled=0)
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+    def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
         """Return baselines on the rows of the evaluation: cross-entropies of n-gram models, in nats per token."""
-        found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows), *self.special_ids[1:])
-        tokens = self._training_stream(kind)
+        found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows, part), *self.special_ids[1:])
+        tokens = self._training_stream(kind, part)
         model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
         return {
             "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, found.label, self.vocab_size),
             "trigram_cross_entropy": model.cross_entropy(found),
         }
 
-    def _training_stream(self, kind: str) -> np.ndarray:
+    def _training_stream(self, kind: str, part: str | None) -> np.ndarray:
         """Return tokens [n] of the training rows of an epoch, at most ``ngram_models.MAX_TOKENS``."""
-        source, length = self.source("train", kind, 0), self.batch_specs[kind]["input_ids"].shape[0]
+        source, length = self.source("train", kind, 0, part), self.batch_specs[kind]["input_ids"].shape[0]
         indices = np.arange(min(source.rows_per_epoch, max(1, ngram_models.MAX_TOKENS // length)))
         if buckets := source.buckets:  # rows are requested from one bucket at a time
             indices = indices[-buckets[-1].rows_per_epoch :]

@@ -34,7 +34,8 @@ class Series:
 class Chart:
     """Several curves over one x axis.
 
-    ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x).
+    ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x), ``spans`` are horizontal
+    lines over a part of x (name, y, from, to).
     """
 
     title: str
@@ -46,6 +47,7 @@ class Chart:
     noisy: bool = True  # whether to add a moving average to long curves
     log_x: bool = False
     x_name: str = "step"
+    spans: tuple[tuple[str, float, float, float], ...] = ()
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -165,7 +167,7 @@ def svg(chart: Chart) -> str:
 
 def _frame(chart: Chart, values: list[float], log_y: bool) -> _Frame:
     xs = [x for series in chart.series for x, _ in series.points]
-    values = values + [y for _, y in chart.references]
+    values = values + [y for _, y in chart.references] + [y for _, y, *_ in chart.spans]
     low, high = min(values), max(values)
     log_x = chart.log_x and min(xs) > 0 and max(xs) > min(xs)
     if log_y:
@@ -222,6 +224,13 @@ def _references(chart: Chart, frame: _Frame) -> list[str]:
         parts.append(f'<line class="reference" {_across(y)}/>')
         label = escape(f"{name} {value:.{chart.digits}f}")
         parts.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
+    low, high = frame.x_range
+    for name, value, start, stop in chart.spans:
+        if start < high and stop > low:
+            left, right, y = frame.x(max(start, low)), frame.x(min(stop, high)), frame.y(value)
+            parts.append(f'<line class="reference" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            label = escape(f"{name} {value:.{chart.digits}f}")
+            parts.append(f'<text class="reference" x="{left + 4:.1f}" y="{y - 5:.1f}">{label}</text>')
     return parts
 
 

@@ -88,10 +88,20 @@ def cell(value: Any, metric: str) -> str:
     return figure(value, digits(metric)) if is_number(value) else MISSING if value is None else str(value)
 
 
+def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return (name, value) of each known baseline of a metric, the strongest first.
+
+    A part of a mixture (``mlm_loss/legal``) has baselines of its own.
+    """
+    name, slash, part = metric.partition("/")
+    keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, ()))
+    known = [(label, float(baselines[key])) for key, label in keys if is_number(baselines.get(key))]
+    return sorted(known, key=lambda one: one[1] if lower_is_better(metric) else -one[1])
+
+
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
     """Return, as text, the scores that are reached without learning; "" if none is known for the metric."""
-    known = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
-    return ", ".join(f"{name} {figure(value)}" for name, value in known)
+    return ", ".join(f"{name} {figure(value)}" for name, value in known_baselines(metric, baselines))
 
 
 def lower_is_better(metric: str) -> bool:

@@ -15,6 +15,7 @@ from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import decimal
 from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import Progress
+from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import FILE, RunLog, read_records
 from bert_jax.reporting.run_record import write_run
 from bert_jax.reporting.status import Ended, Running, StatusFile
@@ -181,6 +182,15 @@ class RunObserver(Observer):
         self.note(f"step {step:,} held-out: {shown}")
         if text := self._alarms.evaluation(step, metrics):
             self.alarm(step, text)
+        self._report()
+
+    def _report(self) -> None:
+        """Write the report as it stands. On an object store, and where it cannot be written, it waits for the end."""
+        start = time.perf_counter()
+        if not files.is_remote(self._workdir):
+            with contextlib.suppress(UserError, OSError):
+                write_report(self._workdir, self.status.content())
+        self._other_seconds += time.perf_counter() - start
 
     def alarm(self, step: int, text: str) -> None:
         self.note(f"alarm at step {step:,}: {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import time
@@ -17,7 +18,6 @@ from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.formats import count, figure, is_number, phase_label
 from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
-    BASELINES,
     EXACT,
     HEADLINE,
     LOG_SCALE,
@@ -25,6 +25,7 @@ from bert_jax.reporting.measures import (
     TITLES,
     cell,
     digits,
+    known_baselines,
     lower_is_better,
     title,
     to_beat,
@@ -167,12 +168,11 @@ def _tiles(
 
 
 def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
-    """Return text that compares a value with its first known baseline, and a colour: good if the value is better."""
-    for key, name in BASELINES.get(metric, ()):
-        if is_number(baselines.get(key)):
-            gap = value - baselines[key]
-            colour = "good" if (gap < 0) == metric.endswith("loss") else "bad"
-            return f"{abs(gap):.3f} {'under' if gap < 0 else 'over'} {name} {baselines[key]:.3f}", colour
+    """Return text that compares a value with its strongest baseline, and a colour: good if the value is better."""
+    for name, baseline in known_baselines(metric, baselines)[:1]:
+        gap = value - baseline
+        colour = "good" if gap and (gap < 0) == lower_is_better(metric) else "bad"
+        return f"{abs(gap):.3f} {'under' if gap < 0 else 'over'} {name} {baseline:.3f}", colour
     return "", ""
 
 
@@ -198,9 +198,10 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
             for split, name in SPLITS.items()
             if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
         )
-        lines = [(name, baselines[key]) for key, name in BASELINES.get(metric, ()) if is_number(baselines.get(key))]
+        lines, spans = known_baselines(metric, baselines), _spans(metric, baselines, run)
         log_y, noisy = metric in LOG_SCALE, metric not in EXACT
-        drawing = svg(Chart(title(metric), series, tuple(lines), marks, log_y, digits(metric), noisy))
+        chart = Chart(title(metric), series, tuple(lines), marks, log_y, digits(metric), noisy, spans=spans)
+        drawing = svg(chart)
         keys = "".join(f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in series)
         scale = " (log scale)" if metric in LOG_SCALE else ""
         caption = f'<h3>{escape(title(metric) + scale)}</h3><span class="legend">{keys}</span>'
@@ -209,6 +210,19 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
     note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)
     return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
+
+
+def _spans(
+    metric: str, baselines: Mapping[str, Any], run: Mapping[str, Any]
+) -> tuple[tuple[str, float, float, float], ...]:
+    """Return (name, value, first step, last step) of the baselines of the rows to train on, which differ by phase."""
+    rates, phases = _mapping(baselines.get("phases")), _phases(run)
+    ends = [*(first for _, first, _ in phases[1:]), math.inf]
+    found = []
+    for (kind, first, _), end in zip(phases, ends, strict=False):
+        known = known_baselines(metric, _mapping(rates.get(kind)))
+        found += [(f"train {name}", value, float(first), end) for name, value in known]
+    return tuple(found)
 
 
 def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:

@@ -30,6 +30,9 @@ from bert_jax.corpora.prepare import (
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
+from bert_jax.inspection.fixes import Fixes
+from bert_jax.inspection.line_ends import line_ends
+from bert_jax.inspection.pieces import Pieces
 from bert_jax.interchange.initial import Initial
 from bert_jax.records import Example
 from bert_jax.storage import files, reading
@@ -148,7 +151,8 @@ class Inputs:
         corpora = {}
         for name, place in self.places().items():
             config = self.corpus.part(name) if name else self.corpus
-            corpora[name] = self._open(config, place, name or "the corpus", tokenizer, note)
+            where = f"config.corpus.parts.{name}" if name else "config.corpus"
+            corpora[name] = self._open(config, place, name or "the corpus", where, tokenizer, note)
         mixture = self._mixed(corpora)
         if self.corpus.parts:
             note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
@@ -160,8 +164,10 @@ class Inputs:
         weights = {name: part.weight for name, part in self.corpus.part_configs().items()}
         return Mixture.of(corpora, weights, self.corpus.temperature)
 
-    def _open(self, config: CorpusConfig, place: epath.Path, name: str, tokenizer: Tokenizer, note: Note) -> Corpus:
-        """Return the store in the folder ``place``.
+    def _open(
+        self, config: CorpusConfig, place: epath.Path, name: str, where: str, tokenizer: Tokenizer, note: Note
+    ) -> Corpus:
+        """Return the store in the folder ``place``, which the key ``where`` of the config describes.
 
         If the recipe names no path for the store, a missing or outdated store is built there first.
         """
@@ -182,6 +188,10 @@ class Inputs:
             f"{name.removeprefix('the ')}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
             f"{heldout.num_documents:,} documents, {heldout.num_tokens:,} tokens held out"
         )
+        if not self.bound:
+            check = line_ends(train, Pieces.of(tokenizer), Fixes(corpus.manifest, where))
+            if check.status != "ok":
+                note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix}")
         if heldout.num_tokens < FEW_TOKENS:
             note("so little held-out text gives rough figures; config.corpus.heldout_fraction takes more")
         return corpus

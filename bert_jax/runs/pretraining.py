@@ -39,7 +39,7 @@ from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.finishing import export_newest, report_at_the_end
-from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.probe import ProbeConfig, prepare
@@ -223,7 +223,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
                 run = run_record.settle(workdir, run, facts, settings.absent_facts())
-                write_baselines(task, experiment, workdir, corpus.fingerprint, observer.note)
+                place = settings.corpus.path or files.as_path(workdir) / CORPUS
+                write_baselines(task, experiment, workdir, corpus.fingerprint, place, observer.note)
             for line in [*given_way, *(probe.notes if probe else ())]:
                 observer.note(line)
             start = (

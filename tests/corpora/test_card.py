@@ -23,6 +23,7 @@ MANIFEST = {
     },
     "source_fingerprint": "f" * 64,
     "dropped": {"empty_documents": 3, "duplicates": {"exact": 1200}},
+    "skipped": {"not UTF-8": {"count": 4100, "examples": ["a.txt@17", "b.txt@3"]}},
     "splits": {
         "train": {"num_documents": 1000, "num_sentences": 20000, "num_tokens": 300000},
         "heldout": {"num_documents": 10, "num_sentences": 200, "num_tokens": 3000},
@@ -45,6 +46,7 @@ MANIFEST = {
         "| sources[1].paths | /home/jane/secret/\\*.txt |".replace("\\", ""),
         "| documents kept | 1,010 |",
         "| dropped: duplicates.exact | 1,200 |",
+        "| skipped: not UTF-8 | 4,100, such as a.txt@17 |",
         "| heldout | 10 | 200 | 3,000 |",
         "| e-mail | 1 |",
         "| phone | 1 |",

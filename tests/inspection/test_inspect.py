@@ -14,6 +14,7 @@ import pytest
 from bert_jax.cli import main
 from bert_jax.corpora.manifest import sealed
 from bert_jax.errors import UserError
+from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.inspect import Inspection, InspectionRequest, inspect
 from tests.inspection.corpora import WORDS, build, repeats, sentence, stored, texts, write_vocab
 
@@ -319,3 +320,94 @@ def test_chinese_prose_with_its_vocabulary_and_with_another(tmp_path: Path, shar
         vocab = shared_data("vocab") / f"bert-base-{name}-vocab.txt"
         found = judge(build(tmp_path / name, documents, vocab), vocab)
         assert {check for check, status in statuses(found).items() if status == "bad"} == wrong
+
+
+def wrapped(documents: list[list[str]], width: int = 10) -> list[list[str]]:
+    """The words of each document in lines of ``width``."""
+    words = [" ".join(lines).split() for lines in documents]
+    return [[" ".join(of[i : i + width]) for i in range(0, len(of), width)] for of in words]
+
+
+def test_hard_wrapped_text_is_named_with_the_flag_that_mends_it(tmp_path: Path, vocab: Path) -> None:
+    check = judge(build(tmp_path / "a", wrapped(texts()), vocab), vocab).check("line_ends")
+    lines = [line for document in stored(tmp_path / "a" / "corpus", "train") for line in document]
+    dot = vocab.read_text().split("\n").index(".")
+    unmarked = [line for line in lines if line[-1] != dot]
+    assert check.facts["lines"] == len(lines)
+    assert check.facts["unmarked_share"] == len(unmarked) / len(lines) > 0.8
+    assert check.facts["unmarked_mean_tokens"] == pytest.approx(sum(map(len, unmarked)) / len(unmarked))
+    assert (check.status, check.fix) == ("warn", "--config.corpus.options.format=free")
+    mended = build(tmp_path / "b", wrapped(texts()), vocab, "--config.corpus.options.format=free")
+    assert judge(mended, vocab).check("line_ends").status == "ok"
+
+
+def test_a_fix_that_was_applied_is_not_named_again() -> None:
+    text = {"format": "sentences", "document_boundary": "blank_line", "files": 30, "language": "de"}
+    first, second = Fixes({"source": text}, "config.corpus.parts.old"), Fixes({"duplicates": "exact"})
+    assert first.joins_lines() == "--config.corpus.parts.old.options.format=free"
+    assert first.longer_documents() == "--config.corpus.parts.old.options.document_boundary=file"
+    assert (first.duplicates(), second.duplicates()) == (
+        "--config.corpus.duplicates=exact",
+        "--config.corpus.duplicates=near (extra dedup)",
+    )
+    free = Fixes({"source": text | {"format": "free", "document_boundary": "file"}, "duplicates": "near"})
+    assert free.joins_lines() == ""
+    assert "document_boundary" not in free.longer_documents()
+    assert "--config.corpus.duplicates" not in free.duplicates()
+    assert Fixes({"source": {"line_breaks": "end_sentences"}}).joins_lines().endswith("line_breaks=are_spaces")
+    assert Fixes({"source": text | {"files": 1}}).longer_documents().startswith("--config.objective.name=mlm")
+
+
+def test_control_characters_are_no_wrong_encoding(clean: Path, vocab: Path, tmp_path: Path) -> None:
+    corpus = shutil.copytree(clean, tmp_path / "corpus")
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    manifest["text_hits"]["encoding"]["control_characters"] = manifest["text_bytes"] // 2000
+    (corpus / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    found = judge(corpus, vocab)
+    assert found.check("encoding").status == "ok"
+    assert found.check("control_characters").status == "warn"
+    assert "tr -d" in found.check("control_characters").fix
+
+
+def test_rows_are_those_of_the_recipe_or_of_the_run(clean: Path, vocab: Path, tmp_path: Path, capsys) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(clean, run / "corpus")
+    (run / "vocab.txt").write_bytes(vocab.read_bytes())
+    phases = {"phase1": {"max_length": 24}, "phase2": {"max_length": 48}}
+    config = {"objective": {"name": "mlm_nsp"}, "phases": phases}
+    (run / "run.json").write_text(json.dumps({"config": config}))
+
+    def balance(*flags: str) -> dict[str, object]:
+        main.run(["inspect", f"--corpus={run / 'corpus'}", "--json", *flags])
+        return json.loads(capsys.readouterr().out)["checks"].get("next_sentence_balance", {}).get("facts", {})
+
+    assert list(balance()) == ["24", "48"]
+    assert list(balance("--max_length=32")) == ["32"]
+    assert list(balance("--config=quickstart")) == ["32", "128"]
+    assert balance("--config=roberta") == {}  # has no pairs
+    assert Fixes({}, phases={"a": 24, "b": 48}).longer_rows(24) == "--config.phases.a.max_length=48"
+
+
+def test_a_mixture_is_inspected_whole(clean: Path, vocab: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "run" / "corpus"
+    shutil.copytree(clean, folder / "new")
+    again = [*texts()[:60], *texts(60, seed=3)]
+    shutil.copytree(build(tmp_path / "old", again, vocab, "--config.corpus.heldout_fraction=0.05"), folder / "old")
+    (tmp_path / "run" / "vocab.txt").write_bytes(vocab.read_bytes())
+    assert (
+        main.run(["inspect", f"--corpus={folder}", "--json", "--max_length=64", f"--output={tmp_path / 'page'}"]) == 1
+    )
+    record = json.loads(capsys.readouterr().out)
+    assert (list(record["parts"]), record["verdict"]) == (["new", "old"], "bad")
+    in_old = {tuple(document) for document in stored(folder / "old", "train")}
+    held = sum(tuple(document) in in_old for document in stored(folder / "new", "heldout"))
+    checks = record["parts"]["new"]["checks"]
+    assert checks["other_parts"]["facts"] == {"documents": {"old": held}}
+    assert held > 0
+    assert checks["vocabulary"]["status"] == "ok"
+    assert (tmp_path / "page" / "old" / "report.html").exists()
+    assert main.run(["inspect", f"--corpus={folder}", "--max_length=64"]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("part ")] == [
+        "part new:",
+        "part old:",
+    ]

@@ -1,6 +1,7 @@
 """The report needs no network, is whole HTML, and shows hostile text as text."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 
@@ -8,6 +9,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.reporting import report
+from bert_jax.reporting.charts import Chart, Series, svg
+from bert_jax.reporting.observer import RunObserver
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.windows import steady
 
@@ -72,7 +76,7 @@ def test_a_report_of_all_files_shows_what_they_say(tmp_path):
     assert path == str(tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text()
     text = " ".join(Reader(html).text)
-    for expected in ("5.100", "0.900 under unigram 6.000", "0.380 over majority rate 0.520", "abc123", "50.0%"):
+    for expected in ("5.100", "0.400 under 3-gram cloze 5.500", "0.380 over majority rate 0.520", "abc123", "50.0%"):
         assert expected in text
     for name in ("3-gram cloze 5.500", "restart at step 20", "Masked-LM loss", "Gradient norm", "bert-jax fill-mask"):
         assert name in text
@@ -224,3 +228,37 @@ def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
     assert "on 1970-01-01 00:00 UTC; at step 20 on 1970-01-01 00:01 UTC; –" in text
     assert "step None" not in text
+
+
+def test_a_value_is_held_against_its_strongest_baseline():
+    known = {"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 4.0, "majority_rate": 0.4, "chance_rate": 0.5}
+    known |= {"unigram_cross_entropy/legal": 3.0}
+    assert report._against("mlm_loss", 4.5, known) == ("0.500 over 3-gram cloze 4.000", "bad")
+    assert report._against("mlm_loss/legal", 2.5, known) == ("0.500 under unigram 3.000", "good")
+    assert report._against("mlm_loss/other", 2.5, known) == ("", "")
+    assert report._against("accuracy", 0.45, known) == ("0.050 under chance 0.500", "bad")
+
+
+def test_each_phase_has_the_line_of_its_own_labels(tmp_path):
+    run = {"phases": {"a": {"num_steps": 10, "max_length": 32}, "b": {"num_steps": 5, "max_length": 128}}}
+    known = {"nsp_majority_rate": 0.52, "phases": {"a": {"nsp_majority_rate": 0.79}, "b": {"nsp_majority_rate": 0.55}}}
+    spans = report._spans("nsp_accuracy", known, run)
+    assert spans == (("train majority rate", 0.79, 0.0, 10.0), ("train majority rate", 0.55, 10.0, math.inf))
+    assert report._spans("mlm_accuracy", known, run) == ()
+    points = [(step, 0.6) for step in range(0, 16, 5)]
+    drawn = svg(Chart("NSP", (Series("train", points, "train"),), (("majority rate", 0.52),), spans=spans))
+    assert drawn.count('<line class="reference"') == 3
+    assert "train majority rate 0.790" in drawn
+
+
+def test_the_report_is_there_from_the_first_evaluation_on(tmp_path, capsys):
+    observer = RunObserver(str(tmp_path), {"run_id": "1", "name": "first", "config": {}}, 10, ())
+    observer.begin(0, False, float)
+    assert not (tmp_path / "report.html").exists()
+    observer.evaluation(0, {"mlm_loss": 7.25})
+    assert "7.250" in (tmp_path / "report.html").read_text()
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "report.html").mkdir()  # cannot be written: the run goes on
+    observer.evaluation(5, {"mlm_loss": 6.5})
+    observer.log.close()
+    capsys.readouterr()

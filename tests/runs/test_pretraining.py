@@ -58,11 +58,10 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert evaluations[-1]["mlm_loss"] < evaluations[0]["mlm_loss"]
     names = {path.name for path in finished.iterdir()}
     assert {"vocab.txt", "corpus", "checkpoints", "events", "report.html", "hugging_face", "run.json"} <= names
-    assert set(json.loads((finished / "baselines.json").read_text())) - {"reckoned_for"} == {
-        "unigram_cross_entropy",
-        "trigram_cloze_cross_entropy",
-        "nsp_majority_rate",
-    }
+    baselines = json.loads((finished / "baselines.json").read_text())
+    names = {"unigram_cross_entropy", "trigram_cloze_cross_entropy", "nsp_majority_rate"}
+    assert set(baselines) - {"reckoned_for", "phases"} == names
+    assert [0.5 <= rates["nsp_majority_rate"] < 1 for rates in baselines["phases"].values()] == [True]
     capsys.readouterr()
     assert run(["status", f"--workdir={finished}", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
@@ -372,6 +371,9 @@ def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.Cap
     assert {"mlm_loss", "mlm_loss/old", "mlm_loss/new", "nsp_accuracy/new"} <= set(last)
     low, high = sorted((last["mlm_loss/old"], last["mlm_loss/new"]))
     assert low <= last["mlm_loss"] <= high
+    baselines = json.loads((tmp_path / "run" / "baselines.json").read_text())
+    low, high = sorted(baselines[f"unigram_cross_entropy/{part}"] for part in parts)
+    assert low < baselines["unigram_cross_entropy"] < high + 0.1
     assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == {"old", "new"}
     assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
     assert "reading" not in capsys.readouterr().err

@@ -1,0 +1,49 @@
+"""Finds hard-wrapped text: lines of about one width that end in the middle of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_jax.corpora.store import CorpusSplit
+from bert_jax.inspection.check import Check, percent, ratio
+from bert_jax.inspection.fixes import Fixes
+from bert_jax.inspection.pieces import Pieces
+
+RUNS, RUN_SENTENCES = 64, 512  # runs of sentences from all over the split: enough to tell such text
+FEW_MARKS = 0.35  # in prose, few lines but titles end without a final mark
+WRAPPED = (6, 60)  # tokens of such a line, on average: from a narrow column to a wide window
+WIDTH_SPREAD = 0.65  # their standard deviation over their mean: titles, lists and verse vary more
+
+
+def line_ends(split: CorpusSplit, pieces: Pieces, fixes: Fixes) -> Check:
+    """Check whether sentences end with a final mark; if few do, they are lines that were broken at a width."""
+    lines = unmarked = 0
+    widths: list[np.ndarray] = []
+    for tokens, lengths in _runs(split):
+        marked = pieces.final[tokens[np.cumsum(lengths) - 1]]
+        lines, unmarked = lines + len(lengths), unmarked + int((~marked).sum())
+        widths.append(lengths[~marked])
+    width = np.concatenate(widths) if widths else np.zeros(0)
+    share, mean = ratio(unmarked, lines), float(width.mean()) if len(width) else 0.0
+    spread = ratio(float(width.std()), mean) if len(width) else 0.0
+    fix = fixes.joins_lines()
+    wrapped = share > FEW_MARKS and WRAPPED[0] <= mean <= WRAPPED[1] and spread < WIDTH_SPREAD
+    figure = f"{percent(share)} of lines have no final mark" + (f", mean {mean:.1f} tokens" if unmarked else "")
+    return Check(
+        "line_ends",
+        "warn" if wrapped and fix else "ok",
+        figure + ("; the text looks hard-wrapped: its lines break in the middle of sentences" if wrapped else ""),
+        fix if wrapped else "",
+        {"lines": lines, "unmarked_share": share, "unmarked_mean_tokens": mean, "unmarked_spread": spread},
+    )
+
+
+def _runs(split: CorpusSplit) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (tokens, sentence lengths) of evenly spaced runs of sentences, without empty sentences."""
+    stride = max(RUN_SENTENCES, split.num_sentences // RUNS)
+    for first in range(0, split.num_sentences, stride):
+        offsets = np.asarray(split.sentence_offsets[first : min(first + RUN_SENTENCES, split.num_sentences) + 1])
+        lengths = np.diff(offsets)
+        yield split.read(offsets[:1], offsets[-1:] - offsets[:1]), lengths[lengths > 0]
