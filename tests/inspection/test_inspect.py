@@ -394,6 +394,7 @@ def test_a_mixture_is_inspected_whole(clean: Path, vocab: Path, tmp_path: Path, 
     again = [*texts()[:60], *texts(60, seed=3)]
     shutil.copytree(build(tmp_path / "old", again, vocab, "--config.corpus.heldout_fraction=0.05"), folder / "old")
     (tmp_path / "run" / "vocab.txt").write_bytes(vocab.read_bytes())
+    capsys.readouterr()
     assert (
         main.run(["inspect", f"--corpus={folder}", "--json", "--max_length=64", f"--output={tmp_path / 'page'}"]) == 1
     )

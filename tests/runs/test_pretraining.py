@@ -75,7 +75,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     )
     counts = f"{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on"
     assert f"Source: `text_files`. {counts}; {heldout['num_documents']:,} documents, " in card
-    assert "| unigram " in card
+    assert "| 3-gram cloze " in card  # the strongest first
 
 
 def test_steps_to_trace_reach_the_loop_or_are_one_line(
