@@ -21,9 +21,14 @@ def use_huge_pages() -> None:
     XLA's CPU backend takes and frees the memory of a step in every step, and the kernel hands it out page by page: with
     huge pages a step of a 4 x 512 BERT took 1.26 s instead of 1.56 s. glibc reads the setting only when a process
     starts. The process keeps its id. Other values of glibc.malloc.hugetlb in GLIBC_TUNABLES are left alone.
+
+    A notebook or a program that came by stdin could not be read again, and a debugger would lose its breakpoints:
+    there, nothing is done.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform != "linux" or "glibc.malloc.hugetlb" in tunables:
+        return
+    if sys.gettrace() is not None or not os.path.isfile(getattr(sys.modules["__main__"], "__file__", "")):
         return
     if _has_accelerator():
         return

@@ -1,5 +1,6 @@
 """Which freed memory a process keeps."""
 
+import os
 import subprocess
 import sys
 
@@ -49,8 +50,16 @@ def test_the_program_starts_again_with_huge_pages_once(
     monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(program.os, "execv", lambda _, arguments: started.append(arguments))
     monkeypatch.setattr(program.sys, "orig_argv", ["python3", "-m", "bert_jax", "plan"])
+    monkeypatch.setattr(program.sys, "gettrace", lambda: None)
     monkeypatch.setenv("GLIBC_TUNABLES", before) if before else monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     for _ in range(2):
         program.use_huge_pages()
     assert program.os.environ["GLIBC_TUNABLES"] == after
     assert started == ([] if before == after else [[sys.executable, "-m", "bert_jax", "plan"]])
+
+
+def test_a_program_that_came_by_stdin_does_not_start_again() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    source = "from bert_jax.training.malloc import use_huge_pages; use_huge_pages(); print('went on')"
+    done = subprocess.run([sys.executable, "-"], input=source, env=environment, capture_output=True, text=True)
+    assert done.stdout == "went on\n", done.stderr
