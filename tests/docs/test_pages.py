@@ -89,6 +89,11 @@ def test_a_wrong_command_is_found(monkeypatch):
             check(["pretrain", "--config=bert_base", "--workdir=runs/x", *words.split()], monkeypatch)
 
 
+def test_the_table_of_commands_has_every_verb():
+    page = (pages.ROOT / "bert_jax" / "cli" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`bert-jax ([a-z-]+)", page)) == set(main.verbs())
+
+
 # Groups whose keys are names of the user's own, or of a part that the user chooses.
 USERS = re.compile(
     r"(data\.(splits|columns|strip_prefix|split_values)|probe\.(data|options)|phases\.NAME\.(masking|objective)"
