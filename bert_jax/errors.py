@@ -1,7 +1,22 @@
 """The errors whose messages are written for the user."""
 
+from __future__ import annotations
 
-class UserError(Exception):
+import os
+import traceback
+
+
+class _ShownInOneLine(BaseException):
+    """An error of which a notebook shows the message alone; with ``BERT_JAX_TRACEBACK=1`` also where it was raised."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines to show. IPython calls this method by its name."""
+        if os.environ.get("BERT_JAX_TRACEBACK") == "1":
+            return traceback.format_exception(self)
+        return [f"{'error: ' * isinstance(self, Exception)}{self}"]
+
+
+class UserError(_ShownInOneLine, Exception):
     """The input is wrong. The message is one line that says what was found, what is allowed and what to do.
 
     Commands print it as ``error: <message>``, without a traceback, and exit with code 2. Some subclasses have another
@@ -9,7 +24,7 @@ class UserError(Exception):
     """
 
 
-class Preempted(BaseException):
+class Preempted(_ShownInOneLine):
     """The process was told to end. Everything is saved; the same command continues (``exit_codes.PREEMPTED``).
 
     Like ``KeyboardInterrupt`` it is not an ``Exception``: it may be raised anywhere, and no code may catch it and

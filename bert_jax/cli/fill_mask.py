@@ -26,5 +26,5 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.interchange.workdir import load_trained
 
     model = load_trained(arguments.workdir, arguments.step)
-    for filled in fill_mask(model.filling_params(), model.config, model.tokenizer, arguments.texts):
+    for filled in fill_mask(model.params, model.config, model.tokenizer, arguments.texts):
         print(json.dumps(as_record(filled), ensure_ascii=False) if arguments.json else as_table(filled))

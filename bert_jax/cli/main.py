@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -250,19 +249,6 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
 def print_note(line: str) -> None:
     """Print a line for the user on stderr, so that stdout holds only the command's output."""
     print(line, file=sys.stderr)
-
-
-def progress_notes(every_seconds: float = 10.0) -> Callable[[int, int], None]:
-    """Return a function (rows done, all rows) that prints a line on stderr now and then."""
-    said_at = time.monotonic()
-
-    def show(done: int, rows: int) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= every_seconds:
-            said_at = time.monotonic()
-            print_note(f"{done:,} of {rows:,} rows")
-
-    return show
 
 
 def verbs() -> dict[str, str]:

@@ -13,6 +13,7 @@ from bert_jax.text.encoded import Encoded
 from bert_jax.text.tokenizer import Tokenizer
 
 CACHED_WORDS = 1 << 16
+LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,11 @@ class ItemEncoder:
     def _encode_word(self, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         encoded = self._tokenizer.encode(word)
         return encoded.input_ids[1:-1], encoded.offsets[1:-1]
+
+
+def padded_length(longest: int, most: int) -> int:
+    """Return the length to which rows are padded whose longest has ``longest`` tokens; at most ``most``."""
+    return min(next((length for length in LENGTHS if length >= longest), most), most)
 
 
 def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.encoding import ItemEncoder, TextTokens
+from bert_jax.features.encoding import ItemEncoder, TextTokens, padded_length
 from bert_jax.features.inputs import Item
 from bert_jax.features.layers import LAST_FOUR, LAYERS, TOP_ONLY, check_depth, check_layers, layer_weights
 from bert_jax.interchange.initial import load_initial
@@ -26,7 +26,6 @@ from bert_jax.training.mesh import MeshConfig
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
-LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
 
 
 class Encoder(NamedTuple):
@@ -172,7 +171,7 @@ class Extractor:
 
     def _batch(self, texts: Sequence[TextTokens]) -> Iterator[dict[str, np.ndarray]]:
         longest = max(len(tokens.input_ids) for tokens in texts)
-        length = min(next((n for n in LENGTHS if n >= longest), self.max_length), self.max_length)
+        length = padded_length(longest, self.max_length)
         rows = _rows(len(texts), self._shards, self._batch_size)
         self.counts.positions += rows * length
         batch = {name: np.zeros((rows, length), np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}

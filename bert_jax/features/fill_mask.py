@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.features.encoding import padded_length
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.records import MASK
@@ -22,10 +24,14 @@ class Filled:
     """The candidates for each mask in ``text``, most likely first, with their probabilities.
 
     A candidate is the text of a piece. If the piece continues a word, ``##`` is put before it, whatever the tokenizer.
+    ``print`` shows the text with a line of candidates for each mask.
     """
 
     text: str
     predictions: tuple[tuple[tuple[str, float], ...], ...]
+
+    def __str__(self) -> str:
+        return as_table(self)
 
 
 def fill_mask(
@@ -38,22 +44,26 @@ def fill_mask(
       texts: texts with at least one ``[MASK]`` each, or the tokenizer's own name of the mask, such as ``<mask>``.
 
     Raises:
-      UserError: a text has no mask, or more tokens than the model has positions; or the model is left-to-right.
+      UserError: a text has no mask, or more tokens than the model has positions; or the model is left-to-right or has
+        no masked-LM head.
     """
     if config.causal:
         raise UserError(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
         )
+    if LM_HEAD.name not in params:
+        raise UserError(f"this model has no masked-LM head (its parts: {', '.join(params)}); take a pretrained model")
     encoded = encode_masked(texts, tokenizer, config.max_length)
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
-    input_ids = _pad(encoded, tokenizer.pad_id)  # [B, L]
+    length = padded_length(max(map(len, encoded)), config.max_length)
+    input_ids = _pad(encoded, tokenizer.pad_id, length)  # [B, L]
     batch = {
         "input_ids": input_ids,
         "token_type_ids": np.zeros_like(input_ids),
-        "attention_mask": _pad([np.ones_like(ids) for ids in encoded], 0),
-        "masked_positions": _pad(masks, 0),  # [B, P]
+        "attention_mask": _pad([np.ones_like(ids) for ids in encoded], 0, length),
+        "masked_positions": _pad(masks, 0, max(map(len, masks))),  # [B, P]
     }
-    logits = jax.jit(Model(config, (LM_HEAD,)).apply)({"params": params}, batch)["mlm_logits"]  # [B, P, V]
+    logits = _logits(config, {name: params[name] for name in ("encoder", LM_HEAD.name)}, batch)  # [B, P, V]
     probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # other logits are of padding
     probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
 
@@ -69,6 +79,12 @@ def fill_mask(
         Filled(text, tuple(candidates(row) for row in rows[: len(mask)]))
         for text, mask, rows in zip(texts, masks, probabilities, strict=True)
     ]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(config: ModelConfig, params: Any, batch: Any) -> jax.Array:
+    outputs: Any = Model(config, (LM_HEAD,)).apply({"params": params}, batch)
+    return outputs["mlm_logits"]  # type: ignore[no-any-return]
 
 
 def check_masked(texts: Sequence[str], where: str = "") -> None:
@@ -107,9 +123,9 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
     return encoded
 
 
-def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-    """Return rows of different lengths as one int32 array [B, longest], padded with ``value``."""
-    padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
+def _pad(rows: Sequence[np.ndarray], value: int, length: int) -> np.ndarray:
+    """Return rows of different lengths as one int32 array [B, length], padded with ``value``."""
+    padded = np.full((len(rows), length), value, np.int32)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return padded

@@ -57,6 +57,7 @@ class Initial:
     checkpoints: tuple[str, int] | None = None  # (workdir, step) if the model comes from a run of ours
     head: Head = Head()
     parent: ParentRun | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # those of a checkpoint of ours
 
     def check_moments(self, parts: Collection[str] | None = None) -> None:
         """Raise ``UserError`` if the model has no optimizer moments, or those of other heads than ``parts``."""
@@ -115,12 +116,13 @@ def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int,
     return int.from_bytes(digest[:4], "little") >> 1, {"parent_key": initial.parent.key}
 
 
-def load_initial(source: str) -> Initial:
+def load_initial(source: str, flag: str = "--init=") -> Initial:
     """Return the model at ``source``.
 
     Args:
       source: a Hugging Face directory, a directory with a TensorFlow checkpoint of google-research/bert, or a workdir
         of a run, optionally with ``@step``.
+      flag: stands before ``source`` in messages.
 
     Raises:
       UserError: ``source`` is none of these, or the model cannot be read.
@@ -134,10 +136,10 @@ def load_initial(source: str) -> Initial:
     if "@" in source and not _is_workdir(source):
         workdir, _, step = source.rpartition("@")
         if not step.isdecimal():
-            raise UserError(f"--init={source}: after @ comes a step number")
+            raise UserError(f"{flag}{source}: after @ comes a step number")
     if not _is_workdir(workdir):
         raise UserError(
-            f"--init={source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "
+            f"{flag}{source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "
             "original checkpoint (bert_config.json)"
         )
     trained = load_trained(workdir, int(step) if step else None)
@@ -146,7 +148,8 @@ def load_initial(source: str) -> Initial:
         key = hashlib.sha256(json.dumps([identity, trained.step], sort_keys=True).encode()).hexdigest()
         parent = ParentRun(kind_of(identity), key)
     head = trained.head if trained.config.encoder in families() else Head()  # unused where transformers has no class
-    return Initial(source, trained.params, trained.config, trained.tokenizer, (), at, head, parent)
+    own = (trained.params, trained.config, trained.tokenizer)
+    return Initial(source, *own, (), at, head, parent, trained.facts)
 
 
 def _is_workdir(path: str) -> bool:

@@ -22,7 +22,7 @@ from bert_jax.interchange.pooling import Pooling
 from bert_jax.interchange.tensors import MAX_SHARD_BYTES
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import unstack_layers
-from bert_jax.models.model import config_of, fresh_params, recorded
+from bert_jax.models.model import config_of, recorded
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
@@ -47,21 +47,6 @@ class TrainedModel:
     def head(self) -> Head:
         """The model's head, as transformers describes it."""
         return of_facts(self.facts, self.params)
-
-    def filling_params(self) -> Any:
-        """Return the parameters for ``fill_mask``.
-
-        Parts that the model lacks and that ``fill_mask`` does not read are filled with fresh values.
-
-        Raises:
-          UserError: there is no masked-LM head.
-        """
-        if "mlm_head" not in self.params:
-            raise UserError(
-                f"this {self.head.architecture} has no masked-LM head (its parts: {', '.join(self.params)}); take a "
-                "pretrained model"
-            )
-        return dict(fresh_params(self.config)) | self.params
 
 
 def load_trained(workdir: str, step: int | None = None) -> TrainedModel:

@@ -153,19 +153,31 @@ class _Frame:
 
 def svg(chart: Chart) -> str:
     """Return the chart as one ``<svg>``; "" if there is nothing to draw."""
-    values = [y for s in chart.series for _, y in s.points if y is not None and _known(y)]
-    if not values:
+    frame = _frame(chart)
+    if frame is None:
         return ""
-    log_y = chart.log_y and min(values) > 0
-    frame = _frame(chart, values, log_y)
-    curves = [_curve(series, frame, chart.noisy) for series in chart.series]
-    parts = [*_grid(frame), *_marks(chart, frame), *curves, *_references(chart, frame), *_hover(chart, frame)]
     described = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
-    lines = "\n".join(parts)
+    lines = "\n".join([*_still(chart, frame), *_hover(chart, frame)])
     return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{described}">\n{lines}\n</svg>'
 
 
-def _frame(chart: Chart, values: list[float], log_y: bool) -> _Frame:
+def still(chart: Chart) -> str:
+    """Return the elements of ``svg`` without those that react to the pointer; "" if there is nothing to draw."""
+    frame = _frame(chart)
+    return "" if frame is None else "\n".join(_still(chart, frame))
+
+
+def _still(chart: Chart, frame: _Frame) -> list[str]:
+    curves = [_curve(series, frame, chart.noisy) for series in chart.series]
+    return [*_grid(frame), *_marks(chart, frame), *curves, *_references(chart, frame)]
+
+
+def _frame(chart: Chart) -> _Frame | None:
+    """Return the frame that holds all curves and references; None if no curve has a value."""
+    values = [y for s in chart.series for _, y in s.points if y is not None and _known(y)]
+    if not values:
+        return None
+    log_y = chart.log_y and min(values) > 0
     xs = [x for series in chart.series for x, _ in series.points]
     values = values + [y for _, y in chart.references] + [y for _, y, *_ in chart.spans]
     low, high = min(values), max(values)

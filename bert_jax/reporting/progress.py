@@ -16,6 +16,7 @@ from bert_jax.reporting.formats import count, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 16
+NOTEBOOK_COLUMNS = 116
 DIGITS = 3
 LANGUAGE_MODEL = ("mlm", "lm")  # these loss terms come first in the line, all others after them
 
@@ -64,10 +65,11 @@ class Progress:
         every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.total_steps, self._stream, self._step = total_steps, stream or sys.stderr, start_step
+        self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), start_step
         self._work: Callable[[int], float] = float
         self._every, self._clock = every_seconds, clock
-        self._live = is_terminal(self._stream)
+        self._notebook = _is_notebook(self._stream)
+        self._live = self._notebook or is_terminal(self._stream)
         self._unicode = _can_show(self._stream, "━─–")
         self._rate = Rate()
         self._phase: str | None = None
@@ -102,7 +104,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Print text that stays on the screen, above the progress line."""
         if self._live:
-            self._write(f"\r\x1b[K{text}\n")
+            self._write(f"{self._cleared()}{text}\n")
             if self._drawn_at is not None:
                 self._draw()
         else:
@@ -116,13 +118,13 @@ class Progress:
         """
         start = self._said_at = self._clock()
         if self._live:
-            self._write(f"\r\x1b[K{self._fit([f'{activity} ...'])}")
+            self._write(f"{self._cleared()}{self._fit([f'{activity} ...'])}")
         try:
             yield
         finally:
             self._rate.leave_out(self._clock() - start)
             if self._live:
-                self._write("\r\x1b[K") if self._drawn_at is None else self._draw()
+                self._write(self._cleared()) if self._drawn_at is None else self._draw()
 
     def doing(self, text: str) -> None:
         """Show how far something other than steps is, such as an evaluation, at most once in a while."""
@@ -130,7 +132,7 @@ class Progress:
         if now - self._said_at < (REDRAW_SECONDS if self._live else self._every):
             return
         self._said_at = now
-        self._write(f"\r\x1b[K{self._fit([text])}" if self._live else f"{text}\n")
+        self._write(self._cleared() + self._fit([text]) if self._live else f"{text}\n")
 
     def finish(self) -> None:
         """Show the last figures and leave them on the screen."""
@@ -192,7 +194,13 @@ class Progress:
     def _fit(self, parts: list[str]) -> str:
         return "  ".join(parts)[: self._width()]
 
+    def _cleared(self) -> str:
+        """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
+        return f"\r{' ' * NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
+
     def _width(self) -> int:
+        if self._notebook:
+            return NOTEBOOK_COLUMNS
         with contextlib.suppress(OSError, ValueError, AttributeError):
             columns = os.get_terminal_size(self._stream.fileno()).columns
             return max(20, (columns or 80) - 1)
@@ -200,7 +208,7 @@ class Progress:
 
     def _draw(self) -> None:
         self._drawn_at, self._pending = self._clock(), False
-        self._write(f"\r\x1b[K{self.line(self._width())}" if self._live else self.line() + "\n")
+        self._write(self._cleared() + self.line(self._width()) if self._live else self.line() + "\n")
 
     def _write(self, text: str) -> None:
         if self._closed:
@@ -211,6 +219,29 @@ class Progress:
             self._stream.flush()
         except (OSError, ValueError, LookupError):
             self._closed = True
+
+
+def progress_notes(note: Callable[[str], None], every_seconds: float = 10.0) -> Callable[[int, int], None]:
+    """Return a function (rows done, all rows) that passes a line to ``note`` now and then."""
+    said_at = time.monotonic()
+
+    def show(done: int, rows: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= every_seconds:
+            said_at = time.monotonic()
+            note(f"{done:,} of {rows:,} rows")
+
+    return show
+
+
+def _own_stream() -> TextIO:
+    """Return standard error; in a notebook, which gives that the look of a failure, standard output."""
+    return sys.stdout if _is_notebook(sys.stderr) else sys.stderr
+
+
+def _is_notebook(stream: TextIO) -> bool:
+    """Return whether ``stream`` is shown in a notebook (Jupyter, Colab, VS Code), where a line can be drawn anew."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
 def is_terminal(stream: TextIO) -> bool:

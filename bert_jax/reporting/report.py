@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -14,17 +15,13 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import run_log, status
-from bert_jax.reporting.charts import Chart, Series, svg
+from bert_jax.reporting.charts import svg
+from bert_jax.reporting.curves import SPLITS, charts_of, metric_names
 from bert_jax.reporting.formats import count, figure, is_number, phase_label
 from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
-    EXACT,
     HEADLINE,
-    LOG_SCALE,
-    NOT_DRAWN,
-    TITLES,
     cell,
-    digits,
     known_baselines,
     lower_is_better,
     title,
@@ -39,7 +36,6 @@ from bert_jax.storage import files, reading
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors and attention of a fine-tuned model
-SPLITS = {"train": "train", "eval": "held-out"}
 MAX_ROWS = 120  # most rows per split in the table of numbers
 
 
@@ -183,28 +179,15 @@ def _last(records: Iterable[Record], split: str) -> Record | None:
 # ---- Curves ------------------------------------------------------------------------------------------------------
 
 
-def _metric_names(records: Iterable[Record]) -> list[str]:
-    """Return the metrics that have a number in any record. Metrics in ``TITLES`` come first, in that order."""
-    found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
-    return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
-
-
 def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
-    marks = tuple(_marks(records, run))
     charts = []
-    for metric in _metric_names(records):
-        series = tuple(
-            Series(name, points, split)
-            for split, name in SPLITS.items()
-            if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
+    for metric, chart in charts_of(records, baselines, tuple(_marks(records, run))).items():
+        drawing = svg(dataclasses.replace(chart, spans=_spans(metric, baselines, run)))
+        keys = "".join(
+            f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in chart.series
         )
-        lines, spans = known_baselines(metric, baselines), _spans(metric, baselines, run)
-        log_y, noisy = metric in LOG_SCALE, metric not in EXACT
-        chart = Chart(title(metric), series, tuple(lines), marks, log_y, digits(metric), noisy, spans=spans)
-        drawing = svg(chart)
-        keys = "".join(f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in series)
-        scale = " (log scale)" if metric in LOG_SCALE else ""
-        caption = f'<h3>{escape(title(metric) + scale)}</h3><span class="legend">{keys}</span>'
+        scale = " (log scale)" if chart.log_y else ""
+        caption = f'<h3>{escape(chart.title + scale)}</h3><span class="legend">{keys}</span>'
         charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{drawing}</figure>')
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
@@ -275,7 +258,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _numbers(records: list[Record]) -> str:
-    names = _metric_names(records)
+    names = metric_names(records)
     rows, left_out = [], 0
     for split, label in SPLITS.items():
         of_split = [record for record in records if record["split"] == split]

@@ -116,6 +116,14 @@ class PretrainingSettings:
         """
         return bool(self.examples) and not self.private and not model.causal
 
+    def check_start(self, initial: Initial | None) -> None:
+        """Raise ``UserError`` if the recipe has no architecture of its own and there is no model to start from."""
+        if initial is None and not self.model:
+            raise UserError(
+                "config.model is empty, because this recipe goes on from a model and has its architecture; give "
+                "--init=DIR, a Hugging Face directory or the workdir of a run"
+            )
+
     def find_objective(self) -> tuple[ModuleType, Any]:
         """Return the objective's module and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
@@ -165,26 +173,12 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
     Raises:
       UserError: the recipe, the workdir, the texts or the machine do not fit together.
     """
-    config = {**config, "private": request.private or config.get("private", False)}
-    if "task" in config:
-        raise UserError(
-            "this recipe is one for fine-tuning (it has config.task); run it with bert-jax finetune, or choose one of "
-            "configs/pretrain"
-        )
-    begun = run_record.as_begun(request.workdir, config, PretrainingSettings, bool(saved_steps(request.workdir)))
-    settings = configuration.build(PretrainingSettings, begun, "config")
-    if request.vocab:
-        settings = dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, path=request.vocab))
-
+    config, settings = begun(config, request)
     workdir = request.workdir
     with run_record.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
         initial = find_initial(request.init, workdir, resumes=bool(saved))
-        if initial is None and not settings.model:
-            raise UserError(
-                "config.model is empty, because this recipe goes on from a model and has its architecture; give "
-                "--init=DIR, a Hugging Face directory or the workdir of a run"
-            )
+        settings.check_start(initial)
         seed, parent = continued_seed(settings.seed, initial, "pretraining")
         experiment = dataclasses.replace(settings.experiment(), seed=seed, profiled=request.profiled)
         make_task = checked(settings, experiment, initial)
@@ -227,15 +221,25 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 write_baselines(task, experiment, workdir, corpus.fingerprint, place, observer.note)
             for line in [*given_way, *(probe.notes if probe else ())]:
                 observer.note(line)
-            start = (
-                start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
-                if initial and not saved
-                else None
-            )
+            start = None
+            if initial and not saved:
+                start = start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
             if distributed.is_first():
                 finish(settings, model, facts["head"], request, observer)
     return result
+
+
+def begun(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
+    """Return the config and the settings of a run that starts, or that goes on in ``request.workdir``."""
+    config = {**config, "private": request.private or config.get("private", False)}
+    if "task" in config:
+        how = "run it with bert-jax finetune, or choose one of configs/pretrain"
+        raise UserError(f"this recipe is one for fine-tuning (it has config.task); {how}")
+    kept = run_record.as_begun(request.workdir, config, PretrainingSettings, bool(saved_steps(request.workdir)))
+    settings = configuration.build(PretrainingSettings, kept, "config")
+    vocab = dataclasses.replace(settings.vocab, path=request.vocab) if request.vocab else settings.vocab
+    return config, dataclasses.replace(settings, vocab=vocab)
 
 
 def open_inputs(inputs: Inputs, note: Note) -> tuple[Tokenizer, Mixture]:

@@ -4,7 +4,7 @@ A recipe is a Python file with ``get_config([argument])`` that returns a ``Confi
 also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a workdir,
 is read as plain data. Here a new value is checked only against the type of the value that it replaces. Each component
 checks its own keys later (``configuration.build``). Paths of a user's own components become recorded names
-(``own_code``).
+(``own_code``). ``with_values`` does the same for a call from Python, whose values have types already.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import os
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,22 +53,40 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
       UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
-    path, argument = _locate(recipe)
-    is_data = path.endswith(".json")
-    config = _read_json(path) if is_data else _run(path, argument)
+    config, folder, is_data = _read(recipe)
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
         assert match, override
         if match["value"] is None:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
-        _set(config, KEYS.findall(match["key"]), match["value"], "config")
-    name_components(
-        config,
-        lambda key, name: _set(config, key.split("."), name, "config"),
-        os.path.dirname(path),
-        typed(overrides),
-        asked=trust_code or not is_data,
-    )
+        _set(config, KEYS.findall(match["key"]), match["value"], "config", parse_value)
+    _name_components(config, folder, typed(overrides), asked=trust_code or not is_data)
+    return config.lock()
+
+
+def with_values(
+    recipe: str | os.PathLike[str] | Mapping[str, Any], values: Mapping[str, Any], trust_code: bool = False
+) -> ConfigDict:
+    """Return the locked config of a recipe for a Python program, with new values for some of its keys.
+
+    Args:
+      recipe: what ``load`` takes, or a config tree, which is copied. The program asks for the code that a tree names;
+        its paths are relative to the current folder.
+      values: key -> value, such as ``{"model.size": "tiny"}``. A mapping replaces a whole group.
+      trust_code: see ``load``.
+
+    Raises:
+      UserError: for the reasons of ``load``; but the type of a value is checked later, by its component.
+    """
+    if isinstance(recipe, str | os.PathLike):
+        config, folder, is_data = _read(recipe)
+    else:
+        config, folder, is_data = _as_config(_plain(recipe), "config"), "", False
+    for key, value in values.items():
+        if not isinstance(key, str) or not KEYS.findall(key):
+            raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")
+        _set(config, KEYS.findall(key), value, "config", _value)
+    _name_components(config, folder, changed_keys(values), asked=trust_code or not is_data)
     return config.lock()
 
 
@@ -81,14 +99,27 @@ def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
     return load(recipe, overrides).copy_and_resolve_references().unlock()
 
 
-def with_components(config: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
-    """Return a config of a Python program, ready for ``pretrain`` or ``finetune``: own components by recorded names.
+def _read(recipe: str | os.PathLike[str]) -> tuple[ConfigDict, str, bool]:
+    """Return (config, folder of the recipe, whether the recipe is data and not code)."""
+    path, argument = _locate(os.fspath(recipe))
+    is_data = path.endswith(".json")
+    return _read_json(path) if is_data else _run(path, argument), os.path.dirname(path), is_data
 
-    The program asks for the code that its config names. Paths are relative to ``folder``; "" is the current one.
-    """
-    copy = _as_config(config, "the config")
-    name_components(copy, lambda key, name: _set(copy, key.split("."), name, "config"), folder)
-    return copy.to_dict()  # type: ignore[no-any-return]
+
+def _name_components(config: ConfigDict, folder: str, changed: tuple[str, ...], asked: bool) -> None:
+    def put(key: str, name: str) -> None:
+        _set(config, key.split("."), name, "config", _value)
+
+    name_components(config, put, folder, changed, asked)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of a value of a config in which groups are dicts and paths are strings."""
+    if isinstance(value, ConfigDict | Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_plain(entry) for entry in value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,6 +131,11 @@ def typed(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the keys that ``overrides`` change: ``model.size`` for ``--config.model.size=tiny``."""
     matches = (OVERRIDE.fullmatch(override) for override in overrides)
     return tuple(".".join(KEYS.findall(match["key"])) for match in matches if match)
+
+
+def changed_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of ``with_values`` as ``typed`` writes them."""
+    return tuple(".".join(KEYS.findall(key)) for key in values)
 
 
 def names() -> dict[str, Path]:
@@ -175,36 +211,50 @@ def _as_config(value: Any, path: str) -> ConfigDict:
     return config
 
 
-def _set(node: Any, keys: list[str], text: str, where: str) -> Any:
-    """Return ``node`` with the value at the path ``keys`` replaced by ``text``.
+def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, Any, str], Any]) -> Any:
+    """Return ``node`` with the value at the path ``keys`` replaced by what ``read`` makes of ``new``.
 
     A ``ConfigDict`` is changed in place, so other references to it see the change. A new top-level key is an error
     unless recipes of that kind may have it. A new key at a lower level is checked later, by its component.
     """
     if not keys:
-        return parse_value(text, node, where)
+        return read(new, node, where)
     key, *rest = keys
     if isinstance(node, tuple | list):
         if not key.isdigit() or int(key) >= len(node):
             raise UserError(f"{where} has {len(node)} entries, numbered from 0; found [{key}]")
         i = int(key)
-        return type(node)([*node[:i], _set(node[i], rest, text, f"{where}[{i}]"), *node[i + 1 :]])
+        return type(node)([*node[:i], _set(node[i], rest, new, f"{where}[{i}]", read), *node[i + 1 :]])
     if not isinstance(node, ConfigDict | dict):
         raise UserError(f"{where} is a value ({node!r}), it has no key {key!r}")
     if where == "config" and key not in node and key not in (known := groups(node)):
         raise UserError(f"unknown key {where}.{key}; {nearest(key, {*node, *known})}")
     old = node.get(key, ConfigDict() if rest else None)
-    new = _set(old, rest, text, f"{where}.{key}")
+    value = _set(old, rest, new, f"{where}.{key}", read)
     if isinstance(node, dict):
-        return {**node, key: new}
+        return {**node, key: value}
     with node.ignore_type():
-        if new is not old or key not in node:
-            node[key] = new
+        if value is not old or key not in node:
+            node[key] = value
         for group in IN_PLACE_OF:
-            for other in group if key in group and new is not None else ():
+            for other in group if key in group and value is not None else ():
                 if other != key and other in node:
                     del node[other]
     return node
+
+
+def _value(value: Any, old: Any, where: str) -> Any:
+    """Return ``value`` as it replaces ``old`` in a config: a mapping becomes a group, and a group needs a mapping."""
+    value = _plain(value)
+    if isinstance(old, ConfigDict | dict) and not isinstance(value, dict):
+        raise _no_group(old, where)
+    return ConfigDict(value) if isinstance(value, dict) else value
+
+
+def _no_group(old: Mapping[str, Any], where: str) -> UserError:
+    return UserError(
+        f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\""
+    )
 
 
 def parse_value(text: str, old: Any, where: str) -> Any:
@@ -232,9 +282,7 @@ def parse_value(text: str, old: Any, where: str) -> Any:
         return _sequence(text, value, old, where)
     if isinstance(old, ConfigDict | dict):
         if not isinstance(value, dict):
-            raise UserError(
-                f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\""
-            )
+            raise _no_group(old, where)
         return ConfigDict(value)
     return value
 

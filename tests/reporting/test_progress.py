@@ -46,6 +46,27 @@ def run(progress, clock, steps, seconds=1.0):
         progress.update(step, METRICS, phase="128")
 
 
+def test_a_notebook_draws_one_line_anew_on_standard_output(monkeypatch):
+    class OutStream(io.StringIO):  # of Jupyter, Colab and VS Code
+        __module__ = "ipykernel.iostream"
+
+    stream, clock = OutStream(), Clock()
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setattr("sys.stderr", OutStream())  # a notebook gives it the look of a failure
+    progress = Progress(4, clock=clock)
+    run(progress, clock, range(1, 3))
+    progress.note("step 2 held-out: mlm 4.2")
+    run(progress, clock, range(3, 5))
+    progress.finish()
+    lines = stream.getvalue().split("\n")
+    assert [line.rpartition("\r")[2][:26] for line in lines] == [
+        "step 2 held-out: mlm 4.2",
+        "━━━━━━━━━━━━━━━━ step  4/4",
+        "",
+    ]
+    assert "\x1b" not in stream.getvalue()
+
+
 def test_off_a_terminal_lines_come_at_most_every_ten_seconds_and_the_first_and_last_always():
     stream, clock = io.StringIO(), Clock()
     progress = Progress(100, stream, clock=clock)

@@ -1,0 +1,99 @@
+"""The curves of a run: one chart for each metric, for the report, and as a picture that a notebook shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.reporting import run_log
+from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.loggers.base import Record, metrics_of
+from bert_jax.reporting.measures import EXACT, LOG_SCALE, NOT_DRAWN, TITLES, digits, known_baselines, title
+from bert_jax.storage import files, reading
+
+SPLITS = {"train": "train", "eval": "held-out"}
+MOST, COLUMNS = 4, 2  # charts of a picture, and of its rows
+TITLE_HEIGHT, GAP = 26.0, 20.0
+# Colours that can be read on white; a notebook with a dark look gets a white card.
+STYLE = """
+.bert-jax { background: #fff; font: 12px system-ui, sans-serif; max-width: 1140px; }
+.bert-jax text { fill: #5b6675; } .bert-jax .title { fill: #1b2330; font-size: 15px; font-weight: 600; }
+.bert-jax .grid { stroke: #edf0f4; } .bert-jax .axis { stroke: #c5ccd6; }
+.bert-jax .curve { fill: none; stroke-width: 2; } .bert-jax .raw { stroke-width: 1; opacity: .32; }
+.bert-jax .train { stroke: #2f6fd6; } .bert-jax .eval { stroke: #d9631e; } .bert-jax .dot { stroke: none; }
+.bert-jax .dot.train, .bert-jax .key.train { fill: #2f6fd6; }
+.bert-jax .dot.eval, .bert-jax .key.eval { fill: #d9631e; } .bert-jax .key { stroke: none; }
+.bert-jax line.reference { stroke: #7b52c4; stroke-dasharray: 5 4; } .bert-jax text.reference { fill: #7b52c4; }
+.bert-jax .mark line { stroke: #5b6675; stroke-dasharray: 1 4; }
+"""
+
+
+def charts_of(
+    records: Iterable[Record], baselines: Mapping[str, Any], marks: tuple[tuple[str, float], ...] = ()
+) -> dict[str, Chart]:
+    """Return metric of ``metrics.jsonl`` -> its chart, with its baselines. ``marks`` are (name, step)."""
+    records, charts = list(records), {}
+    for metric in metric_names(records):
+        series = tuple(
+            Series(name, points, split)
+            for split, name in SPLITS.items()
+            if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
+        )
+        lines = tuple(known_baselines(metric, baselines))
+        log_y, noisy = metric in LOG_SCALE, metric not in EXACT
+        charts[metric] = Chart(title(metric), series, lines, marks, log_y, digits(metric), noisy)
+    return charts
+
+
+def metric_names(records: Iterable[Record]) -> list[str]:
+    """Return the metrics that have a number in any record. Metrics in ``TITLES`` come first, in that order."""
+    found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
+    return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Curves:
+    """The curves of a run. A notebook draws those of the held-out rows; ``charts`` has the points of all."""
+
+    workdir: str
+    charts: tuple[Chart, ...]
+
+    def __repr__(self) -> str:
+        return f"Curves({self.workdir!r}: {'; '.join(chart.title for chart in self.charts)})"
+
+    def _repr_svg_(self) -> str:
+        """Return an SVG of at most ``MOST`` charts. Notebooks call this by its name."""
+        heldout = [c for c in self.charts if any(series.style == "eval" for series in c.series)][:MOST]
+        across, down = WIDTH + GAP, HEIGHT + TITLE_HEIGHT + GAP
+        panels = []
+        for i, chart in enumerate(heldout):
+            at = f"{i % COLUMNS * across:g} {i // COLUMNS * down:g}"
+            drawn = f'<g transform="translate(0 {TITLE_HEIGHT:g})">\n{still(chart)}\n</g>'
+            panels.append(f'<g transform="translate({at})">{_heading(chart)}\n{drawn}</g>')
+        size = f'viewBox="0 0 {min(COLUMNS, len(heldout)) * across:g} {math.ceil(len(heldout) / COLUMNS) * down:g}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" class="bert-jax" {size}>'
+        return "\n".join([head, f"<style>{STYLE}</style>", *panels, "</svg>"])
+
+
+def _heading(chart: Chart) -> str:
+    parts, at = [f'<text class="title" x="{LEFT:g}" y="18">{escape(chart.title)}</text>'], RIGHT_EDGE
+    for series in reversed(chart.series):
+        parts.append(f'<text x="{at:g}" y="18" text-anchor="end">{escape(series.name)}</text>')
+        at -= 7 * len(series.name) + 14
+        parts.append(f'<rect class="key {series.style}" x="{at:g}" y="12" width="10" height="4"/>')
+        at -= 16
+    return "".join(parts)
+
+
+def read_curves(workdir: str) -> Curves:
+    """Return the curves of the run in ``workdir``. Raises ``UserError`` if there is no record of a run."""
+    folder = files.as_path(workdir)
+    if not (folder / run_log.FILE).exists():
+        raise UserError(f"{workdir} has no {run_log.FILE}: nothing was trained there; give the workdir of a run")
+    baselines = reading.read_object(folder / "baselines.json") or {}
+    return Curves(workdir, tuple(charts_of(run_log.read_records(folder / run_log.FILE), baselines).values()))

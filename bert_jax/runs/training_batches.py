@@ -1,0 +1,91 @@
+"""Makes the batches of a pretraining run without training: the same loader, rows, masks and order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.errors import UserError
+from bert_jax.interchange.initial import continued_seed, find_initial
+from bert_jax.models.config import ModelConfig
+from bert_jax.reporting import run_record
+from bert_jax.reporting.observer import Observer
+from bert_jax.rows.loader import Loader
+from bert_jax.rows.phases import Phases
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.model_choice import choose_model
+from bert_jax.runs.pretraining import PretrainingRequest, begun, checked, open_inputs, with_steps
+from bert_jax.task import Task
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import roll_back
+from bert_jax.training.mesh import MeshConfig
+
+Note = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingBatches:
+    """The batches of a run: iterate over it, as often as wanted, from ``first_step`` to the last step.
+
+    A batch is a dict of numpy arrays [B, ...]; ``task.batch_specs`` has their names, shapes and dtypes.
+
+    Attributes:
+      task: the objective, whose ``loss`` reads a batch.
+      model: the architecture that the recipe trains.
+    """
+
+    task: Task
+    tokenizer: Tokenizer
+    model: ModelConfig
+    phases: Phases
+    first_step: int
+    loader: Loader
+
+    def __len__(self) -> int:
+        return self.phases.num_steps - self.first_step
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return (batch for _, batch in self.loader)
+
+
+def training_batches(
+    config: Mapping[str, Any], request: PretrainingRequest, first_step: int, note: Note
+) -> TrainingBatches:
+    """Return the batches that ``pretrain(config, request)`` trains on, or has trained on.
+
+    A vocabulary or corpus that is missing is made in the workdir, where the run will find it. The machine need not be
+    one that the model fits on.
+
+    Raises:
+      UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
+    """
+    settings = begun(config, request)[1]
+    model = {name: value for name, value in settings.model.items() if name != "attention_kernel"}
+    settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
+    with run_record.only_writer(request.workdir):
+        saved = saved_steps(request.workdir)
+        initial = find_initial(request.init, request.workdir, resumes=bool(saved))
+        settings.check_start(initial)
+        seed, _ = continued_seed(settings.seed, initial, "pretraining")
+        experiment = dataclasses.replace(settings.experiment(), seed=seed)
+        make_task = checked(settings, experiment, initial, jax.devices()[:1])
+        columns = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).columns
+        inputs = Inputs(
+            request.workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, columns
+        )
+        inputs.check()
+        tokenizer, corpus = open_inputs(inputs, note)
+    chosen = choose_model(settings.model, tokenizer.size, initial)
+    task = make_task(corpus, tokenizer, chosen, seed, settings.seed)
+    experiment = with_steps(experiment, task, Observer(request.workdir))
+    made = roll_back.recorded(run_record.read_run(request.workdir) if saved else {})
+    phases = roll_back.without_windows(experiment.phases, made)
+    if not 0 <= first_step < phases.num_steps:
+        raise UserError(f"first_step is {first_step}; the run has the steps 0 to {phases.num_steps - 1:,}")
+    loader = Loader(task.source, phases, first_step, task.batch_specs, experiment.loader)
+    return TrainingBatches(task, tokenizer, chosen, phases, first_step, loader)
