@@ -187,6 +187,18 @@ def test_a_notebook_shows_an_error_as_its_line(monkeypatch: pytest.MonkeyPatch) 
     assert UserError("x")._render_traceback_()[-1] == "bert_jax.errors.UserError: x\n"
 
 
+def test_a_component_of_ones_own_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("Config = Objective = object\n")
+    for tree, changes in ({"objective": {"name": "./mine.py"}}, {}), ("quickstart", {"objective.name": "./mine.py"}):
+        assert re.fullmatch(r"mine\.py@[0-9a-f]{16}", recipes.with_values(tree, changes).objective.name)
+    (tmp_path / "another.py").write_text("Config = Objective = int\n")
+    recipe = toy.write_recipe(tmp_path / "recipe.json", {"objective": {"name": "./another.py"}})
+    with pytest.raises(UserError, match="code of a user's own, ./another.py, which a .json recipe only names"):
+        recipes.with_values(recipe, {})
+    assert recipes.with_values(recipe, {}, trust_code=True).objective.name.startswith("another.py@")
+
+
 def test_overrides_of_a_recipe() -> None:
     tree = ConfigDict({"seed": 1, "model": {"size": "tiny", "max_length": 8}, "phases": {"a": {"num_steps": 1}}})
     changes = {"model.size": "mini", "phases": {"b": {"num_steps": 2}}, "corpus.options.paths": (Path("x.txt"),)}
