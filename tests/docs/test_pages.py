@@ -115,3 +115,7 @@ def test_keys_that_a_page_names_exist(file):
 def test_the_tables_of_keys_are_up_to_date():
     """Where this fails: ``make keys``."""
     assert key_tables.page() == key_tables.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_first_page_is_short():
+    assert len((pages.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
