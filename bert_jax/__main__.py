@@ -4,14 +4,14 @@ import os
 import signal
 import sys
 
-from bert_jax.training.malloc import use_huge_pages
-
 
 def main() -> int:
     """Run the subcommand of the command line and return its exit code."""
-    use_huge_pages()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # during the imports there is nothing to save
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from bert_jax.training.malloc import use_huge_pages
+
+    use_huge_pages()
     from bert_jax.cli.main import run
 
     return run()

@@ -69,6 +69,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     if others:
         flags = ", ".join(f"--{name}" for name in others)
         raise UserError(f"--compare takes recipe and layout of the run itself; leave out {flags}")
+    if not arguments.compare:
+        raise UserError("--compare is empty; give the workdir of a pretraining run")
     from bert_jax.runs.plan_comparison import compare
 
     found = compare(arguments.compare, arguments.topology, print_note)
