@@ -31,8 +31,8 @@ class ScheduleConfig:
     kind: Literal["linear_from_zero", "linear", "cosine", "warmup_stable_decay"] = "linear_from_zero"
     peak_learning_rate: float = 1e-4  # the rate at the end of the warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from 0
-    warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
     decay_steps: int = 0  # warmup_stable_decay only
+    warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
 
     def __post_init__(self) -> None:
         where = "config.schedule"

@@ -14,7 +14,7 @@ from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.reporting import status
 from bert_jax.reporting.observer import RunObserver
-from bert_jax.runs import pretraining
+from bert_jax.runs import finishing
 from bert_jax.runs.pretraining import PretrainingRequest, PretrainingSettings, finish
 from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
@@ -77,7 +77,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
         return calls
 
     for name in ("export_workdir", "write_report"):
-        monkeypatch.setattr(pretraining, name, watched(getattr(pretraining, name)))
+        monkeypatch.setattr(finishing, name, watched(getattr(finishing, name)))
     with observer.to_the_end():
         finish(SETTINGS, CONFIG, HEAD, PretrainingRequest(str(workdir)), observer)
     assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_the_program_starts_again_with_huge_pages_once(
     monkeypatch.setattr(program.os, "execv", lambda _, arguments: started.append(arguments))
     monkeypatch.setattr(program.sys, "orig_argv", ["python3", "-m", "bert_jax", "plan"])
     monkeypatch.setattr(program.sys, "gettrace", lambda: None)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__=__file__))
     monkeypatch.setenv("GLIBC_TUNABLES", before) if before else monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     for _ in range(2):
         program.use_huge_pages()
