@@ -42,7 +42,7 @@ from bert_jax.runs.finishing import export_newest, report_at_the_end
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
-from bert_jax.runs.prediction import Predictor, write_predictions
+from bert_jax.runs.prediction import Predictor, typed_flags, write_predictions
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
@@ -383,9 +383,8 @@ def finish(
         predictions: dict[str, Any] = {}
         for name, examples in splits.items():
             if not name.startswith("train"):
-                results["metrics"][name], predictions[name] = predictor.predict(
-                    examples, name, progress=observer.evaluated
-                )
+                found = predictor.predict(examples, name, progress=observer.evaluated)
+                results["metrics"][name], predictions[name] = found
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(request.workdir, predictor, splits, predictions, results)
@@ -396,6 +395,6 @@ def finish(
     where = f"report {report_at_the_end(request.workdir, observer)}" + (f", model {model}" if model else "")
     observer.note(
         f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"
-        f"next: {program()} predict --workdir={request.workdir} --input=FILE"
+        f"next: {program()} predict --workdir={request.workdir} {typed_flags(predictor)}"
     )
     return results["metrics"][next(name for name in splits if name.startswith("dev"))]  # type: ignore[no-any-return]

@@ -191,7 +191,7 @@ class Inputs:
         if not self.bound:
             check = line_ends(train, Pieces.of(tokenizer), Fixes(corpus.manifest, where))
             if check.status != "ok":
-                note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix}")
+                note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix} mends it")
         if heldout.num_tokens < FEW_TOKENS:
             note("so little held-out text gives rough figures; config.corpus.heldout_fraction takes more")
         return corpus

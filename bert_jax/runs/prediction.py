@@ -194,6 +194,14 @@ def typed_roles(predictor: Predictor) -> list[str]:
     return reads
 
 
+def typed_flags(predictor: Predictor) -> str:
+    """Return what to write after ``predict`` to try the model: a text for each role, or a file."""
+    try:
+        return " ".join(f'"{role.upper()}"' for role in typed_roles(predictor)).replace('"WORDS"', '"TEXT"')
+    except UserError:
+        return "--input=FILE"
+
+
 def _tagged(name: str, text: str) -> Example:
     words = split_words(text)
     return {"id": name, "words": [word.text for word in words], "text": text, "starts": [word.start for word in words]}

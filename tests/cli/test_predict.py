@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
+from bert_jax.runs.prediction import Predictor, texts_as_examples
 from bert_jax.tasks.classification import Config
 from bert_jax.training.mesh import unbox
 from tests.tasks import toy_tasks
@@ -94,3 +95,10 @@ def test_it_reports_what_happens_to_the_texts(workdir, capsys):
     assert len(output.out.splitlines()) == 2
     assert "1 of 2 sequences are longer than 16 tokens" in output.err
     assert "of the tokens are [UNK]; is the vocabulary one of this language?" in output.err
+
+
+def test_predictions_say_how_far_they_are(workdir):
+    predictor = Predictor.load(str(workdir))
+    seen = []
+    predictor.predict(texts_as_examples(predictor, ["a text"] * 40), progress=lambda *done: seen.append(done))
+    assert seen == [(32, 40), (40, 40)]

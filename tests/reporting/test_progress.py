@@ -230,3 +230,28 @@ def test_numbers_read_well():
         "0", "950", "1.00k", "12.3k", "1.00M", "4.56M", "–",
     ]  # fmt: skip
     assert [figure(x) for x in (4.13, 0.00001, 0.0, None, float("nan"))] == ["4.130", "1.00e-05", "0.000", "–", "–"]
+
+
+def test_an_evaluation_shows_how_far_it_is_now_and_then():
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(100, stream, clock=clock)
+    with progress.outside("evaluating"):
+        for done in range(0, 30):
+            clock.now += 1.0
+            progress.doing(f"evaluating {done} of 29 rows")
+    assert stream.getvalue().splitlines() == [
+        "evaluating 9 of 29 rows",
+        "evaluating 19 of 29 rows",
+        "evaluating 29 of 29 rows",
+    ]
+    with progress.outside("evaluating"):
+        clock.now += 9.0  # short ones say nothing
+        progress.doing("evaluating 1 of 2 rows")
+    assert stream.getvalue().count("\n") == 3
+    screen = Terminal()
+    live = Progress(100, screen, clock=clock)
+    with live.outside("evaluating"):
+        clock.now += 1.0
+        live.doing("evaluating 5 of 9 rows")
+        assert screen.screen()[-1] == "evaluating 5 of 9 rows"
+    assert screen.screen()[-1] == ""
