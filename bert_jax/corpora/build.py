@@ -217,7 +217,7 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
     if total < 4:
         raise UserError(
             f"{begin}{left_out}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or see in"
-            " config.corpus.options what ends a document (text_files: document_boundary='blank_line')"
+            " config.corpus.options what ends a document (text_files: document_boundary='blank_line', or 'line')"
         )
     if sum(facts["num_long_documents"] for part in made for facts in part["splits"].values()) < 2:
         raise UserError(

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
-from bert_jax.corpora.byte_ranges import paragraphs
+from bert_jax.corpora.byte_ranges import lines, paragraphs
 from bert_jax.corpora.names import below
 from bert_jax.corpora.source import Piece, Skipped
-from bert_jax.corpora.unpacking import unpacked
+from bert_jax.corpora.unpacking import Unpacked, unpacked
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
@@ -24,20 +24,21 @@ class Source:
 
     Text of the format ``free`` is split into sentences, and a blank line always ends a sentence; the format
     ``sentences`` has one sentence per line. A document is a file, named by its path below the folder that all files
-    share; or, with the boundary ``blank_line``, a run of lines that are not blank, named ``<path>@<byte offset of its
-    first line>``. ``bad_text="skip"`` leaves out and counts lines that are not UTF-8 or have a NUL, files that are
-    binary or entirely in another encoding, and, in a damaged compressed file, everything after the damage.
+    share; with the boundary ``blank_line``, a run of lines that are not blank, or with ``line``, each line, both named
+    ``<path>@<byte offset of the first line>``. ``bad_text="skip"`` leaves out and counts lines that are not UTF-8 or
+    have a NUL, files that are binary or entirely in another encoding, and, in a damaged compressed file, everything
+    after the damage.
     """
 
     paths: tuple[str, ...]  # globs; ** matches folders
     format: Literal["free", "sentences"] = "free"  # free: split into sentences; sentences: one a line
-    document_boundary: Literal["file", "blank_line"] = "file"  # what ends a document
+    document_boundary: Literal["file", "blank_line", "line"] = "file"  # what ends a document
     language: str = "en"  # the language whose rules split free text
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces of the files, in order of name; large plain files are cut if blank lines end documents."""
-        return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary == "blank_line")
+        """Return the pieces of the files, in order of name; large plain files are cut unless a file is a document."""
+        return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary != "file")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of ``piece``. The first piece of a file without text yields a ``Skipped`` instead."""
@@ -85,7 +86,7 @@ class Source:
                     if piece.start == 0:
                         yield Skipped(name, "not a text file")
                     return
-                for offset, raw in paragraphs(file, piece.start, piece.stop):
+                for offset, raw in self._texts(file, piece):
                     try:
                         yield offset, self._split(decode(raw, piece.name, offset))
                     except BadTextError:
@@ -97,6 +98,15 @@ class Source:
                             yield offset, self._split(good)
         except BadTextError as error:  # a damaged archive
             yield error.counted(self.bad_text)
+
+    def _texts(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, bytes]]:
+        """Yield (offset, bytes) of each paragraph of ``piece``, or of each line that is not blank."""
+        if self.document_boundary != "line":
+            yield from paragraphs(file, piece.start, piece.stop)
+            return
+        for offset, line in lines(file, piece.start, piece.stop):
+            if line.strip():
+                yield offset, line
 
     def _split(self, paragraph: str) -> list[str]:
         if self.format == "free":

@@ -48,6 +48,13 @@ def test_one_sentence_a_line_and_blank_lines_between_documents(tmp_path):
     assert [(d.id, d.sentences) for d in items(whole)] == list(documents(whole).items())
 
 
+def test_each_line_can_be_a_document(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffOne. Two.\r\n \nThree.\nFour")
+    found = documents(Source(paths=(f"{tmp_path}/a.txt",), document_boundary="line"))
+    assert list(found) == ["a.txt@0", "a.txt@16", "a.txt@23"]
+    assert list(found.values()) == [("One.", "Two."), ("Three.",), ("Four",)]
+
+
 @pytest.mark.parametrize("boundary", ["file", "blank_line"])
 def test_compressed_files_give_the_same_documents(tmp_path, boundary):
     text = ("A sentence. " * 500 + "\n\n") * 60  # more than a block
@@ -65,8 +72,9 @@ def test_compressed_files_give_the_same_documents(tmp_path, boundary):
 def test_pieces_cut_anywhere_give_each_document_once(tmp_path):
     text = "\ufeffOne.\r\nTwo.\r\n\r\n \t\r\nThree é.\n\n\nFour.\nFünf.\n  \n\nSix."
     (tmp_path / "a.txt").write_bytes(text.encode())
-    source = Source(paths=(f"{tmp_path}/a.txt",), document_boundary="blank_line", format="sentences")
-    cut_everywhere(source, len(text.encode()))
+    for boundary in ("blank_line", "line"):
+        source = Source(paths=(f"{tmp_path}/a.txt",), document_boundary=boundary, format="sentences")
+        cut_everywhere(source, len(text.encode()))
 
 
 def test_big_files_are_cut_by_size_alone(tmp_path, monkeypatch):
@@ -167,7 +175,7 @@ def test_bad_bytes_are_named_with_file_and_offset(tmp_path, content, message):
     assert "bad_text='skip'" in str(caught.value)
 
 
-@pytest.mark.parametrize("boundary", ["file", "blank_line"])
+@pytest.mark.parametrize("boundary", ["file", "blank_line", "line"])
 def test_bad_lines_are_skipped_and_counted(tmp_path, boundary):
     (tmp_path / "a.txt").write_bytes(b"One line.\n\xff bad\nTwo lines.\n\nnul \0\n\nThree lines.\n")
     (tmp_path / "b.txt").write_bytes("text".encode("utf-16"))
