@@ -194,7 +194,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         )
         experiment.phases.check_not_past(reached := max(saved, default=0))
         run = with_profiled(request.profiled, run, experiment.phases.num_steps, reached)
-        observer = observe(workdir, run, experiment.phases.num_steps, experiment.training.loggers)
+        known = 0 if experiment.phases.in_epochs else experiment.phases.num_steps
+        observer = observe(workdir, run, known, experiment.training.loggers)
         with observer.to_the_end():
             tokenizer, corpus = open_inputs(inputs, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
