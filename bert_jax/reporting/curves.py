@@ -21,7 +21,7 @@ MOST, COLUMNS = 4, 2  # charts of a picture, and of its rows
 TITLE_HEIGHT, GAP = 26.0, 20.0
 # Colours that can be read on white; a notebook with a dark look gets a white card.
 STYLE = """
-.bert-jax { background: #fff; font: 12px system-ui, sans-serif; max-width: 1140px; }
+.bert-jax { background: #fff; font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
 .bert-jax text { fill: #5b6675; } .bert-jax .title { fill: #1b2330; font-size: 15px; font-weight: 600; }
 .bert-jax .grid { stroke: #edf0f4; } .bert-jax .axis { stroke: #c5ccd6; }
 .bert-jax .curve { fill: none; stroke-width: 2; } .bert-jax .raw { stroke-width: 1; opacity: .32; }
@@ -58,7 +58,7 @@ def metric_names(records: Iterable[Record]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Curves:
-    """The curves of a run. A notebook draws those of the held-out rows; ``charts`` has the points of all."""
+    """The curves of a run. A notebook draws those with held-out figures; ``charts`` has the points of all."""
 
     workdir: str
     charts: tuple[Chart, ...]
@@ -68,14 +68,16 @@ class Curves:
 
     def _repr_svg_(self) -> str:
         """Return an SVG of at most ``MOST`` charts. Notebooks call this by its name."""
-        heldout = [c for c in self.charts if any(series.style == "eval" for series in c.series)][:MOST]
+        heldout = [c for c in self.charts if any(series.style == "eval" for series in c.series)]
+        shown = (heldout or list(self.charts))[:MOST]
         across, down = WIDTH + GAP, HEIGHT + TITLE_HEIGHT + GAP
         panels = []
-        for i, chart in enumerate(heldout):
+        for i, chart in enumerate(shown):
             at = f"{i % COLUMNS * across:g} {i // COLUMNS * down:g}"
             drawn = f'<g transform="translate(0 {TITLE_HEIGHT:g})">\n{still(chart)}\n</g>'
             panels.append(f'<g transform="translate({at})">{_heading(chart)}\n{drawn}</g>')
-        size = f'viewBox="0 0 {min(COLUMNS, len(heldout)) * across:g} {math.ceil(len(heldout) / COLUMNS) * down:g}"'
+        width, height = min(COLUMNS, len(shown)) * across, math.ceil(len(shown) / COLUMNS) * down
+        size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" class="bert-jax" {size}>'
         return "\n".join([head, f"<style>{STYLE}</style>", *panels, "</svg>"])
 

@@ -227,7 +227,7 @@ def progress_notes(note: Callable[[str], None], every_seconds: float = 10.0) -> 
 
     def show(done: int, rows: int) -> None:
         nonlocal said_at
-        if time.monotonic() - said_at >= every_seconds:
+        if done < rows and time.monotonic() - said_at >= every_seconds:
             said_at = time.monotonic()
             note(f"{done:,} of {rows:,} rows")
 

@@ -1,0 +1,74 @@
+"""launch/quickstart.ipynb: what it stores, and (heavy) its cells, run as Jupyter runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import toy
+from tests.launch import notebook
+from tests.launch.stage import ROOT
+
+FILE = ROOT / "launch" / "quickstart.ipynb"
+MOST_BYTES = 150_000  # of the file, outputs included
+PLACE = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|mnt|usr|opt)/\w+")
+
+
+def outputs(cells: list[dict]) -> str:
+    return json.dumps([cell.get("outputs", []) for cell in cells])
+
+
+def test_the_notebook_is_whole_small_and_names_no_machine() -> None:
+    stored = notebook.read(FILE)
+    assert (stored["nbformat"], stored["nbformat_minor"]) == (4, 5)
+    assert FILE.stat().st_size < MOST_BYTES
+    assert not PLACE.search(FILE.read_text(encoding="utf-8"))
+    ids = [cell["id"] for cell in stored["cells"]]
+    assert len(set(ids)) == len(ids)
+    cells = [cell for cell in stored["cells"] if notebook.code(cell)]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), (
+        "run anew: tests.launch.notebook"
+    )
+    assert "Traceback" not in outputs(cells)
+    assert outputs(cells).count("image/svg+xml") == 2
+    for cell in cells:
+        compile(notebook.code(cell), cell["id"], "exec")
+
+
+def test_cells_are_run_as_jupyter_runs_them() -> None:
+    class Shown:
+        def __repr__(self) -> str:
+            return "shown"
+
+        def _repr_svg_(self) -> str:
+            return "<svg/>"
+
+    sources = ["import asyncio\nprint(asyncio.get_running_loop().is_running())\nx = 1", "x + 1", "shown()", "y = x"]
+    cells = [{"cell_type": "code", "source": [source], "outputs": []} for source in sources]
+    small = {"cells": [{"cell_type": "markdown", "source": ["text"]}, *cells]}
+    names = notebook.execute(small, shown=Shown)
+    assert names["y"] == 1
+    printed, number, drawn, nothing = (cell["outputs"] for cell in cells)
+    assert printed == [{"name": "stdout", "output_type": "stream", "text": ["True\n"]}]
+    assert number[0]["data"] == {"text/plain": ["2"]}
+    assert drawn[0]["data"] == {"text/plain": ["shown"], "image/svg+xml": ["<svg/>"]}
+    assert nothing == []
+
+
+@pytest.mark.heavy
+def test_the_notebook_runs_from_text_to_a_fine_tuned_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    found = notebook.read(FILE)
+    with toy.one_device():
+        names = notebook.execute(found)
+    baselines = json.loads((tmp_path / "runs/quickstart/baselines.json").read_text())
+    assert names["metrics"]["mlm_loss"] < baselines["unigram_cross_entropy"]
+    assert names["pretrained"]["accuracy"] > names["from_scratch"]["accuracy"] > 0.6
+    assert names["record"]["prediction"] == "function"
+    assert len(json.dumps(found)) < MOST_BYTES
