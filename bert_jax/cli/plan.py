@@ -7,12 +7,15 @@ import argparse
 from bert_jax.cli.main import add_config, print_note
 from bert_jax.errors import UserError
 
-NAMES = ("topology", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale", "tokens")
+NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, required=False)
     parser.add_argument("--topology", help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
+    parser.add_argument(
+        "--init", help="plan a run that starts from this model: a Hugging Face directory, or WORKDIR[@step]"
+    )
     parser.add_argument(
         "--compare",
         metavar="WORKDIR",
@@ -56,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{flags} missing; plan takes --config=RECIPE --topology=KIND:SHAPE, or --compare=WORKDIR")
     from bert_jax.runs.recipe_plan import PlanRequest, plan
 
-    typed = (f"--config={arguments.recipe}", *arguments.overrides)
+    start = [f"--init={arguments.init}"] if arguments.init else []
+    typed = (f"--config={arguments.recipe}", *start, *arguments.overrides)
     request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES}, recipe=typed)
     found = plan(arguments.config.to_dict(), request, print_note)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))

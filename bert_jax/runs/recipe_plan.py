@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
+from bert_jax.interchange.initial import Initial, load_initial
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import budget, comparison, next_command, page, scaling, topologies
 from bert_jax.planning.budget import LargerBatch
@@ -34,6 +35,7 @@ class PlanRequest:
 
     Attributes:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
+      init: the model from which the run starts; its architecture and vocabulary are planned.
       search: whether to search for the best layout; otherwise the recipe's own layout is planned.
       compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation. If None, 3.
       scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
@@ -46,6 +48,7 @@ class PlanRequest:
     """
 
     topology: str
+    init: str | None = None
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
     search: bool = False
@@ -147,11 +150,14 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     """Return the plan of a recipe.
 
     Raises:
-      UserError: the topology is unknown, the recipe and the layout do not fit together, or a compiler is missing. All
-        of this is checked before the first compilation.
+      UserError: the topology is unknown, ``request.init`` is no model or is needed, the recipe and the layout do not
+        fit together, or a compiler is missing. All of this is checked before the first compilation.
     """
     topology = topologies.parse(request.topology)
     recipe, flags = PretrainingRecipe.of(config), list[str]()
+    initial = load_initial(request.init) if request.init else None
+    recipe.settings.check_start(initial)
+    recipe = dataclasses.replace(recipe, initial=initial)
     if request.tokens is not None:
         recipe, flags = recipe.for_tokens(request.tokens)
     machine = Machine.of(topology)
@@ -180,11 +186,13 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
 class PretrainingRecipe:
     """A pretraining recipe as a ``planning.plan.Recipe``.
 
-    Its vocabulary is taken to have ``config.vocab.size`` pieces, unless ``model`` is given: that of a run.
+    Its vocabulary is taken to have ``config.vocab.size`` pieces, unless it starts from a model (``initial``), or
+    ``model`` is given: that of a run.
     """
 
     settings: PretrainingSettings
     model: ModelConfig | None = None
+    initial: Initial | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
@@ -223,7 +231,7 @@ class PretrainingRecipe:
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         settings = self._changed(change)
         experiment = settings.experiment()
-        make_task = checked(settings, experiment, None, devices)
+        make_task = checked(settings, experiment, self.initial, devices)
         return make_task(None, None, self._shape(settings), settings.seed), experiment
 
     def remat(self) -> str:
@@ -234,7 +242,8 @@ class PretrainingRecipe:
 
     def _shape(self, settings: PretrainingSettings) -> ModelConfig:
         if self.model is None:
-            return choose_model(settings.model, settings.vocab.size, None)
+            pieces = self.initial.tokenizer.size if self.initial else settings.vocab.size
+            return choose_model(settings.model, pieces, self.initial)
         return dataclasses.replace(self.model, remat=settings.model.get("remat", self.model.remat))
 
     def _changed(self, change: Change) -> PretrainingSettings:

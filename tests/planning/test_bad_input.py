@@ -78,6 +78,15 @@ FLAGS = {
 }
 
 
+def test_a_recipe_that_goes_on_from_a_model_needs_it(capsys):
+    start = ["plan", "--config=continue", "--config.phases.phase1.num_steps=9", "--topology=cpu:1"]
+    assert run(start) == 2
+    assert "config.model is empty" in (error := capsys.readouterr().err)
+    assert "give --init=DIR" in error
+    assert run([*start, "--init=nothing-there"]) == 2
+    assert "--init=nothing-there is neither a Hugging Face directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flags", FLAGS)
 def test_flags(flags, capsys):
     assert run(["plan", "--config=quickstart", "--topology=cpu:8", *flags.split()]) == 2

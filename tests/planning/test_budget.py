@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import io
 import time
+import types
 from pathlib import Path
 
 import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.cli.plan import tokens
+from bert_jax.interchange.initial import Initial
 from bert_jax.planning import next_command, page, topologies
 from bert_jax.planning.budget import larger_batches, lengths_for
 from bert_jax.planning.plan import Plan, Rates, make
@@ -169,6 +171,26 @@ def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPa
     )
     assert lines[-1].endswith(f"pretrain --config=tiny --config.seed=1 {flags} --workdir=runs/tiny")
     assert "JAX_NUM_CPU_DEVICES=8 " in lines[-1]
+
+
+def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    model = tiny.recipe().shape()
+    initial = Initial("books", {}, model, types.SimpleNamespace(size=123))  # type: ignore[arg-type]
+    monkeypatch.setattr(recipe_plan, "load_initial", {"books": initial}.__getitem__)
+    planned: list[PretrainingRecipe] = []
+
+    def made(recipe: PretrainingRecipe, *_: object, **__: object) -> Plan:
+        planned.append(recipe)
+        return plan
+
+    monkeypatch.setattr(recipe_plan, "make", made)
+    flags = ["--config.phases.phase1.num_steps=9", "--config.phases.phase1.max_length=32"]
+    assert run(["plan", "--config=continue", "--init=books", *flags, "--topology=cpu:8"]) == 0
+    assert planned[0].shape() == dataclasses.replace(model, vocab_size=123)
+    assert "pretrain --config=continue --init=books " in capsys.readouterr().out.splitlines()[-1]
 
 
 class Terminal(io.StringIO):
