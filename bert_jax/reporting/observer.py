@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax import catalogue
 from bert_jax.cluster import distributed, signals
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
+from bert_jax.reporting import activity
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import decimal
 from bert_jax.reporting.loggers.base import Record, RunFacts
@@ -135,7 +136,9 @@ class RunObserver(Observer):
 
     @contextlib.contextmanager
     def shown(self, state: Running) -> Iterator[None]:
-        with self.progress.outside(state), self.status.during(state):
+        # An evaluation says by itself how far it is.
+        note = None if state == "evaluating" else self.progress.note
+        with self.progress.outside(state), self.status.during(state), activity.shown(state, note):
             yield
 
     def state(self) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 import json
 import math
 import re
+import time
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.reporting import report
+from bert_jax.reporting import activity, report
 from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.observer import RunObserver
 from bert_jax.reporting.report import write_report
@@ -249,6 +250,22 @@ def test_each_phase_has_the_line_of_its_own_labels(tmp_path):
     drawn = svg(Chart("NSP", (Series("train", points, "train"),), (("majority rate", 0.52),), spans=spans))
     assert drawn.count('<line class="reference"') == 3
     assert "train majority rate 0.790" in drawn
+
+
+def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(activity, "LINE_SECONDS", 0.01)
+    observer = RunObserver(str(tmp_path), {"run_id": "1", "name": "first", "config": {}}, 10, ())
+    said = ""
+    with observer.during("compiling"):
+        while not said:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert said.startswith("still compiling: 0 s so far\n")
+    capsys.readouterr()
+    with observer.during("evaluating"):  # it counts its rows
+        time.sleep(0.05)
+    observer.log.close()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_report_is_there_from_the_first_evaluation_on(tmp_path, capsys):
