@@ -1,5 +1,4 @@
-"""Runs the code of a notebook in this process, as Jupyter does: in one namespace, inside a running event loop, with a
-bar of progress.
+"""Runs the code of a notebook in this process, as Jupyter does: one namespace, a running event loop, a bar.
 
 python -m tests.launch.notebook launch/quickstart.ipynb    # writes its outputs anew
 """
