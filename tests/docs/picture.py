@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 PICTURE = Path(__file__).resolve().parents[2] / "bert_jax" / "reporting" / "quickstart.svg"
-WIDTH, CHART = 1180, 540
+WIDTH, CHART, LEGEND = 1180, 540, 84
 LEFT_OUT = ("time",)  # says more about the machine than about the run
 TAGS = re.compile(r"<[^>]+>")
 
@@ -61,15 +61,25 @@ def _tiles(page: str) -> list[str]:
 
 
 def _charts(page: str) -> list[str]:
-    figures = re.findall(r'<figure class="card">.*?<h3>(.*?)</h3>.*?(<svg.*?</svg>)', page, re.DOTALL)
+    figures = re.findall(r'<figure class="card">.*?<h3>(.*?)</h3>(.*?)</figcaption>(<svg.*?</svg>)', page, re.DOTALL)
     drawn = []
-    for i, (title, chart) in enumerate(figures[:2]):
+    for i, (title, keys, chart) in enumerate(figures[:2]):
         x = 30 + i * (CHART + 40)
         chart = re.sub(r'<g class="hover">.*?</g>\n?', "", chart, flags=re.DOTALL)
         chart = chart.replace("<svg", f'<svg x="{x + 10}" y="232" width="{CHART - 20}" height="260"', 1)
         drawn += [_card(x, 190, CHART, 310), f'<text class="title" x="{x + 20}" y="218">{_text(title)}</text>']
-        drawn += [chart]
+        drawn += [_legend(keys, x + CHART - 20), chart]
     return drawn
+
+
+def _legend(keys: str, right: float) -> str:
+    """Return the names of a chart's curves, each in the colour of its curve, in one line left of ``right``."""
+    found = re.findall(r'<i style="background:(.*?)"></i>(.*?)</span>', keys)
+    places = [right - LEGEND * (len(found) - i) for i in range(len(found))]
+    return "\n".join(
+        f'<text x="{x}" y="218" style="fill:{colour}">— {_text(name)}</text>'
+        for x, (colour, name) in zip(places, found, strict=True)
+    )
 
 
 def _examples(page: str) -> list[str]:
@@ -79,7 +89,7 @@ def _examples(page: str) -> list[str]:
         sentence, _, guesses = block.partition("</p>")
         found = re.findall(r"<b>(.*?)</b>.*?<span>(.*?)</span>", guesses)
         drawn += [_card(x, y, CHART, 90), f'<text class="title" x="{x + 20}" y="{y + 34}">{_text(sentence)}</text>']
-        words = " · ".join(f"{word} {share}" for word, share in found[:5])
+        words = " · ".join(f"{word} {share}" for word, share in found[:4])
         drawn += [f'<text class="name" x="{x + 20}" y="{y + 64}">{_text(words)}</text>']
     return drawn
 
