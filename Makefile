@@ -21,7 +21,9 @@ define new_env
 endef
 # $(call install,FOLDER,LOCK): exactly what the lock names; the resolver has nothing left to decide.
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --require-hashes -r $(2)
-install_package = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+# As a line in a .pth file: a script beside the checkout, whose folder is called bert_jax too, finds the package all the same.
+install_package = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	--config-settings editable_mode=compat --editable .
 
 env: .venv/base.stamp  ## build .venv with what training needs
 .venv/base.stamp: requirements.txt requirements/build.txt

@@ -243,7 +243,13 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
         raise UserError(f"there is no folder {workdir}; give that of a run")
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
-        raise UserError(f"{workdir} has {found}; {'choose one of them' if steps else 'train first'}")
+        advice = "choose one of them" if steps else "train first"
+        if not steps and (files.as_path(workdir) / "config.json").exists():
+            advice = (
+                "it looks like a Hugging Face directory, of which this makes a workdir: "
+                f"bert-jax import --input={workdir} --workdir=DIR"
+            )
+        raise UserError(f"{workdir} has {found}; {advice}")
     step = steps[-1] if step is None else step
     try:
         (params, facts), verified = _read(workdir, step, _params)

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help='such as "The [MASK] of the array."; a tokenizer\'s own <mask> is read too',
     )
-    parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
+    parser.add_argument("--workdir", required=True, help="folder of a run or of an import, or a Hugging Face directory")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the newest)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per text")
     add_trust(parser)
@@ -23,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.fill_mask import as_record, as_table, fill_mask
-    from bert_jax.interchange.workdir import load_trained
+    from bert_jax.features.loaded_model import load_model
 
-    model = load_trained(arguments.workdir, arguments.step)
+    at = "" if arguments.step is None else f"@{arguments.step}"
+    model = load_model(f"{arguments.workdir}{at}")
     for filled in fill_mask(model.params, model.config, model.tokenizer, arguments.texts):
         print(json.dumps(as_record(filled), ensure_ascii=False) if arguments.json else as_table(filled))

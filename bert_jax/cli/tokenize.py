@@ -16,9 +16,7 @@ MOST_POSITIONS = 1_000_000  # the printed table has at most so many positions
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
-    parser.add_argument(
-        "--vocab", required=True, help="vocab.txt, a .model of sentencepiece, or a byte-level tokenizer.json"
-    )
+    parser.add_argument("--vocab", required=True, help="vocab.txt, a .model of sentencepiece, or a tokenizer.json")
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents; a .model or .json has its own rule"
     )

@@ -66,7 +66,7 @@ class Termination:
         if self._signalled is None:
             self._signalled = now
             with contextlib.suppress(OSError):
-                os.write(2, b"\ntold to end: saving this step first; a second Ctrl-C ends at once\n")
+                os.write(2, b"\ntold to end: saving this step first; a second signal ends at once\n")
         elif number == signal.SIGTERM and now - self._signalled > SAME_SECONDS:
             signals.end_at_once(128 + number)
         if HeartbeatClient.open is not None:

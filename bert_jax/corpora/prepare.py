@@ -38,11 +38,11 @@ from bert_jax.text.wordpiece import WordPiece
 class VocabularyConfig:
     """The keys of ``config.vocab``."""
 
-    # a vocab.txt, a .model of sentencepiece or a byte-level tokenizer.json to use as it is; if "", one is learned.
+    # a vocab.txt, a .model of sentencepiece or a tokenizer.json to use as it is; if "", one is learned.
     path: str = ""
     kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included
-    lowercase: bool = True  # also strips accents; must be as a given vocab.txt was made; no effect on a tokenizer.json
+    lowercase: bool = True  # also strips accents; must be as a given vocabulary was made; no effect on byte-level BPE
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
     character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
     byte_fallback: bool = False  # sentencepiece: add 256 pieces for bytes, so that no text is unknown

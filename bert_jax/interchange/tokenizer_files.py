@@ -9,7 +9,9 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.byte_level import FILE_NAME
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.wordpiece import WordPiece
 
@@ -60,9 +62,11 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
     if vocabulary is None:
         raise UserError(
             f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece "
-            "per line, or its sentencepiece model, or its byte-level tokenizer.json"
+            "per line, or its sentencepiece model, or its tokenizer.json (WordPiece or byte-level BPE)"
         )
-    tokenizer = tokenizers.load(vocabulary, _lowercase(folder) if lowercase is None else lowercase)
+    if lowercase is None and files.as_path(vocabulary).name != FILE_NAME:  # a tokenizer.json says it itself
+        lowercase = _lowercase(folder)
+    tokenizer = tokenizers.load(vocabulary, lowercase)
     if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < _pieces_of_json(folder):
         raise UserError(
             f"{where}/{tokenizer.file_name} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; "

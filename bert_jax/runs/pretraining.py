@@ -377,7 +377,7 @@ def finish(
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:
-        example = settings.examples[0] if settings.examples else "The [MASK] of the story."
+        example = settings.examples[0] if settings.examples else "A sentence of your text with a [MASK]."
         observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
 
 

@@ -25,8 +25,7 @@ NAMES = {
     "mask": ("<mask>", "[MASK]"),
 }
 FILE_OF_KIND = {
-    "WordPiece": "a vocab.txt",
-    "Unigram": "its .model of sentencepiece",
+    "Unigram": "its .model of sentencepiece"
 }  # other kinds of tokenizers, and the file from which this package reads each kind
 FILE_NAME = "tokenizer.json"
 MERGES, VOCABULARY = "merges.txt", "vocab.json"
@@ -160,11 +159,11 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     model = content.get("model")
     if not isinstance(model, dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give another")
-    kind = model.get("type") or _kind(model)
+    kind = kind_of(model)
     if kind != "BPE":
         raise UserError(
-            f"{where} is a {kind} tokenizer; a tokenizer.json is read if it is byte-level BPE, as RoBERTa's: give"
-            f" {FILE_OF_KIND.get(kind, 'a vocab.txt of WordPiece or a .model of sentencepiece')} instead"
+            f"{where} is a {kind} tokenizer; a tokenizer.json is read if it is byte-level BPE, as RoBERTa's, or"
+            f" WordPiece: give {FILE_OF_KIND.get(kind, 'a vocab.txt or a .model of sentencepiece')} instead"
         )
     marks = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback") if model.get(name)]
     steps = [step.get("type") for step in flat(content.get("pre_tokenizer"), "pretokenizers")]
@@ -195,8 +194,10 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "BPE", **plain, **flags, "vocab": dict(vocab), "merges": [" ".join(pair) for pair in pairs]}
 
 
-def _kind(model: Mapping[str, Any]) -> str:
-    """Return the kind of a model whose file does not name it, as in early versions."""
+def kind_of(model: Mapping[str, Any]) -> str:
+    """Return the kind of the ``model`` of a ``tokenizer.json``; early versions do not name it."""
+    if "type" in model:
+        return str(model["type"])
     if "merges" in model:
         return "BPE"
     if "unk_id" in model:

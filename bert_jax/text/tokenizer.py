@@ -3,7 +3,7 @@
 A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, whose name shows the kind: ``vocab.txt``
 is WordPiece, ``spiece.model`` is sentencepiece (unigram or BPE), ``tokenizer.json`` is byte-level BPE. If a folder has
 several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE
-too.
+too, and a published ``tokenizer.json`` may be WordPiece; a workdir keeps that as ``vocab.txt``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bert_jax.text.byte_level import MERGES
 from bert_jax.text.encoded import Encoded
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.wordpiece_json import is_wordpiece
 
 FILE_NAMES = (WordPiece.file_name, SentencePiece.file_name, ByteBpe.file_name)
 FILE_OF_KIND = {
@@ -105,8 +106,8 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
 
     Args:
       lowercase: whether to convert text to lower case and strip accents. If None, a sentencepiece model keeps its own
-        rule, and a ``vocab.txt`` is taken as lower-case. The argument has no effect on a ``.model`` that converts to
-        lower case by itself, or on a ``tokenizer.json``.
+        rule, as does the ``tokenizer.json`` of WordPiece, and a ``vocab.txt`` is taken as lower-case. The argument has
+        no effect on a ``.model`` that converts to lower case by itself, or on byte-level BPE.
 
     Raises:
       UserError: there is no such file, or it is not a tokenizer.
@@ -118,7 +119,7 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
         return ByteBpe.load(path)
     if kind == SentencePiece.file_name:
         return SentencePiece.load(path, lowercase)
-    return WordPiece.load(path, lowercase is not False)
+    return WordPiece.load(path, lowercase)
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
@@ -146,8 +147,10 @@ def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
 
 
 def _file_of(path: str | os.PathLike[str]) -> str:
-    """Return the usual file name for the kind of tokenizer at ``path``, judged only by the name ``path``."""
+    """Return the usual file name for the kind of tokenizer at ``path``: by its name, and by what a ``.json`` holds."""
     name = os.fspath(path)
+    if name.endswith(".json") and is_wordpiece(path):
+        return WordPiece.file_name
     if name.endswith(".json") or os.path.basename(name) == MERGES:
         return ByteBpe.file_name
     return SentencePiece.file_name if name.endswith(".model") else WordPiece.file_name

@@ -23,6 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
+from bert_jax.text import wordpiece_json
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
@@ -98,9 +99,17 @@ class WordPiece:
         self._words = WordCache(operator.methodcaller("split", " "), self._add_words)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], lowercase: bool = True) -> WordPiece:
-        """Return the tokenizer of a ``vocab.txt``, published or learned."""
-        return cls(read_vocab(path), lowercase)
+    def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> WordPiece:
+        """Return the tokenizer of a ``vocab.txt``, published or learned, or of a Hugging Face ``tokenizer.json``.
+
+        Args:
+          lowercase: whether text is converted to lower case. If None, a ``tokenizer.json`` says it, and a ``vocab.txt``
+            is taken as lower-case.
+        """
+        if os.fspath(path).endswith(".json"):
+            vocab, lowercase = wordpiece_json.read(path, lowercase)
+            return cls(check_vocab(vocab, str(path)), lowercase)
+        return cls(read_vocab(path), lowercase is not False)
 
     def __reduce__(self) -> tuple[type[WordPiece], tuple[tuple[str, ...], bool]]:
         return WordPiece, (self.vocab, self.lowercase)

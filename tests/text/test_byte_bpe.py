@@ -265,7 +265,6 @@ def with_model(**keys):
 
 BAD = {
     "is a Unigram tokenizer; .* give its .model of sentencepiece": with_model(type="Unigram"),
-    "is a WordPiece tokenizer; .* give a vocab.txt": with_model(type="WordPiece"),
     "is a WordLevel tokenizer; ": changed(model={"vocab": {}}),
     "BPE tokenizer that has byte_fallback": with_model(byte_fallback=True),
     "BPE tokenizer that does not turn text into bytes": changed(pre_tokenizer={"type": "Whitespace"}),

@@ -1,5 +1,6 @@
 """Finding and reading a tokenizer, whichever its kind."""
 
+import json
 import pickle
 
 import numpy as np
@@ -47,6 +48,38 @@ def test_what_every_tokenizer_offers(tokenizer, tmp_path):
         found = load(place, tokenizer.lowercase)
         assert (type(found), found.sha256) == (type(tokenizer), tokenizer.sha256)
     assert find(tmp_path) == existing(tmp_path) == tmp_path / tokenizer.file_name
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_the_tokenizer_json_of_wordpiece_is_read(tmp_path, lowercase):
+    """As transformers writes it, with a token that was added after the vocabulary."""
+    whole = WordPiece((*SPECIAL_TOKENS, "the", "cat", "##s", "Run", "[NEW]"), lowercase)
+    content = json.loads(WordPiece(whole.vocab[:-1], lowercase).tokenizer_json())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 9, "content": "[NEW]"})
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    assert load(path).sha256 == load(tmp_path, lowercase).sha256 == whole.sha256
+    assert file_name("byte_bpe", path) == "vocab.txt"
+    with pytest.raises(UserError, match=f"set --config.vocab.lowercase={lowercase}"):
+        load(path, not lowercase)
+
+
+@pytest.mark.parametrize(
+    ("step", "option", "value", "message"),
+    [
+        ("normalizer", "strip_accents", False, "strip_accents False beside lowercase True"),
+        ("normalizer", "handle_chinese_chars", False, "normalizer.handle_chinese_chars False; .* if it is BERT's"),
+        ("normalizer", "type", "NFC", "normalizer.type 'NFC'; .* give the tokenizer of a BERT"),
+        ("model", "vocab", {"the": 5, "cat": 7}, "has no piece for id 6; copy it again"),
+        ("model", "vocab", [], "is damaged .*TypeError"),
+    ],
+)
+def test_other_rules_of_a_wordpiece_are_refused(tmp_path, step, option, value, message):
+    content = json.loads(WordPiece((*SPECIAL_TOKENS, "the")).tokenizer_json())
+    content[step][option] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        load(tmp_path)
 
 
 def test_the_texts_of_a_pair_are_shortened_alike(tokenizer):
