@@ -97,9 +97,18 @@ outputs.
 ## Configuration
 
 ```json
-{json.dumps(run.get("config", facts["model"]), indent=1)}
+{json.dumps(_without_folders(run.get("config", facts["model"])), indent=1)}
 ```
 """
+
+
+def _without_folders(value: Any) -> Any:
+    """Return a config in which a path of this machine is its last name alone: a card is for others."""
+    if isinstance(value, Mapping):
+        return {name: _without_folders(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folders(one) for one in value]
+    return value.rstrip("/").rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
 
 
 def weights_section(digests: Mapping[str, str]) -> str:

@@ -76,5 +76,6 @@ def _unbalanced(phase: Phase, name: str, rate: float, inspect: str) -> str:
     term = name.partition("_")[0].upper()
     return (
         f"{phase.kind}: {rate:.0%} of the {term} labels of its rows of {phase.max_length} are the same, so {term} "
-        f"accuracy begins at {rate:.2f} there and teaches little; {inspect} says what helps"
+        f"accuracy begins at {rate:.2f} there and teaches little; longer rows help, in a new --workdir: "
+        f"--config.phases.{phase.kind}.max_length={2 * phase.max_length} ({inspect} says more)"
     )

@@ -175,7 +175,8 @@ def _devices(limit: float) -> Finding:
         last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
         return Finding("devices", f"jax fails{platforms}: {last}", "bad", "mend that, or set JAX_PLATFORMS=cpu")
     room = f", {memory / 2**30:,.1f} GiB each" if memory else ""
-    return Finding("devices", f"{count} x {kind}, platform {backend}{room}{platforms}")
+    topology = f"; for plan: --topology=cpu:{count}" if backend == "cpu" else ""
+    return Finding("devices", f"{count} x {kind}, platform {backend}{room}{platforms}{topology}")
 
 
 def _answer(script: str, limit: float) -> tuple[int | None, str, str]:

@@ -38,7 +38,7 @@ def test_this_machine_can_train(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert said.err == "asking jax for its devices, for at most 60 s\n"
     lines = said.out.splitlines()
     [devices] = [line for line in lines if line.split()[1] == "devices"]
-    assert "x cpu, platform cpu (JAX_PLATFORMS=cpu)" in devices
+    assert "x cpu, platform cpu (JAX_PLATFORMS=cpu); for plan: --topology=cpu:" in devices
     assert f"jax {metadata.version('jax')}, jaxlib {metadata.version('jaxlib')}, flax" in said.out
     assert lines[-2] == "verdict: ready"
     assert lines[-1].endswith("pretrain --config=quickstart --workdir=runs/quickstart")

@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     filled = json.loads(capsys.readouterr().out)
     assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
     card = (finished / "hugging_face" / "README.md").read_text()
+    assert not re.search(r'": "/', card)  # a path of this machine
     train, heldout = (
         json.loads((finished / "corpus/manifest.json").read_text())["splits"][s] for s in ("train", "heldout")
     )
