@@ -96,10 +96,10 @@ class Alarms:
         best, self._best = self._best, min(loss, self._best)
         if baseline is None or step <= self._warmup or loss <= baseline[1]:
             return None
-        over = f"the held-out {name} is {loss:,.3f}, over the {baseline[0]}'s {baseline[1]:,.3f}"
+        worse = f"the held-out {name} is {loss:,.3f}, worse than the {baseline[0]}'s {baseline[1]:,.3f}"
         if loss > self._untrained:
-            return f"{over} and the untrained model's {self._untrained:,.3f}: it has diverged"
+            return f"{worse} and the untrained model's {self._untrained:,.3f}: it has diverged"
         if best <= baseline[1]:
-            return f"{over}; it was {best:,.3f}"
+            return f"{worse}; it was {best:,.3f}"
         late = step - self._warmup >= CHANCE and step >= self._num_steps / 2
-        return f"{over}: nothing is learned" if late else None
+        return f"{worse}: nothing is learned" if late else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, is_number
@@ -66,6 +66,15 @@ BASELINES = {
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
     "loss": (("mean_label_loss", "mean label"),),
 }
+# Name of a baseline -> what it does, for people who have not met it.
+MEANINGS = {
+    "3-gram cloze": "counts which word stands between two neighbours; a small model needs many steps to pass it",
+    "3-gram": "counts which word follows two others; a small model needs many steps to pass it",
+    "unigram": "guesses words by their frequency alone",
+    "majority rate": "always gives the most common label",
+    "chance": "guesses among the answers",
+    "mean label": "always gives the mean of the labels",
+}
 
 
 def title(metric: str) -> str:
@@ -102,6 +111,29 @@ def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
     """Return, as text, the scores that are reached without learning; "" if none is known for the metric."""
     return ", ".join(f"{name} {figure(value)}" for name, value in known_baselines(metric, baselines))
+
+
+def compared(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
+    """Return text that compares a value with its strongest baseline, and a colour: good if the value is better.
+
+    Both are "" if no baseline is known for the metric.
+    """
+    for name, baseline in known_baselines(metric, baselines)[:1]:
+        gap = value - baseline
+        if not gap:
+            return f"no better than {name} {baseline:.3f}", "bad"
+        better = (gap < 0) == lower_is_better(metric)
+        return (
+            f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}",
+            "good" if better else "bad",
+        )
+    return "", ""
+
+
+def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:
+    """Return a line that says what each known baseline of the metrics does; "" if none is known."""
+    names = dict.fromkeys(name for metric in metrics for name, _ in known_baselines(metric, baselines))
+    return f"Compared with: {', '.join(f'{name} ({MEANINGS[name]})' for name in names)}." if names else ""
 
 
 def lower_is_better(metric: str) -> bool:

@@ -22,8 +22,10 @@ from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
     HEADLINE,
     cell,
+    compared,
     known_baselines,
     lower_is_better,
+    meanings,
     title,
     to_beat,
 )
@@ -148,7 +150,7 @@ def _tiles(
     known = [name for name, value in metrics_of(last).items() if is_number(value)]
     headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
     headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
-    tiles = [(kind + n.replace("_", " "), figure(last[n]), *_against(n, last[n], baselines)) for n in headline]
+    tiles = [(kind + n.replace("_", " "), figure(last[n]), *compared(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
@@ -160,16 +162,9 @@ def _tiles(
         f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
         for name, value, note, colour in tiles
     )
-    return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + "\n</dl>"
-
-
-def _against(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
-    """Return text that compares a value with its strongest baseline, and a colour: good if the value is better."""
-    for name, baseline in known_baselines(metric, baselines)[:1]:
-        gap = value - baseline
-        colour = "good" if gap and (gap < 0) == lower_is_better(metric) else "bad"
-        return f"{abs(gap):.3f} {'under' if gap < 0 else 'over'} {name} {baseline:.3f}", colour
-    return "", ""
+    meant = meanings(headline, baselines)
+    below = f'\n<p class="small soft">{escape(meant)}</p>' if meant else ""
+    return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + f"\n</dl>{below}"
 
 
 def _last(records: Iterable[Record], split: str) -> Record | None:

@@ -127,8 +127,9 @@ class StatusFile:
         self._move("train", "lost", seconds)
 
     def saved(self, step: int) -> None:
-        """Record that the checkpoint of ``step`` is saved."""
-        self.update(last_save_step=step, last_save_time=time.time())
+        """Record that the checkpoint of ``step`` is saved: the run has come so far, even if it logged nothing of it."""
+        reached = max(step, self._fields["step"] or 0)
+        self.update(step=reached, last_save_step=step, last_save_time=time.time())
 
     def alarm(self, step: int, text: str) -> None:
         """Add an alarm: something at ``step`` that a person should look at."""

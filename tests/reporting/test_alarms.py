@@ -78,11 +78,12 @@ def test_held_out_losses_over_the_baseline() -> None:
     [(step, text)] = judged(9.3, 7.2, 2716.0, 2700.0).items()
     assert (step, text) == (
         400,
-        "the held-out mlm loss is 2,716.000, over the unigram's 6.600 and the untrained model's 9.300: it has diverged",
+        "the held-out mlm loss is 2,716.000, worse than the unigram's 6.600 and the untrained model's 9.300: it has "
+        "diverged",
     )
     assert judged(9.3, 6.2, 6.9, 6.9, 6.1, 7.0) == {
-        400: "the held-out mlm loss is 6.900, over the unigram's 6.600; it was 6.200",
-        1000: "the held-out mlm loss is 7.000, over the unigram's 6.600; it was 6.100",
+        400: "the held-out mlm loss is 6.900, worse than the unigram's 6.600; it was 6.200",
+        1000: "the held-out mlm loss is 7.000, worse than the unigram's 6.600; it was 6.100",
     }
     assert list(judged(9.3, 7.2, 7.0, 7.0, 7.0, 7.0, 7.0)) == [1000]  # half of the run is over
     assert judged(4.8, 4.5, 4.4, 4.3, every=8, warmup=4, num_steps=24) == {}  # a run of 24 steps

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.reporting import activity, report
+from bert_jax.reporting import activity, measures, report
 from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.observer import RunObserver
 from bert_jax.reporting.report import write_report
@@ -77,7 +77,13 @@ def test_a_report_of_all_files_shows_what_they_say(tmp_path):
     assert path == str(tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text()
     text = " ".join(Reader(html).text)
-    for expected in ("5.100", "0.400 under 3-gram cloze 5.500", "0.380 over majority rate 0.520", "abc123", "50.0%"):
+    for expected in (
+        "5.100",
+        "0.400 better than 3-gram cloze 5.500",
+        "0.380 better than majority rate 0.520",
+        "abc123",
+        "50.0%",
+    ):
         assert expected in text
     for name in ("3-gram cloze 5.500", "restart at step 20", "Masked-LM loss", "Gradient norm", "bert-jax fill-mask"):
         assert name in text
@@ -234,10 +240,21 @@ def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
 def test_a_value_is_held_against_its_strongest_baseline():
     known = {"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 4.0, "majority_rate": 0.4, "chance_rate": 0.5}
     known |= {"unigram_cross_entropy/legal": 3.0}
-    assert report._against("mlm_loss", 4.5, known) == ("0.500 over 3-gram cloze 4.000", "bad")
-    assert report._against("mlm_loss/legal", 2.5, known) == ("0.500 under unigram 3.000", "good")
-    assert report._against("mlm_loss/other", 2.5, known) == ("", "")
-    assert report._against("accuracy", 0.45, known) == ("0.050 under chance 0.500", "bad")
+    assert measures.compared("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
+    assert measures.compared("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
+    assert measures.compared("mlm_loss/other", 2.5, known) == ("", "")
+    assert measures.compared("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
+    assert measures.compared("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
+
+
+def test_the_page_says_what_a_baseline_is(tmp_path):
+    assert measures.MEANINGS.keys() == {name for named in measures.BASELINES.values() for _, name in named}
+    write_run(tmp_path, baselines={"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 5.5})
+    write_report(tmp_path)
+    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    assert "unigram (guesses words by their frequency alone)." in text
+    assert "3-gram cloze (counts which word stands between two neighbours; a small model needs many steps" in text
+    assert "majority rate (" not in text, "this run has none"
 
 
 def test_each_phase_has_the_line_of_its_own_labels(tmp_path):

@@ -55,6 +55,16 @@ def test_a_running_status_is_written_from_the_start_and_follows(tmp_path, open_s
     assert "step 100, 0 s ago" in text
 
 
+def test_a_run_stands_at_the_step_that_it_saved(tmp_path, open_status):
+    """Ctrl-C saves at once, before the figures of these steps are logged."""
+    file = open_status(tmp_path)
+    file.update(state="training", step=0, num_train_steps=400)
+    file.saved(16)
+    file.end("interrupted")
+    assert status.read(tmp_path)["step"] == 16
+    assert "16 of 400 (4.0%)" in status.describe(tmp_path)
+
+
 def test_a_finished_run_shows_no_resume_and_a_failed_one_its_error(tmp_path, open_status):
     (tmp_path / "run.json").write_text(json.dumps({"command": "bert-jax pretrain --workdir=x"}))
     open_status(tmp_path).end("finished")
