@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_trust, whole
+from bert_jax.cli.main import add_trust, print_note, whole
+from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run, fine-tuned on sentence_embeddings or not")
-    parser.add_argument("--corpus", help="documents: JSON Lines with _id, title and text")
-    parser.add_argument("--queries", help="queries: JSON Lines with _id and text")
+    parser.add_argument("--corpus", help="documents: plain text, one a line, or JSON Lines with _id, title and text")
+    parser.add_argument("--queries", help="queries: plain text, one a line, or JSON Lines with _id and text")
+    parser.add_argument(
+        "--query", action="append", help="instead of a file, a text to search for; may be given several times"
+    )
     parser.add_argument("--qrels", help="relevances: TSV with query-id, corpus-id and score")
     parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
     parser.add_argument("--top", type=int, default=10, help="documents per query (default: 10)")
@@ -24,33 +28,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as trained)")
     parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded together (default: 64)")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
-    parser.add_argument("--json", action="store_true", help="print the scores as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print JSON: the scores, or what --query finds")
     add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
-    from bert_jax.examples.collection import read_collection, read_squad
-    from bert_jax.features.retrieval import RetrievalRequest, as_records, retrieve
+    from bert_jax.examples.collection import read_collection, read_documents, read_squad
+    from bert_jax.features.retrieval import RetrievalRequest, as_records, as_table, retrieve
     from bert_jax.runs.prediction import write_predictions
 
     given = arguments
     request = RetrievalRequest(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
-    if bool(given.squad) == bool(given.corpus or given.queries or given.qrels):
-        raise UserError("give --corpus and --queries, with --qrels to score the search; or only --squad")
-    if not given.squad and not (given.corpus and given.queries):
-        raise UserError("--corpus and --queries are needed together")
+    if bool(given.squad) == bool(given.corpus or given.queries or given.query or given.qrels):
+        raise UserError("give --corpus with --query or --queries, with --qrels to score the search; or only --squad")
+    if not given.squad and not (given.corpus and bool(given.queries) != bool(given.query)):
+        raise UserError("--corpus needs --queries=FILE, or --query=TEXT for each text to search for")
+    if given.query and given.qrels:
+        raise UserError("--qrels names the queries of a file; give --queries with it, or leave --qrels out")
     if given.output:
         files.check_writable(given.output)
-    collection = read_squad(given.squad) if given.squad else read_collection(given.corpus, given.queries, given.qrels)
-    found = retrieve(collection, request, given.baseline)
+    if given.squad:
+        collection = read_squad(given.squad)
+    elif given.query:
+        collection = read_documents(given.corpus, given.query)
+    else:
+        collection = read_collection(given.corpus, given.queries, given.qrels)
+    found = retrieve(collection, request, given.baseline, progress_notes(print_note, what="texts encoded"))
     records = as_records(collection, found.rankings)
     if given.output:
         write_predictions(given.output, records)
     if not found.metrics:
-        if not given.output:
-            for record in records:
-                print(json.dumps(record, ensure_ascii=False))
+        for record in () if given.output else records:
+            print(as_table(record) if given.query and not given.json else json.dumps(record, ensure_ascii=False))
         return
     if given.json:
         print(json.dumps(found.metrics))

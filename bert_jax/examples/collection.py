@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.examples import delimited, jsonl, squad_json
-from bert_jax.examples.reading import Bad, Record, need
+from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
 
 SHOWN = 3
 QRELS = ("query-id", "corpus-id", "score")
+JSON_ENDINGS = (".json", ".jsonl")
+OBJECT = re.compile(r"\s*\[?\s*\{")  # how a file of JSON objects begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +26,18 @@ class Collection:
     queries: Mapping[str, str]  # id -> text
     # query id -> document id -> grade, which is above 0 for a relevant document; empty if nothing is known
     relevances: Mapping[str, Mapping[str, int]]
+    shared_ids: bool = True  # whether a document and a query of one id are the same text, and no answer to each other
 
 
 def read_collection(
     corpus: str | os.PathLike[str], queries: str | os.PathLike[str], qrels: str | os.PathLike[str] | None = None
 ) -> Collection:
-    """Read a collection in BEIR's format (Thakur et al. 2021) from files that may be compressed.
+    """Read a collection in BEIR's format (Thakur et al. 2021), or of plain text, from files that may be compressed.
 
     Args:
-      corpus: JSON Lines with ``_id``, ``title`` and ``text``.
-      queries: JSON Lines with ``_id`` and ``text``.
+      corpus: JSON Lines with ``_id``, ``title`` and ``text``; or plain text, one document a line, whose id is the
+        number of the line, from 1. Blank lines are skipped.
+      queries: JSON Lines with ``_id`` and ``text``, or plain text, one query a line.
       qrels: a table (TSV) of relevance grades with the columns query-id, corpus-id and score. If given, queries without
         a line in it are left out.
 
@@ -40,7 +45,7 @@ def read_collection(
       UserError: a file is missing or not of the format; a text has no id or the id of another text; a query has no
         text; ``qrels`` names texts that do not exist.
     """
-    documents, asked = _texts(os.fspath(corpus)), _texts(os.fspath(queries))
+    (documents, plain), (asked, typed) = _texts(os.fspath(corpus)), _texts(os.fspath(queries))
     empty = [name for name, text in asked.items() if not text]
     if empty:
         raise UserError(
@@ -49,7 +54,19 @@ def read_collection(
     relevances = _qrels(os.fspath(qrels), documents, asked) if qrels else {}
     if qrels:
         asked = {name: text for name, text in asked.items() if name in relevances}
-    return Collection(documents, asked, relevances)
+    return Collection(documents, asked, relevances, not (plain or typed) or os.fspath(corpus) == os.fspath(queries))
+
+
+def read_documents(corpus: str | os.PathLike[str], queries: Sequence[str]) -> Collection:
+    """Read the documents of ``read_collection``, to search them for ``queries``, whose ids are "1", "2" and so on.
+
+    Raises:
+      UserError: as ``read_collection``, or a query has no text.
+    """
+    if not all(query.strip() for query in queries):
+        raise UserError("a query has no text; type what to search for")
+    asked = {str(number): query for number, query in enumerate(queries, 1)}
+    return Collection(_texts(os.fspath(corpus))[0], asked, {}, shared_ids=False)
 
 
 def read_squad(path: str | os.PathLike[str]) -> Collection:
@@ -79,10 +96,20 @@ def read_squad(path: str | os.PathLike[str]) -> Collection:
     return Collection(documents, queries, relevances)
 
 
-def _texts(path: str) -> dict[str, str]:
-    """Return id -> title and text, joined by a space."""
+def _texts(path: str) -> tuple[dict[str, str], bool]:
+    """Return id -> title and text, joined by a space, and whether the file is plain text."""
     texts: dict[str, str] = {}
     wrong: list[str] = []
+    if not _is_json(path):
+        for number, line in text_lines(need(path)):
+            if not is_unicode(line):
+                wrong.append(f"{path}:{number} is not UTF-8")
+            elif line.strip():
+                texts[str(number)] = line.strip()
+        _raise(wrong)
+        if not texts:
+            raise UserError(f"{path} has no text; write one text a line, or JSON objects with _id and text")
+        return texts, True
     for record in _sound(jsonl.Reader().read(need(path))):
         name, text, title = (record.get(key) for key in ("_id", "text", "title"))
         if not isinstance(name, str | int) or not isinstance(text, str) or not isinstance(title, str | None):
@@ -96,7 +123,15 @@ def _texts(path: str) -> dict[str, str]:
     _raise(wrong)
     if not texts:
         raise UserError(f"{path} has no text; JSON objects with _id and text are needed, one per line")
-    return texts
+    return texts, False
+
+
+def _is_json(path: str) -> bool:
+    """Return whether a file holds JSON objects, by its name or by how its text begins."""
+    if plain_name(path).lower().endswith(JSON_ENDINGS):
+        return True
+    first = next((line for _, line in text_lines(need(path)) if line.strip()), "")
+    return OBJECT.match(first) is not None
 
 
 def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[str, int]]:

@@ -31,6 +31,8 @@ WORD = re.compile(
 )
 K1, B = 0.9, 0.4  # the values of BEIR's BM25 (Thakur et al. 2021, section 4)
 Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
+Progress = Callable[[int, int], None]  # takes (texts encoded so far, all texts)
+SHOWN = 200  # most characters of a document in a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,16 +75,21 @@ class TextEncoder:
 
         self._encode = jax.jit(encode)
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+    def __call__(self, texts: Sequence[str], progress: Progress | None = None) -> np.ndarray:
         """Return vectors [N, D] float32, in the order of ``texts``."""
-        return np.concatenate([block for _, block in self.blocks(texts)])
+        return np.concatenate([block for _, block in self.blocks(texts, progress)])
 
-    def blocks(self, texts: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
+    def blocks(self, texts: Sequence[str], progress: Progress | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (number of the first text, vectors) for each block of ``BLOCK_TEXTS`` texts."""
         for start in range(0, len(texts), BLOCK_TEXTS):
-            yield start, self._block(texts[start : start + BLOCK_TEXTS])
 
-    def _block(self, texts: Sequence[str]) -> np.ndarray:
+            def encoded(done: int, before: int = start) -> None:
+                if progress:
+                    progress(before + done, len(texts))
+
+            yield start, self._block(texts[start : start + BLOCK_TEXTS], encoded)
+
+    def _block(self, texts: Sequence[str], encoded: Callable[[int], None]) -> np.ndarray:
         rows = EncodedRows.of(pair_sequences(self._tokenizer, texts, [None] * len(texts), self._max_length), {})
         order = np.argsort(rows.lengths, kind="stable")
         vectors: list[np.ndarray] = []
@@ -93,6 +100,7 @@ class TextEncoder:
                 batch = rows.take(chosen, padded(int(rows.lengths[chosen].max()), self._max_length))
                 found = self._encode(self._params, meshes.to_devices(batch, self._mesh))
                 vectors.append(np.asarray(found)[: len(order) - start])
+                encoded(min(start + self._rows, len(order)))
         placed = np.empty((len(texts), vectors[0].shape[-1]), np.float32)
         placed[order] = np.concatenate(vectors)
         return placed
@@ -121,11 +129,18 @@ class RetrievalResult:
 
 
 def retrieve(
-    collection: Collection, request: RetrievalRequest, baseline: Literal["bm25", "none"] = "bm25"
+    collection: Collection,
+    request: RetrievalRequest,
+    baseline: Literal["bm25", "none"] = "bm25",
+    progress: Progress | None = None,
 ) -> RetrievalResult:
     """Search ``collection`` with the model of a run, and with BM25 too if ``collection`` has relevances.
 
-    The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR.
+    The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR,
+    unless the collection says that ids are not shared.
+
+    Args:
+      progress: is called after each batch, first of queries, then of documents.
 
     Raises:
       UserError: there is no model, ``max_length`` exceeds the model's positions, or the baseline's package is missing.
@@ -141,11 +156,14 @@ def retrieve(
     encoder = TextEncoder(trained, pooling, max_length, request.batch_size)
 
     names, texts = list(collection.documents), list(collection.documents.values())
-    nearest = Nearest(encoder(list(collection.queries.values())), request.top + 1)
-    for _, block in encoder.blocks(texts):
+    nearest = Nearest(encoder(list(collection.queries.values()), progress), request.top + 1)
+    for _, block in encoder.blocks(texts, progress):
         nearest.add(block)
     searched = zip(collection.queries, nearest.places, nearest.scores, strict=True)
-    rankings = {query: best(query, names, places, scores, request.top) for query, places, scores in searched}
+    own = collection.shared_ids
+    rankings = {
+        query: best(query if own else None, names, places, scores, request.top) for query, places, scores in searched
+    }
     metrics = {}
     if scored:
         cutoffs = sorted({min(10, request.top), request.top})
@@ -155,7 +173,7 @@ def retrieve(
     return RetrievalResult(rankings, metrics, trained.step, pooling, max_length)
 
 
-def best(query: str, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:
+def best(query: str | None, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:
     """Return document -> score for the ``top`` documents, the best first, without a document named like the query."""
     listed = zip(places.tolist(), scores.tolist(), strict=True)
     return dict([(names[place], score) for place, score in listed if names[place] != query][:top])
@@ -185,11 +203,25 @@ def bm25(collection: Collection, top: int) -> Rankings:
     asked = [words(text) for text in collection.queries.values()]
     places, scores = searcher.retrieve(asked, k=count, show_progress=False)
     searched = zip(collection.queries, places, scores, strict=True)
-    return {query: best(query, names, found, score, top) for query, found, score in searched}
+    own = collection.shared_ids
+    return {query: best(query if own else None, names, found, score, top) for query, found, score in searched}
 
 
 def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:
-    """Yield one record for each query, with its documents, best first."""
+    """Yield one record for each query, with its documents, best first, and their texts unless the search is scored."""
     for query, documents in rankings.items():
-        listed = [{"id": name, "score": round(score, 6)} for name, score in documents.items()]
+        listed: list[dict[str, Any]] = [{"id": name, "score": round(score, 6)} for name, score in documents.items()]
+        if not collection.relevances:
+            listed = [{**one, "text": collection.documents[one["id"]]} for one in listed]
         yield {"id": query, "text": collection.queries[query], "documents": listed}
+
+
+def as_table(record: Mapping[str, Any]) -> str:
+    """Return the query's text, followed by one line for each document of a record of ``as_records``."""
+    lines = [f"  {one['score']:.3f}  {_short(one['text'])}  ({one['id']})" for one in record["documents"]]
+    return "\n".join([record["text"], *lines])
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

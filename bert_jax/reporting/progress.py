@@ -221,7 +221,9 @@ class Progress:
             self._closed = True
 
 
-def progress_notes(note: Callable[[str], None], every_seconds: float = 10.0) -> Callable[[int, int], None]:
+def progress_notes(
+    note: Callable[[str], None], every_seconds: float = 10.0, what: str = "rows"
+) -> Callable[[int, int], None]:
     """Return a function (rows done, all rows) that passes a line to ``note`` now and then."""
     said_at = time.monotonic()
 
@@ -229,7 +231,7 @@ def progress_notes(note: Callable[[str], None], every_seconds: float = 10.0) -> 
         nonlocal said_at
         if done < rows and time.monotonic() - said_at >= every_seconds:
             said_at = time.monotonic()
-            note(f"{done:,} of {rows:,} rows")
+            note(f"{done:,} of {rows:,} {what}")
 
     return show
 

@@ -17,7 +17,7 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
-from bert_jax.features.retrieval import RetrievalRequest, TextEncoder, bm25, padded, retrieve, words
+from bert_jax.features.retrieval import RetrievalRequest, TextEncoder, as_table, bm25, padded, retrieve, words
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
@@ -145,9 +145,54 @@ def test_the_command(workdir: str, files: dict[str, Path], tmp_path: Path, capsy
     assert run(["retrieve", *flags, "--top=2"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["id"] for record in printed] == list(QUERIES), "without relevances every query is searched"
-    for wrong in ([flags[0]], [*flags, "--squad=x.json"], flags[:2], [*flags, "--top=0"]):
+    assert printed[3]["documents"][0]["text"] == DOCUMENTS[printed[3]["documents"][0]["id"]]
+    typed = [*flags[:2], "--query=a b"]
+    for wrong in (
+        *([flags[0]], [*flags, "--squad=x.json"], flags[:2], [*flags, "--top=0"], [*flags, "--query=a"]),
+        *([*typed, "--qrels=x.tsv"], [*flags[:2], "--query= "], [flags[0], "--query=a"]),
+    ):
         assert run(["retrieve", *wrong]) == 2
         assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_typed_texts_in_plain_text(workdir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = tmp_path / "sentences.txt"
+    corpus.write_text("\ufeffa b c\n\nx y\n" + "k " * 150 + "\n")
+    flags = ["retrieve", f"--workdir={workdir}", f"--corpus={corpus}", "--top=2"]
+    assert run([*flags, "--query=a b c", "--query=x y"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [printed[0], printed[3]] == ["a b c", "x y"]
+    assert printed[1] == "  1.000  a b c  (1)", "the document of line 1 answers query 1"
+    assert printed[4] == "  1.000  x y  (3)"
+    assert run([*flags, "--query=k k k k", "--json"]) == 0
+    [record] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["text"] for one in record["documents"]][:1] == [("k " * 150).strip()]
+    assert as_table(record).splitlines()[1].endswith("...  (4)")
+
+
+def test_which_ids_are_shared(tmp_path: Path, files: dict[str, Path]) -> None:
+    plain, other = tmp_path / "plain", tmp_path / "other.txt"
+    for path in (plain, other):
+        path.write_text("a b\nb c\n")
+    assert read_collection(plain, other) == Collection({"1": "a b", "2": "b c"}, {"1": "a b", "2": "b c"}, {}, False)
+    assert read_collection(plain, plain).shared_ids, "the nearest other texts of a file"
+    unnamed = files["corpus.jsonl"].rename(tmp_path / "corpus")
+    assert read_collection(unnamed, files["queries.jsonl"]) == Collection(DOCUMENTS, QUERIES, {})
+    assert not read_collection(plain, files["queries.jsonl"]).shared_ids
+    other.write_bytes(b"good\n\xff\n")
+    with pytest.raises(UserError, match=r"other.txt:2 is not UTF-8"):
+        read_collection(plain, other)
+    other.write_text("\n")
+    with pytest.raises(UserError, match="other.txt has no text; write one text a line"):
+        read_collection(plain, other)
+
+
+def test_progress_is_told_after_each_batch(workdir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert_jax.features.retrieval.BLOCK_TEXTS", 16)
+    told: list[tuple[int, int]] = []
+    request = RetrievalRequest(workdir, batch_size=8)
+    retrieve(Collection(DOCUMENTS, QUERIES, {}), request, progress=lambda done, texts: told.append((done, texts)))
+    assert told == [(4, 4), (8, 21), (16, 21), (21, 21)]
 
 
 @pytest.mark.parametrize(
