@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config
+from bert_jax.cli.main import add_again, add_config
 from bert_jax.errors import UserError
 
 
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")
     parser.add_argument("--seeds", default="0,1,2", help="each trains every variant (default: %(default)s)")
     parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
+    add_again(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -43,4 +44,5 @@ def run(arguments: argparse.Namespace) -> None:
     command = shlex.join(["bert-jax", *sys.argv[1:]])
     variants = tuple(name.strip() for name in arguments.variants.split(","))
     tasks = (tuple(arguments.finetune), arguments.data)
-    ablate(Ablation(arguments.recipe, arguments.overrides, variants, seeds, arguments.workdir, command, *tasks))
+    common = (arguments.workdir, command, *tasks, arguments.again)
+    ablate(Ablation(arguments.recipe, arguments.overrides, variants, seeds, *common))

@@ -153,6 +153,15 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add_trust(parser)
 
 
+def add_again(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--again`` of commands that run a grid."""
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="rename folders of the workdir that hold other runs than these (NAME.old-1) and train those anew",
+    )
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the flag ``--trust_code``."""
     parser.add_argument(

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config
+from bert_jax.cli.main import add_again, add_config
 from bert_jax.errors import UserError
 from bert_jax.runs.own_code import trust_copies
 
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
     parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
     parser.add_argument("--workdir", required=True, help="a folder for each run, table.md, table.json")
+    add_again(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -50,5 +51,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
-    common = (arguments.workdir, arguments.data, arguments.init, choose, command)
+    common = (arguments.workdir, arguments.data, arguments.init, choose, command, arguments.again)
     sweep(Sweep(arguments.recipe, arguments.overrides, vary, seeds, *common))

@@ -13,8 +13,9 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.examples.load import load
-from bert_jax.experiments import table
-from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
+from bert_jax.experiments import measured, table
+from bert_jax.experiments.grid import Cell, Metrics, Note, make_room, run_cells, say
+from bert_jax.experiments.measured import OWN, Measured
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Setting
@@ -22,16 +23,20 @@ from bert_jax.reporting import page
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.inputs import CORPUS, Inputs
+from bert_jax.runs.model_choice import choose_model
 from bert_jax.runs.pretraining import PretrainingRequest, PretrainingSettings, checked, pretrain
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.step import metric_names
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
+BASELINES = "The last line has what is reached without learning."
 BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)
 ROW_KEYS = tuple(field.name for field in dataclasses.fields(mlm.Config))  # keys that decide the rows
 SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # metrics that are computed on the first variant's held-out rows
+FREE_OF_ROWS = ("num_steps", "batch_size", "micro_batches")  # fields of a phase that do not decide its held-out rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Ablation:
     command: str = ""
     finetune: tuple[str, ...] = ()  # recipes with which every pretrained model is fine-tuned
     data: str = "."  # the folder of the labelled examples for ``finetune``
+    again: bool = False  # set aside runs of earlier calls that differ from what is asked for
 
     @property
     def pretrained(self) -> tuple[str, ...]:
@@ -56,51 +62,95 @@ class Ablation:
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
-def ablate(ablation: Ablation, note: Note = say) -> dict[str, tuple[table.VariantSummary, ...]]:
-    """Run the experiments that are not done yet; write and return a table for each held-out metric.
+def ablate(ablation: Ablation, note: Note = say) -> dict[str, list[table.VariantSummary]]:
+    """Run the experiments that are not done yet; write and return a table for each metric.
 
     The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
     bidirectional variants are computed on the same rows, the masked held-out rows of the first variant.
-    ``own_mlm_loss`` and ``own_mlm_accuracy`` are computed on a variant's own held-out rows.
+    ``own_mlm_loss`` and ``own_mlm_accuracy`` are a variant's own term ``mlm``, on its own held-out rows.
 
     Raises:
-      UserError: any error of ``pretrain`` in a variant's recipe; where possible it is raised before the first run.
+      UserError: any error of ``pretrain`` in a variant's recipe, or a folder of the workdir that holds another run;
+        where possible it is raised before the first run.
     """
     configs = _configs(ablation)
     settings = {
         name: configuration.build(PretrainingSettings, config, f"{name}: config") for name, config in configs.items()
     }
-    for name, one in settings.items():
-        try:
-            checked(one, one.experiment())
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from error
+    variants = {name: _measured(name, one) for name, one in settings.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
     recipes_of_tasks = _finetunings(ablation)
-    cells = [
-        Cell(f"{name}-seed{seed}", {"variant": name, "seed": seed, "recipe": _plain(settings[name].identity())})
-        for seed in ablation.seeds
-        for name in ablation.pretrained
-    ]
+    cells = _cells(ablation, settings, recipes_of_tasks)
+    pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
-        tokenizer, corpus, paths = _inputs(ablation, first, cells, note)
+        make_room(cells, ablation.workdir, note, ablation.again)
+        tokenizer, corpus, paths = _inputs(ablation, first, pretrained, note)
 
         def run(cell: Cell, workdir: str) -> Metrics:
+            if "task" in cell.overrides:
+                return _finetune(ablation, cell, workdir)
             config = configs[cell.overrides["variant"]]
             config = _replaced(config, seed=cell.overrides["seed"], **paths)
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
-        found = run_cells(cells, run, ablation.workdir, _evaluation(first), note)
-        tuned = _finetune_all(ablation, recipes_of_tasks, cells, note)
-    runs = {
-        name: [found.get(f"{name}-seed{seed}", {}) | tuned.get((name, seed), {}) for seed in ablation.seeds]
-        for name in ablation.variants
-    }
-    tables = {metric: table.compare(scores) for metric, scores in table.by_metric(runs).items()}
-    note(_write(ablation, tables))
+        found = run_cells(cells, run, ablation.workdir, note)
+    runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
+    for seed in ablation.seeds:
+        for name, of_seeds in runs.items():
+            scores = dict(found[f"{name.removesuffix(BILSTM)}-seed{seed}"]) if name in settings else {}
+            for task in recipes_of_tasks:
+                tuned = found[f"{task}-{name}-seed{seed}"]
+                scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
+            of_seeds.append(scores)
+    tables, text = _write(ablation, runs, variants, tuple(recipes_of_tasks))
+    note(text)
     return tables
+
+
+def _measured(name: str, settings: PretrainingSettings) -> Measured:
+    """Return what the metrics of a variant measure.
+
+    Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
+    """
+    experiment = settings.experiment()
+    try:
+        settings.check_start(None)
+        make_task = checked(settings, experiment)
+        task = make_task(None, None, choose_model(settings.model, settings.vocab.size, None), settings.seed)
+        metric_names(task)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    except Exception as error:
+        error.add_note(f"in the variant {name}")
+        raise
+    rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
+    rows["masks"] = _plain(dataclasses.asdict(masked_rows(settings).masking))  # before a phase replaces keys of it
+    changes = {phase.kind: phase.changes for phase in experiment.phases.phases}
+    return Measured(task, rows, _plain([dict(settings.objective), changes]))
+
+
+def _cells(
+    ablation: Ablation, settings: Mapping[str, PretrainingSettings], tasks: Mapping[str, dict[str, Any]]
+) -> list[Cell]:
+    """Return the runs of pretraining, then those of fine-tuning every pretrained model on every task."""
+    evaluation = _evaluation(settings[ablation.pretrained[0]])
+    origins = {
+        (name, seed): {"variant": name, "seed": seed, "recipe": _plain(settings[name].identity())}
+        for seed in ablation.seeds
+        for name in ablation.pretrained
+    }
+    cells = [Cell(f"{name}-seed{seed}", facts, evaluation, "pretraining") for (name, seed), facts in origins.items()]
+    for task, config in tasks.items():
+        for seed in ablation.seeds:
+            for name in ablation.variants:
+                layers = 2 if name.endswith(BILSTM) else 0
+                own = {**config, "seed": seed, "bilstm_layers": layers, "export": False}
+                origin = origins[name.removesuffix(BILSTM), seed]
+                facts = {"task": task, "variant": name, "seed": seed, "config": own, "origin": origin}
+                cells.append(Cell(f"{task}-{name}-seed{seed}", facts, None, "fine-tuning"))
+    return cells
 
 
 def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
@@ -133,32 +183,11 @@ def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
     return configs
 
 
-def _finetune_all(
-    ablation: Ablation, configs: Mapping[str, dict[str, Any]], pretrained: Sequence[Cell], note: Note
-) -> dict[tuple[str, int], Metrics]:
-    """Fine-tune every pretrained model on every task; return (variant, seed) -> scores, named ``<task>/<metric>``."""
-    origins = {cell.name: dict(cell.overrides) for cell in pretrained}
-    cells = []
-    for task, config in configs.items():
-        for seed in ablation.seeds:
-            for name in ablation.variants:
-                origin = f"{name.removesuffix(BILSTM)}-seed{seed}"
-                layers = 2 if name.endswith(BILSTM) else 0
-                own = {**config, "seed": seed, "bilstm_layers": layers, "export": False}
-                facts = {"task": task, "variant": name, "seed": seed, "config": own, "origin": origins[origin]}
-                cells.append(Cell(f"{task}-{name}-seed{seed}", facts))
-
-    def run(cell: Cell, workdir: str) -> Metrics:
-        variant, seed = cell.overrides["variant"], cell.overrides["seed"]
-        init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(BILSTM)}-seed{seed}")
-        request = finetuning.FinetuningRequest(workdir, ablation.data, ablation.command, init)
-        return finetuning.finetune(cell.overrides["config"], request)
-
-    scores: dict[tuple[str, int], Metrics] = {}
-    for cell, metrics in zip(cells, run_cells(cells, run, ablation.workdir, None, note).values(), strict=True):
-        named = {f"{cell.overrides['task']}/{name}": value for name, value in metrics.items()}
-        scores.setdefault((cell.overrides["variant"], cell.overrides["seed"]), {}).update(named)
-    return scores
+def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
+    variant, seed = cell.overrides["variant"], cell.overrides["seed"]
+    init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(BILSTM)}-seed{seed}")
+    request = finetuning.FinetuningRequest(workdir, ablation.data, ablation.command, init)
+    return finetuning.finetune(cell.overrides["config"], request)
 
 
 def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:
@@ -227,7 +256,7 @@ def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
 
 
 def _metrics(own: Mapping[str, float], same_rows: Mapping[str, float]) -> Metrics:
-    masked = {f"own_{name}": value for name, value in own.items() if name in SAME_ROWS}
+    masked = {f"{OWN}{name}": value for name, value in own.items() if name in SAME_ROWS}
     other = {name: value for name, value in own.items() if not name.startswith(("mlm_", "perplexity"))}
     return {**{name: same_rows[name] for name in SAME_ROWS if name in same_rows}, **other, **masked}
 
@@ -237,14 +266,52 @@ def _plain(content: Any) -> Any:
     return json.loads(json.dumps(content))
 
 
-def _write(ablation: Ablation, tables: Mapping[str, Sequence[table.VariantSummary]]) -> str:
-    """Write the tables as Markdown, JSON and HTML; return the text to show on the terminal."""
+def _write(
+    ablation: Ablation,
+    runs: Mapping[str, Sequence[Metrics]],
+    variants: Mapping[str, Measured],
+    tasks: Sequence[str],
+) -> tuple[dict[str, list[table.VariantSummary]], str]:
+    """Write the tables as Markdown, JSON and HTML; return them, and the text to show on the terminal."""
     folder, title = files.as_path(ablation.workdir), f"{', '.join(ablation.variants)}: {len(ablation.seeds)} seeds"
-    text = table.markdown(tables, title)
+    scores = table.by_metric(runs)
+    columns = measured.columns(scores, variants, tasks)
+    tables = {metric: table.compare(scores[metric], by) for metric, by in columns.items()}
+    first = ablation.pretrained[0]
+    lines = {metric: measured.explained(metric, by, tasks, first) for metric, by in columns.items()}
+    seed = variants[first].rows["seed"]
+    baselines = {
+        metric: text for metric in columns if (text := _to_beat(ablation, metric, scores[metric], tasks, seed))
+    }
+    overview, differences = table.overview(tables, baselines), table.differences(tables)
+    notes = [table.SPREAD, *([BASELINES] if baselines else [])]
+    parts = [f"# {title}", table.markdown(overview), " ".join(notes)]
+    parts.append("\n".join(f"- {metric}: {line}" for metric, line in lines.items()))
+    html = [f"<h1>{page.escape(title)}</h1>", page.table(*overview), f"<p>{' '.join(notes)}</p>"]
+    html.append(page.table(("column", "what it is"), list(lines.items()), numbers_from=2))
+    if differences[1]:
+        parts += [f"## Differences from {ablation.variants[0]}", table.markdown(differences), table.NOTE]
+        html.append(page.section(parts[-3].removeprefix("## "), page.table(*differences) + f"\n<p>{table.NOTE}</p>"))
+    text = "\n\n".join(parts) + "\n"
     files.write_text(folder / "table.md", text)
-    facts = {"variants": ablation.variants, "seeds": ablation.seeds, "command": ablation.command}
-    files.write_text(folder / "table.json", json.dumps(facts | {"metrics": table.as_data(tables)}, indent=2) + "\n")
-    parts = [page.section(name, page.table(table.HEAD, table.cells(rows))) for name, rows in tables.items()]
-    body = f"<h1>{title}</h1>\n<p>{table.NOTE}</p>\n" + "\n".join(parts)
-    files.write_text(folder / "report.html", page.page(title, body))
-    return f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}, {folder / 'report.html'}"
+    asked = {"variants": ablation.variants, "seeds": ablation.seeds, "command": ablation.command}
+    facts = {"metrics": table.as_data(tables), "columns": lines, "without_learning": baselines}
+    files.write_text(folder / "table.json", json.dumps(asked | facts, indent=2) + "\n")
+    files.write_text(folder / "report.html", page.page(title, "\n".join(html)))
+    return tables, f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}, {folder / 'report.html'}"
+
+
+def _to_beat(ablation: Ablation, metric: str, having: Mapping[str, Any], tasks: Sequence[str], seed: int) -> str:
+    """Return the baselines of a metric, of the first variant that has it; "" if there are none.
+
+    ``mlm_loss`` is of the rows of the first variant with the seed ``seed``, so those of another variant do not serve.
+    """
+    variant = next(iter(having))
+    if metric.startswith(OWN) or (metric in SAME_ROWS and variant != ablation.pretrained[0]):
+        return ""
+    task = f"{metric.partition('/')[0]}-" if metric.partition("/")[0] in tasks else ""
+    folder = files.as_path(ablation.workdir)
+    same = metric in SAME_ROWS and seed in ablation.seeds
+    seeds = (seed,) if same else ablation.seeds
+    found = [reading.read_object(folder / f"{task}{variant}-seed{one}" / "baselines.json") for one in seeds]
+    return measured.to_beat(metric, [one for one in found if one], tasks)

@@ -8,16 +8,21 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
+from bert_jax import catalogue
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.program import duration
 from bert_jax.storage import files, reading
 
 CELL, RESULTS = "cell.json", "finished.json"  # written first, with the run's identity; written last, with its results
+MOST_NAMED = 4  # names of cells in one error
 Metrics = dict[str, float]
 Note = Callable[[str], None]
 
@@ -31,56 +36,98 @@ def say(line: str) -> None:
 class Cell:
     """One run of a grid.
 
-    ``name`` is the name of its folder; ``overrides`` (plain data) tells it apart from other runs.
+    Attributes:
+      name: the name of its folder.
+      overrides: plain data that tells it apart from other runs.
+      common: plain data that several cells share, such as the rows on which they are judged. If it changes, earlier
+        results do not count.
+      kind: what is done in it, such as "fine-tuning".
     """
 
     name: str
     overrides: Mapping[str, Any]
+    common: Any = None
+    kind: str = "training"
 
 
 def run_cells(
     cells: Sequence[Cell],
     run: Callable[[Cell, str], Mapping[str, float]],
     workdir: str,
-    common: Any = None,
     note: Note = say,
+    again: bool = False,
 ) -> dict[str, Metrics]:
     """Run the cells that are not done yet; return the metrics of every cell by name.
 
     A cell is done if its folder has results for the same ``overrides`` and the same ``common``. A cell that was
-    interrupted, or whose results are damaged, is resumed in its folder. If a folder holds another run, it is renamed to
-    ``<name>.old-1`` (then ``-2``, ...) and nothing in it is lost.
+    interrupted, or whose results are damaged, is resumed in its folder.
 
     Args:
       run: a function (cell, existing folder) -> metrics, all finite. It resumes a run that it finds in the folder.
-      common: plain data that all cells share, such as their recipe. If it changes, earlier results do not count.
+      again: see ``make_room``.
 
     Raises:
-      UserError: a cell's name cannot be the name of a folder; or any error of a run, preceded by the cell's name.
+      UserError: see ``make_room``; or any error of a run, preceded by the cell's name.
     """
-    _check_names(cells)
-    root, found, start, ran = files.as_path(workdir), dict[str, Metrics](), time.monotonic(), 0
+    make_room(cells, workdir, note, again)
+    root, found, seconds = files.as_path(workdir), dict[str, Metrics](), dict[str, list[float]]()
+    done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
+    kinds = ", then ".join(f"{number} of {kind}" for kind, number in Counter(cell.kind for cell in cells).items())
+    note(f"{len(cells)} runs: {kinds}; {len(done)} of them done already")
     for number, cell in enumerate(cells, start=1):
-        place, identity = root / cell.name, _identity(cell, common)
-        metrics = _results(place, identity)
-        where = f"[{number}/{len(cells)}] {cell.name}"
-        if metrics is not None:
-            note(f"{where}: already done; {_shown(metrics)}")
-        else:
-            _make_room(place, identity, note)
-            note(f"{where}: {place}")
-            try:
-                metrics = dict(run(cell, str(place)))
-            except UserError as error:
-                raise type(error)(f"{cell.name}: {error}") from error
-            _check_metrics(cell.name, metrics)
-            record = {"identity": identity, "overrides": dict(cell.overrides), "metrics": metrics}
-            files.write_text(place / RESULTS, json.dumps(record | {"sha256": _digest(metrics)}, indent=2) + "\n")
-            ran += 1
-            left = (time.monotonic() - start) / ran * (len(cells) - number)
-            note(f"{where}: {_shown(metrics)}" + (f"; about {duration(left)} left" if number < len(cells) else ""))
+        place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
+        if cell.name in done:
+            note(f"{where}: already done; {_shown(done[cell.name])}")
+            found[cell.name] = done[cell.name]
+            continue
+        note(f"{where}: {place}")
+        began = time.monotonic()
+        _open(place, cell)
+        try:
+            metrics = dict(run(cell, str(place)))
+        except UserError as error:
+            raise type(error)(f"{cell.name}: {error}") from error
+        _check_metrics(cell.name, metrics)
+        record = {"identity": _identity(cell), "overrides": dict(cell.overrides), "metrics": metrics}
+        files.write_text(place / RESULTS, json.dumps(record | {"sha256": _digest(metrics)}, indent=2) + "\n")
+        seconds.setdefault(cell.kind, []).append(time.monotonic() - began)
+        left = Counter(later.kind for later in cells[number:] if later.name not in done)
+        note(f"{where}: {_shown(metrics)}{_left(left, seconds)}")
         found[cell.name] = metrics
     return found
+
+
+def make_room(cells: Sequence[Cell], workdir: str, note: Note = say, again: bool = False) -> None:
+    """Make sure that every cell's folder is its own: it holds the cell's run, finished or not, or no run.
+
+    A folder that holds another run is renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost. If an
+    earlier ``<name>.old-N`` is the cell's run, it is taken back.
+
+    Args:
+      again: whether runs with results or saved steps may be set aside where nothing can be taken back.
+
+    Raises:
+      UserError: ``again`` is False and a folder holds another such run, or a name cannot be the name of a folder. No
+        folder was changed.
+    """
+    _check_names(cells)
+    root = files.as_path(workdir)
+    others = [cell for cell in cells if _holds_another(root / cell.name, cell)]
+    kept = {cell.name: aside for cell in cells if (aside := _set_aside(root / cell.name, cell)) is not None}
+    worth = [cell for cell in others if cell.name not in kept and _has_work(root / cell.name)]
+    if worth and not again:
+        raise UserError(_refusal(worth, root))
+    for cell in others:
+        place, number = root / cell.name, 1
+        while (aside := root / f"{cell.name}.old-{number}").exists():
+            number += 1
+        note(f"{place} holds another run; it is now {aside}")
+        place.rename(aside)
+    for cell in cells:
+        place = root / cell.name
+        if cell.name in kept and not place.exists():
+            note(f"{kept[cell.name]} is the run that is asked for; it is {place} again")
+            kept[cell.name].rename(place)
 
 
 def _check_names(cells: Sequence[Cell]) -> None:
@@ -93,33 +140,94 @@ def _check_names(cells: Sequence[Cell]) -> None:
         raise UserError(f"{', '.join(twice)}: named more than once; give every run a name of its own")
 
 
-def _identity(cell: Cell, common: Any) -> str:
-    return _digest([cell.name, dict(cell.overrides), common])
+def _identity(cell: Cell) -> str:
+    return _digest([cell.name, dict(cell.overrides), cell.common])
 
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _results(place: epath.Path, identity: str) -> Metrics | None:
+def _results(place: epath.Path, cell: Cell) -> Metrics | None:
     """Return the metrics of a finished cell; None if there are none, or they are damaged or belong to another cell."""
     record = _read(place / RESULTS)
     metrics = record.get("metrics")
-    sound = record.get("identity") == identity and record.get("sha256") == _digest(metrics)
+    sound = record.get("identity") == _identity(cell) and record.get("sha256") == _digest(metrics)
     return metrics if sound else None
 
 
-def _make_room(place: epath.Path, identity: str, note: Note) -> None:
-    """Prepare a cell's folder: keep it if it holds the cell's interrupted run, else rename it and make a new one."""
-    if place.exists() and any(place.iterdir()) and _read(place / CELL).get("identity") != identity:
-        number = 1
-        while (aside := place.parent / f"{place.name}.old-{number}").exists():
-            number += 1
-        note(f"{place} holds another run; it is now {aside}")
-        place.rename(aside)
+def _is_of(place: epath.Path, cell: Cell) -> bool:
+    return _read(place / CELL).get("identity") == _identity(cell) or _results(place, cell) is not None
+
+
+def _holds_another(place: epath.Path, cell: Cell) -> bool:
+    return place.exists() and any(place.iterdir()) and not _is_of(place, cell)
+
+
+def _set_aside(place: epath.Path, cell: Cell) -> epath.Path | None:
+    """Return the folder ``<name>.old-N`` that holds the cell's run, unless ``place`` does; None if there is none."""
+    if place.exists() and _is_of(place, cell):
+        return None
+    number = 1
+    while (aside := place.parent / f"{place.name}.old-{number}").exists():
+        if _is_of(aside, cell):
+            return aside
+        number += 1
+    return None
+
+
+def _has_work(place: epath.Path) -> bool:
+    """Return whether a folder has more than a run of a grid that has saved nothing yet."""
+    return not (place / CELL).exists() or (place / RESULTS).exists() or bool(saved_steps(str(place)))
+
+
+def _open(place: epath.Path, cell: Cell) -> None:
+    """Make a cell's folder and write into it whose it is."""
     place.mkdir(parents=True, exist_ok=True)
-    files.write_text(place / CELL, json.dumps({"identity": identity}) + "\n")
+    record = {"identity": _identity(cell), "overrides": dict(cell.overrides), "common": _named(cell.common)}
+    files.write_text(place / CELL, json.dumps(record) + "\n")
     (place / RESULTS).unlink(missing_ok=True)
+
+
+def _refusal(cells: Sequence[Cell], root: epath.Path) -> str:
+    """Return the error that names the cells whose folders hold other runs, and what differs in them."""
+    groups: dict[str, list[str]] = {}
+    copies: list[str] = []
+    for cell in cells:
+        changed = _changed(root / cell.name, cell)
+        for difference in changed:
+            old = difference.partition(": ")[2].partition(" -> ")[0].strip("'")
+            copy = root / cell.name / catalogue.copy_of(old) if catalogue.is_own(old) else None
+            copies += [str(copy)] if copy is not None and copy.exists() else []
+        groups.setdefault("; ".join(changed), []).append(cell.name)
+    told = [
+        f"{', '.join(names[:MOST_NAMED])}{f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''} "
+        f"({changed})"
+        for changed, names in groups.items()
+    ]
+    back = f" (after @: the sha256 of the code; that of then is {copies[0]})" if copies else ""
+    return (
+        f"{root} holds other runs than are asked for: {', '.join(told)}. Put back what changed{back}, give another "
+        "--workdir, or add --again, which renames these folders to <name>.old-N and trains them anew"
+    )
+
+
+def _changed(place: epath.Path, cell: Cell) -> list[str]:
+    """Return what differs between the run that a folder holds and the cell, as ``key: old -> new``."""
+    record = _read(place / RESULTS) | _read(place / CELL)
+    if "identity" not in record:
+        return ["it does not say which run it is"]
+    found: list[str] = []
+    for part, new in (("overrides", dict(cell.overrides)), ("common", _named(cell.common))):
+        if part in record:
+            found += differences(record[part], json.loads(json.dumps(new)), "")
+    named = [re.sub(r"^\.(origin\.)?(recipe|config)\.", "config.", one).removeprefix(".") for one in found]
+    return list(dict.fromkeys(named)) or ["other held-out rows or other inputs"]
+
+
+def _named(common: Any) -> Any:
+    """Return ``common`` with the names of its entries if it is a named tuple."""
+    return common._asdict() if hasattr(common, "_asdict") else common
 
 
 def _read(path: epath.Path) -> dict[str, Any]:
@@ -134,3 +242,19 @@ def _check_metrics(name: str, metrics: Metrics) -> None:
 
 def _shown(metrics: Metrics, most: int = 4) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:most])
+
+
+def _left(left: Mapping[str, int], seconds: Mapping[str, Sequence[float]]) -> str:
+    """Return how long the runs that are left will take, by the mean time of those of their kind.
+
+    Args:
+      left: kind -> number of runs to come.
+      seconds: kind -> the time of each run that has ended.
+    """
+    timed = [kind for kind in left if seconds.get(kind)]
+    rest = ", ".join(f"{number} of {kind}" for kind, number in left.items() if kind not in timed)
+    known = sum(left[kind] * sum(seconds[kind]) / len(seconds[kind]) for kind in timed)
+    parts = [f"about {duration(known)} left"] if timed else []
+    if rest:
+        parts.append(f"{'then ' if timed else ''}{rest} to come, not timed yet")
+    return f"; {', '.join(parts)}" if parts else ""

@@ -7,7 +7,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
@@ -39,6 +39,14 @@ class Sweep:
     init: str | None = None
     choose: tuple[str, ...] = ()
     command: str = ""
+    again: bool = False  # set aside runs of earlier calls that differ from what is asked for
+
+
+class _Common(NamedTuple):
+    """What all runs share; recorded as a list."""
+
+    data: str
+    init: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +74,20 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
       The combinations in the table. For each key in ``choose``, the table keeps only the best value.
 
     Raises:
-      UserError: unknown keys or values in any combination; raised before the first run.
+      UserError: unknown keys or values in any combination, or a folder of the workdir that holds another run; raised
+        before the first run.
     """
     combinations = _combinations(request)
     configs = [_config(request, values) for values in combinations]
     metric = _metric(configs)
+    common = _Common(request.data, request.init)
     cells = [
-        Cell(f"{_name(values)}-seed{seed}" if values else f"seed{seed}", {"seed": seed, "config": config, **values})
+        Cell(
+            f"{_name(values)}-seed{seed}" if values else f"seed{seed}",
+            {"seed": seed, "config": config, **values},
+            common,
+            "fine-tuning",
+        )
         for seed in request.seeds
         for values, config in zip(combinations, configs, strict=True)
     ]
@@ -85,7 +100,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        found = run_cells(cells, run, request.workdir, [request.data, request.init], note)
+        found = run_cells(cells, run, request.workdir, note, request.again)
     by_cell = iter(cells)
     runs: dict[str, list[Metrics]] = {_name(values): [] for values in combinations}
     for _ in request.seeds:
@@ -168,7 +183,8 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
     text = "\n".join([f"# {request.recipe}", "", *lines, "", winner, ""])
     if len(kept) > 1:
-        text += "\n" + table.markdown({metric: compared}, "Compared with the first")
+        differences = table.markdown(table.differences({metric: compared}))
+        text += f"\n## Compared with the first\n\n{differences}\n\n{table.NOTE}\n"
     folder_of_sweep = files.as_path(request.workdir)
     data = {
         "metric": metric,

@@ -1,6 +1,6 @@
 """Compares the scores of variants, over several seeds, with the scores of the first variant.
 
-The verdict on a difference is "shown" or "not shown".
+The verdict on a difference is "beyond the noise" or "within the noise" (of the seeds).
 """
 
 from __future__ import annotations
@@ -11,55 +11,82 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+SPREAD = "Cells are the mean ± the standard deviation (n - 1) over the seeds; one seed has no deviation."
 NOTE = (
-    "Spread is the standard deviation over seeds (n - 1). The difference is to the first row, its standard error"
-    " that of two independent means (Welch). A difference of at most two standard errors is not shown, nor one of fewer"
-    " than two seeds."
+    "A difference is the variant's mean minus that of the first; its standard error is that of two independent means"
+    " (Welch). It is beyond the noise if it exceeds the error times Student's t for 95 % and so few seeds (4.3 for two"
+    " alike, 2.8 for three, 2.3 for five); where nothing differs, 1 in 20 or fewer do by chance. One seed cannot tell."
+)
+# Student's t by degrees of freedom from 1 on: 95 % of values lie within plus or minus t. The last serves for more too.
+T95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class VariantSummary:
-    """A row of the table: the scores of one variant.
+    """The scores of one variant in one metric.
 
-    ``spread`` and ``standard_error`` are None if there is only one seed. ``difference`` and ``standard_error`` compare
-    with the first variant, and are None for the first variant itself.
+    ``difference``, ``standard_error`` and ``noise`` compare with the first variant. They are None for the first variant
+    itself, and if the two measure different things. With one seed, ``spread`` and the last two are None.
     """
 
     variant: str
     seeds: int
     mean: float
     spread: float | None  # standard deviation over seeds, with denominator n - 1
-    difference: float | None  # the mean minus the first variant's mean
-    standard_error: float | None  # of ``difference``
+    difference: float | None = None  # the mean minus the first variant's mean
+    standard_error: float | None = None  # of ``difference``
+    noise: float | None = None  # the standard error times Student's t: a larger difference is beyond the noise
 
     @property
-    def shown(self) -> bool | None:
-        """Whether the difference is larger than two standard errors; None for the first variant."""
-        if self.difference is None:
-            return None
-        if self.standard_error is None:
-            return False
-        return abs(self.difference) > 2 * self.standard_error
+    def beyond_noise(self) -> bool | None:
+        """Whether the difference is beyond the noise; None if that cannot be told."""
+        return None if self.difference is None or self.noise is None else abs(self.difference) > self.noise
+
+    @property
+    def verdict(self) -> str:
+        return {None: "one seed: cannot tell", True: "beyond the noise", False: "within the noise"}[self.beyond_noise]
 
 
-def compare(scores: Mapping[str, Sequence[float]]) -> tuple[VariantSummary, ...]:
-    """Return one table row per variant, which compares its scores with those of the first variant.
+Tables = Mapping[str, Sequence[VariantSummary]]  # metric -> a summary for each variant that has it
 
-    ``scores`` maps each variant to a non-empty list with one score per seed. The standard error treats the runs as
-    independent. In fact all variants use the same seeds, and runs with the same seed start with similar batches, so the
-    true error of a difference may be smaller. This is not corrected, because it is hard to estimate from few seeds.
+
+def compare(scores: Mapping[str, Sequence[float]], measures: Mapping[str, Any] | None = None) -> list[VariantSummary]:
+    """Return a summary per variant, which compares its scores with those of the first variant.
+
+    The standard error treats the runs as independent. In fact all variants use the same seeds, and runs with the same
+    seed start with similar batches, so the true error of a difference may be smaller. This is not corrected, because it
+    is hard to estimate from few seeds.
+
+    Args:
+      scores: variant -> a non-empty list with one score per seed.
+      measures: variant -> what its scores measure. A variant that measures something else than the first is not
+        compared. If None, all measure the same.
     """
     rows: list[VariantSummary] = []
     for variant, values in scores.items():
         mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-        first = rows[0] if rows else None
-        error = None
-        if first and first.spread is not None and spread is not None:
-            error = math.sqrt(first.spread**2 / first.seeds + spread**2 / len(values))
-        difference = mean - first.mean if first else None
-        rows.append(VariantSummary(variant, len(values), mean, spread, difference, error))
-    return tuple(rows)
+        row = VariantSummary(variant, len(values), mean, spread)
+        if rows and (measures is None or measures[variant] == measures[rows[0].variant]):
+            error, noise = _errors(rows[0], row)
+            row = dataclasses.replace(row, difference=mean - rows[0].mean, standard_error=error, noise=noise)
+        rows.append(row)
+    return rows
+
+
+def _errors(a: VariantSummary, b: VariantSummary) -> tuple[float | None, float | None]:
+    """Return the standard error and the noise of the difference of two means (Welch 1947)."""
+    if a.spread is None or b.spread is None:
+        return None, None
+    x, y = a.spread**2 / a.seeds, b.spread**2 / b.seeds
+    freedom = float(min(a.seeds, b.seeds) - 1)
+    if x + y > 0:
+        freedom = (x + y) ** 2 / (x**2 / (a.seeds - 1) + y**2 / (b.seeds - 1))
+    error = math.sqrt(x + y)
+    return error, error * T95[min(int(freedom + 1e-9), len(T95)) - 1]
 
 
 def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
@@ -75,40 +102,54 @@ def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str,
     return scores
 
 
-HEAD = ("variant", "seeds", "mean", "spread", "difference", "standard error", "")
+Page = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the heading and the rows of a table, as text
 
 
-def cells(rows: Sequence[VariantSummary], digits: int = 4) -> list[tuple[str, ...]]:
-    """Return the rows as text, for columns with the headings ``HEAD``."""
+def overview(tables: Tables, baselines: Mapping[str, str]) -> Page:
+    """Return the table of everything: a row per variant and a column per metric, and a row of baselines if there are.
 
-    def number(value: float | None, sign: str = "") -> str:
-        return "" if value is None else f"{value:{sign}.{digits}f}"
-
-    verdicts = {None: "", True: "shown", False: "not shown"}
-    return [
-        (
-            row.variant,
-            str(row.seeds),
-            number(row.mean),
-            number(row.spread),
-            number(row.difference, "+"),
-            number(row.standard_error),
-            verdicts[row.shown],
-        )
-        for row in rows
-    ]
+    ``baselines`` maps a metric to what is reached without learning, as text.
+    """
+    variants = dict.fromkeys(row.variant for rows in tables.values() for row in rows)
+    found = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}
+    lines = []
+    for variant in variants:
+        rows = [found.get((metric, variant)) for metric in tables]
+        lines.append((variant, str(max(row.seeds for row in rows if row)), *map(_mean, rows)))
+    if baselines:
+        lines.append(("without learning", "", *(baselines.get(metric, "") for metric in tables)))
+    return ("variant", "seeds", *tables), lines
 
 
-def markdown(tables: Mapping[str, Sequence[VariantSummary]], title: str) -> str:
-    """Return a Markdown page with one table per metric."""
-    parts = [f"# {title}", NOTE]
+def _mean(row: VariantSummary | None) -> str:
+    if row is None:
+        return ""
+    return f"{row.mean:.4f}" + ("" if row.spread is None else f" ± {row.spread:.4f}")
+
+
+def differences(tables: Tables) -> Page:
+    """Return the table of differences: a row for each metric and each variant that is compared with the first."""
+    lines: list[tuple[str, ...]] = []
     for metric, rows in tables.items():
-        lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * (len(HEAD) - 2) + "---|"]
-        lines += [f"| {' | '.join(line)} |" for line in cells(rows)]
-        parts += [f"## {metric}", "\n".join(lines)]
-    return "\n\n".join(parts) + "\n"
+        for row in rows:
+            if row.difference is not None:
+                error = "" if row.standard_error is None else f"{row.standard_error:.4f}"
+                lines.append(
+                    (metric, f"{row.variant} - {rows[0].variant}", f"{row.difference:+.4f}", error, row.verdict)
+                )
+    return ("metric", "variants", "difference", "standard error", "verdict"), lines
 
 
-def as_data(tables: Mapping[str, Sequence[VariantSummary]]) -> dict[str, list[dict[str, Any]]]:
+def markdown(page: Page) -> str:
+    """Return a table as Markdown."""
+    head, rows = page
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def as_data(tables: Tables) -> dict[str, list[dict[str, Any]]]:
     """Return the tables as plain data that JSON can hold."""
-    return {metric: [dataclasses.asdict(row) | {"shown": row.shown} for row in rows] for metric, rows in tables.items()}
+    return {
+        metric: [dataclasses.asdict(row) | {"beyond_noise": row.beyond_noise} for row in rows]
+        for metric, rows in tables.items()
+    }

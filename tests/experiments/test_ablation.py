@@ -7,7 +7,8 @@ import pytest
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.experiments import ablation
+from bert_jax.errors import UserError
+from bert_jax.experiments import ablation, measured
 from bert_jax.runs import recipes
 from bert_jax.runs.pretraining import PretrainingSettings
 from tests import toy
@@ -21,12 +22,31 @@ def get_config(variant="bert"):
         "ltr": {{"objective": {{"name": "ltr"}}, "attention": "causal"}},
         "blind": {{"objective": {{"name": "ltr"}}}},
         "other_text": {{"heldout_fraction": 0.3}},
+        "more_masks": {{"objective": {{"name": "mlm", "masking": {{"rate": 0.3}}}}}},
+        "weighted": {{"objective": {{"name": "./weighted.py"}}}},
+        "slip": {{"objective": {{"name": "./slip.py"}}}},
     }}[variant]
     config = json.loads({base!r})
     config["objective"] = changes.get("objective", config["objective"])
     config["model"]["attention"] = changes.get("attention", "bidirectional")
     config["corpus"]["heldout_fraction"] = changes.get("heldout_fraction", 0.2)
     return config
+"""
+
+WEIGHTED = """
+from bert_jax.objectives import base, mlm
+
+Config = base.Config
+
+
+class Objective(mlm.Objective):
+    derived = ("halves",)
+
+    def terms(self, config):
+        return {"mlm": base.MLM._replace(weights="halves", baseline="none"), "plain": base.MLM}
+
+    def inputs(self, batch):
+        return {**batch, "halves": batch["masked_weights"] * 0.5}
 """
 
 
@@ -39,6 +59,8 @@ def recipe(tmp_path: Path) -> Path:
     ) | {"export": False, "examples": ()}
     path = tmp_path / "recipe.py"
     path.write_text(RECIPE.format(base=json.dumps(base)))
+    (tmp_path / "weighted.py").write_text(WEIGHTED)
+    (tmp_path / "slip.py").write_text(WEIGHTED.replace("* 0.5", "* batch['no_such']"))
     return path
 
 
@@ -70,6 +92,35 @@ def test_the_recipe_is_given_without_a_variant(recipe: Path, capsys: pytest.Capt
     assert "names a variant; give the file alone, and --variants" in capsys.readouterr().err
 
 
+def test_a_slip_in_the_code_of_a_variant_is_found_before_anything_runs(recipe: Path) -> None:
+    with pytest.raises(Exception, match="no_such") as found:
+        run(["ablate", f"--config={recipe}", "--variants=no_nsp,slip", f"--workdir={recipe.parent / 'runs'}"])
+    assert isinstance(found.value, UserError) or found.value.__notes__[-1] == "in the variant slip"
+    assert not (recipe.parent / "runs").exists()
+
+
+def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
+    """A term is the same in two variants if it reads the same features, of the same rows."""
+    variants = {}
+    for name in ("no_nsp", "bert", "more_masks", "weighted"):
+        config = recipes.load(f"{recipe}:{name}").to_dict()
+        variants[name] = ablation._measured(name, configuration.build(PretrainingSettings, config, "config"))
+    own, plain = ({name: one.by(metric) for name, one in variants.items()} for metric in ("own_mlm_loss", "mlm_loss"))
+    assert [name for name in own if own[name] == own["no_nsp"]] == ["no_nsp", "bert"]
+    assert len(set(plain.values())) == 1
+    scores = {metric: {name: [1.0] for name in variants} for metric in ("sst2/loss", "own_mlm_loss", "mlm_loss")}
+    columns = measured.columns(scores, variants, ["sst2"])
+    assert list(columns) == ["own_mlm_loss", "mlm_loss", "sst2/loss"]
+    lines = {metric: measured.explained(metric, by, ["sst2"], "no_nsp") for metric, by in columns.items()}
+    assert lines["own_mlm_loss"].endswith(
+        "more_masks, weighted and no_nsp measure different things by it, and are not compared"
+    )
+    assert "those of no_nsp; lower is better" in lines["mlm_loss"]
+    assert lines["sst2/loss"] == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
+    scores["own_mlm_loss"] = {name: [1.0] for name in ("no_nsp", "bert")}
+    assert list(measured.columns(scores, variants, [])) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
+
+
 @pytest.mark.heavy
 def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workdir = recipe.parent / "runs"
@@ -81,11 +132,19 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert all(row["seeds"] == 2 for rows in tables.values() for row in rows)
     text = (workdir / "table.md").read_text()
     assert "| no_nsp | 2 |" in text
-    assert (workdir / "report.html").read_text().count("<table>") == len(tables)
+    assert "| without learning |  | " in text
+    assert "unigram" in text
+    assert "| mlm_loss | no_nsp - bert | " in text
+    assert (workdir / "report.html").read_text().count("<table>") == 3
     capsys.readouterr()
     assert run(["ablate", *flags]) == 0
     assert capsys.readouterr().out.count("already done") == 6
     assert (workdir / "table.md").read_text() == text
+    assert run(["ablate", *flags, "--config.seed=7", "--config.model.num_layers=1"]) == 2
+    told = capsys.readouterr().err
+    assert "bert-seed0, no_nsp-seed0, ltr-seed0, bert-seed1 and 2 more (config." in told
+    assert "add --again" in told
+    assert not list(workdir.glob("*.old-*"))
 
 
 def test_all_are_judged_on_the_rows_of_the_first() -> None:

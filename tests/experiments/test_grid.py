@@ -1,5 +1,6 @@
 """A grid that is cut goes on, and results are those of the very run that is asked for."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -30,9 +31,9 @@ class Runs:
 def test_every_cell_is_run_once(tmp_path: Path) -> None:
     runs, lines = Runs(), list[str]()
     expected = {"rate-0": {"loss": 0.0}, "rate-1": {"loss": 0.2}, "rate-2": {"loss": 0.4}}
-    assert run_cells(CELLS, runs, str(tmp_path), note=lines.append) == expected
+    assert run_cells(CELLS, runs, str(tmp_path), lines.append) == expected
     assert any(line.startswith("[2/3] rate-1: loss 0.2; about ") for line in lines)
-    assert run_cells(CELLS, runs, str(tmp_path), note=lines.append) == expected
+    assert run_cells(CELLS, runs, str(tmp_path), lines.append) == expected
     assert runs.names == ["rate-0", "rate-1", "rate-2"]
     assert lines[-1] == "[3/3] rate-2: already done; loss 0.4"
 
@@ -80,19 +81,88 @@ def test_damaged_results_are_made_again_in_place(tmp_path: Path, damage: str) ->
     assert not list(tmp_path.glob("*.old-*"))
 
 
-def test_another_run_of_the_same_name_is_set_aside(tmp_path: Path) -> None:
+def test_another_run_is_refused_and_set_aside_only_if_asked(tmp_path: Path) -> None:
     run_cells(CELLS, Runs(), str(tmp_path))
+    changed = [CELLS[0], Cell("rate-1", {"rate": 1.0})]
+    runs = Runs()
+    with pytest.raises(UserError, match=r"rate-1 \(rate: 0.1 -> 1.0\)\. Put back .* or add --again") as refusal:
+        run_cells(changed, runs, str(tmp_path))
+    assert "\n" not in str(refusal.value)
+    assert (runs.names, list(tmp_path.glob("*.old-*"))) == ([], [])
     for time in (1, 2):
         runs, lines = Runs(), list[str]()
         changed = [CELLS[0], Cell("rate-1", {"rate": float(time)})]
-        assert run_cells(changed, runs, str(tmp_path), note=lines.append)["rate-1"] == {"loss": 2.0 * time}
+        assert run_cells(changed, runs, str(tmp_path), lines.append, again=True)["rate-1"] == {"loss": 2.0 * time}
         assert runs.names == ["rate-1"]
         assert (tmp_path / f"rate-1.old-{time}" / "model").read_text() == "weights"
         assert any("holds another run; it is now" in line for line in lines)
-    runs = Runs()
-    run_cells(CELLS, runs, str(tmp_path), common={"batch_size": 16})
-    assert len(runs.names) == 3
     assert json.loads((tmp_path / "rate-1.old-1" / RESULTS).read_text())["metrics"] == {"loss": 0.2}
+
+
+def test_a_run_that_was_set_aside_is_taken_back(tmp_path: Path) -> None:
+    run_cells(CELLS, Runs(), str(tmp_path))
+    run_cells([Cell("rate-1", {"rate": 1.0})], Runs(), str(tmp_path), again=True)
+    runs, lines = Runs(), list[str]()
+    assert run_cells(CELLS, runs, str(tmp_path), lines.append)["rate-1"] == {"loss": 0.2}
+    assert runs.names == []
+    assert any("rate-1.old-1 is the run that is asked for" in line for line in lines)
+    assert json.loads((tmp_path / "rate-1.old-2" / RESULTS).read_text())["metrics"] == {"loss": 2.0}
+
+
+def test_what_all_cells_share_counts_and_is_named(tmp_path: Path) -> None:
+    run_cells([dataclasses.replace(cell, common={"eval_rows": 8}) for cell in CELLS], Runs(), str(tmp_path))
+    cells = [dataclasses.replace(cell, common={"eval_rows": 16}) for cell in CELLS]
+    with pytest.raises(UserError, match=r"rate-0, rate-1, rate-2 \(eval_rows: 8 -> 16\)"):
+        run_cells(cells, Runs(), str(tmp_path))
+    runs = Runs()
+    run_cells(cells, runs, str(tmp_path), again=True)
+    assert len(runs.names) == 3
+
+
+def test_changed_code_is_named_with_the_copy_of_then(tmp_path: Path) -> None:
+    def cells(digest: str) -> list[Cell]:
+        return [Cell(f"{i}", {"recipe": {"objective": {"name": f"own.py@{digest * 16}"}}}) for i in range(6)]
+
+    def run(cell: Cell, workdir: str) -> dict[str, float]:
+        del cell
+        copy = Path(workdir) / "code" / ("a" * 16) / "own.py"
+        copy.parent.mkdir(parents=True)
+        copy.touch()
+        return {"loss": 1.0}
+
+    run_cells(cells("a"), run, str(tmp_path))
+    with pytest.raises(UserError) as refusal:
+        run_cells(cells("b"), run, str(tmp_path))
+    told = str(refusal.value)
+    assert "0, 1, 2, 3 and 2 more (config.objective.name: 'own.py@aaaaaaaaaaaaaaaa' -> 'own.py@bbbbbbbb" in told
+    assert f"that of then is {tmp_path}/0/code/aaaaaaaaaaaaaaaa/own.py" in told
+
+
+def test_a_run_that_has_saved_nothing_is_not_defended(tmp_path: Path) -> None:
+    def fails(cell: Cell, workdir: str) -> dict[str, float]:
+        raise UserError("wrong code")
+
+    with pytest.raises(UserError, match="wrong code"):
+        run_cells(CELLS, fails, str(tmp_path))
+    changed = [Cell("rate-0", {"rate": 3.0})]
+    assert run_cells(changed, Runs(), str(tmp_path)) == {"rate-0": {"loss": 6.0}}
+    (tmp_path / "rate-1").mkdir()
+    (tmp_path / "rate-1" / "thesis.tex").touch()
+    with pytest.raises(UserError, match=r"rate-1 \(it does not say which run it is\)"):
+        run_cells(CELLS[1:], Runs(), str(tmp_path))
+
+
+def test_the_time_left_counts_all_kinds_of_runs(tmp_path: Path) -> None:
+    cells = [*CELLS, *(Cell(f"tuned-{i}", {"rate": 1.0}, kind="fine-tuning") for i in range(2))]
+    cells = [dataclasses.replace(cell, kind="pretraining") if cell in CELLS else cell for cell in cells]
+    lines = list[str]()
+    run_cells(cells, Runs(), str(tmp_path), lines.append)
+    assert lines[0] == "5 runs: 3 of pretraining, then 2 of fine-tuning; 0 of them done already"
+    ended = [line for line in lines if ": loss" in line]
+    assert ended[0] == "[1/5] rate-0: loss 0; about 0 s left, then 2 of fine-tuning to come, not timed yet"
+    assert ended[2] == "[3/5] rate-2: loss 0.4; 2 of fine-tuning to come, not timed yet"
+    assert ended[3].endswith("; about 0 s left")
+    assert ended[4] == "[5/5] tuned-1: loss 2"
 
 
 def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The table against scipy, and what it says of too few seeds."""
+"""The table against scipy, and what it says of few seeds."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SCORES = {
 
 def test_means_spreads_and_errors_are_those_of_scipy() -> None:
     first, *others = table.compare(SCORES)
-    assert (first.difference, first.standard_error, first.shown) == (None, None, None)
+    assert (first.difference, first.standard_error, first.beyond_noise) == (None, None, None)
     for row in (first, *others):
         assert row.mean == pytest.approx(np.mean(SCORES[row.variant]))
         assert row.spread == pytest.approx(np.std(SCORES[row.variant], ddof=1))
@@ -27,29 +27,37 @@ def test_means_spreads_and_errors_are_those_of_scipy() -> None:
         assert row.difference / row.standard_error == pytest.approx(welch.statistic)
 
 
-def test_two_standard_errors_part_what_is_shown_from_what_is_not() -> None:
-    assert [row.shown for row in table.compare(SCORES)] == [None, False, True]
-    # Spreads of 1 over 2 seeds each make an error of 1: exactly two of it are not shown, a little more is.
+def test_the_noise_is_students_t_for_the_number_of_seeds() -> None:
+    assert [row.beyond_noise for row in table.compare(SCORES)] == [None, False, True]
+    assert np.allclose(table.T95, stats.t.ppf(0.975, np.arange(1, len(table.T95) + 1)), atol=6e-4)
+    # Two seeds of the same spread: 2 degrees of freedom, t = 4.303. Spreads of 1 make an error of 1.
     spread = 0.5**0.5
-    for difference, shown in ((2.0, False), (2.001, True), (-2.001, True)):
-        scores = {"a": [-spread, spread], "b": [difference - spread, difference + spread]}
-        row = table.compare(scores)[1]
+    for difference, beyond in ((4.30, False), (4.31, True), (-4.31, True)):
+        row = table.compare({"a": [-spread, spread], "b": [difference - spread, difference + spread]})[1]
         assert row.standard_error == pytest.approx(1.0)
-        assert table.VariantSummary("b", 2, difference, 1.0, difference, 1.0).shown is shown
-        if difference != 2.0:
-            assert row.shown is shown
+        assert row.noise == pytest.approx(4.303)
+        assert row.beyond_noise is beyond
+    assert table.compare({"a": [1.0, 1.0], "b": [2.0, 2.0]})[1].beyond_noise is True
 
 
-def test_chance_alone_is_seldom_shown() -> None:
-    """With five seeds, Student's t (about 8 degrees of freedom) shows 8 in 100 variants that do not differ."""
-    draws = np.random.default_rng(0).normal(size=(2000, 2, 5))
-    shown = sum(bool(table.compare({"a": a, "b": b})[1].shown) for a, b in draws.tolist())
-    assert 0.04 < shown / 2000 < 0.12
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_chance_alone_is_seldom_beyond_the_noise(seeds: int) -> None:
+    draws = np.random.default_rng(0).normal(size=(2000, 2, seeds))
+    beyond = sum(bool(table.compare({"a": a, "b": b})[1].beyond_noise) for a, b in draws.tolist())
+    assert 0.003 < beyond / 2000 < 0.06
 
 
-def test_one_seed_shows_nothing() -> None:
+def test_one_seed_cannot_tell() -> None:
     first, second = table.compare({"a": [1.0], "b": [9.0]})
-    assert (first.spread, second.difference, second.standard_error, second.shown) == (None, 8.0, None, False)
+    assert (first.spread, second.difference, second.standard_error, second.beyond_noise) == (None, 8.0, None, None)
+    assert second.verdict == "one seed: cannot tell"
+
+
+def test_what_measures_something_else_is_not_compared() -> None:
+    scores = {"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [5.0, 6.0]}
+    rows = table.compare(scores, {"a": "x", "b": "x", "c": "y"})
+    assert [row.difference for row in rows] == [None, 0.0, None]
+    assert [line[1] for line in table.differences({"loss": rows})[1]] == ["b - a"]
 
 
 def test_variants_without_a_metric_are_left_out_of_its_table() -> None:
@@ -61,12 +69,13 @@ def test_variants_without_a_metric_are_left_out_of_its_table() -> None:
     }
 
 
-def test_the_page_has_a_table_for_each_metric() -> None:
-    rows = table.compare(SCORES)
-    text = table.markdown({"accuracy": rows}, "three")
-    assert text.startswith("# three\n")
-    assert "| no_nsp | 3 | 0.8100 | 0.0173 | +0.0000 | 0.0115 | not shown |" in text
-    assert "| ltr | 4 | 0.7200 | 0.0216 | -0.0900 | 0.0122 | shown |" in text
-    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {len(table.HEAD) + 1}
-    assert table.as_data({"accuracy": rows})["accuracy"][2]["shown"] is True
+def test_one_table_has_every_variant_and_every_metric() -> None:
+    tables = {"accuracy": table.compare(SCORES), "loss": table.compare({"bert": [1.0]})}
+    lines = table.markdown(table.overview(tables, {"accuracy": "majority 0.500"})).splitlines()
+    assert lines[0] == "| variant | seeds | accuracy | loss |"
+    assert lines[2] == "| bert | 3 | 0.8100 ± 0.0100 | 1.0000 |"
+    assert lines[4:] == ["| ltr | 4 | 0.7200 ± 0.0216 |  |", "| without learning |  | majority 0.500 |  |"]
+    text = table.markdown(table.differences(tables))
+    assert "| accuracy | no_nsp - bert | +0.0000 | 0.0115 | within the noise |" in text
+    assert "| accuracy | ltr - bert | -0.0900 | 0.0122 | beyond the noise |" in text
+    assert table.as_data(tables)["accuracy"][2]["beyond_noise"] is True
