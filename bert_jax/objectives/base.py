@@ -20,6 +20,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
 from bert_jax.models.losses import cross_entropy, token_metrics
 from bert_jax.models.model import Model, Part, encoder_file, head_class
+from bert_jax.objectives.reading import read_by
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.features import TokenFacts
@@ -100,6 +101,7 @@ class PretrainingObjective(abc.ABC):
       arrangement: the default of ``config.objective.arrangement``.
       reads: the text from which a token is predicted: "both sides", or "what came before", which needs a causal model.
       derived: the names of the features that ``inputs`` adds to a batch.
+      whole_batches: whether ``inputs`` or a head reads other rows; they see those of all devices then.
     """
 
     parts: tuple[Part, ...]
@@ -146,7 +148,11 @@ class PretrainingObjective(abc.ABC):
         """Return the terms of the loss by name; the perplexity is computed from the first term."""
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return ``batch`` with the features that ``derived`` names added."""
+        """Return ``batch`` with the features that ``derived`` names added.
+
+        It is traced with the arrays of a batch, in ``__init__`` too, which finds what it reads; those features are kept
+        in a batch. Set what it needs before ``super().__init__``, or read ``self.config``.
+        """
         return batch
 
     def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -244,7 +250,7 @@ class PretrainingObjective(abc.ABC):
 
         Raises ``UserError`` if a needed feature is missing.
         """
-        needed, model = self._needed(), self.setting.model
+        needed, model = self._needed() | read_by(self.inputs, spec), self.setting.model
         if lacking := sorted(needed - spec.keys()):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
             having = [

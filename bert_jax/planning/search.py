@@ -166,6 +166,8 @@ def _on_mesh(
     phases = experiment.phases.phases
     for micro_batches, remat in splits:
         change = Change(mesh, micro_batches, remat)
+        if task.whole_batches and any(change.micro_batches_of(p.kind, 1) > 1 for p in phases):
+            continue
         if all(p.batch_size % (mesh.data * mesh.fsdp * change.micro_batches_of(p.kind, 1)) == 0 for p in phases):
             yield _judged(recipe, machine, change, task, phases, state)
 

@@ -291,6 +291,11 @@ def checked(
     model = choose_model(settings.model, settings.vocab.size, initial)
     task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
     specs = task.batch_specs
+    if task.whole_batches and (parts := max(experiment.micro_batches(p) for p in experiment.phases.phases)) > 1:
+        raise UserError(
+            f"micro_batches is {parts}, and objective {task.name!r} reads whole batches; only 1 is "
+            "allowed: lower the batch_size of the phases, or set config.model.remat to 'full'"
+        )
     check_kernel(model, experiment.make_mesh(devices), [specs[kind] for kind in kinds])
     builds = not (settings.corpus.path or settings.corpus.parts)
     if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):

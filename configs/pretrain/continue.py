@@ -1,17 +1,17 @@
 """Goes on from a model on your own text, to adapt it to a domain (Gururangan et al. 2020, arXiv 2004.10964).
 
-    bert-jax pretrain --config=continue --init=MODEL --workdir=runs/mine --config.corpus.options.paths=mine.txt
+    bert-jax pretrain --config=continue --init=MODEL --workdir=runs/mine --config.corpus.options.paths='mine/*.txt'
 
 MODEL is a Hugging Face directory or the workdir of a run; its architecture and its vocabulary are taken. The text is
 that of ``text_files``; configs/README.md lists the other sources (``--config.corpus.source=jsonl``) and their options.
-Blank lines end documents.
+Each file is a document; ``--config.corpus.options.document_boundary=blank_line`` says that blank lines end documents.
 
 There is one phase of masked language modelling on full sentences, three times through the text. Its length is
 ``--config.phases.phase1.num_epochs``, or instead ``num_tokens`` or ``num_steps``. A model of BERT-base's size keeps the
 rate of 5e-5; small ones learn more with 5e-4 (``--config.schedule.peak_learning_rate``).
 
     bert-jax pretrain --config=continue:replay --init=MODEL --workdir=runs/mine \\
-        --config.corpus.parts.own.options.paths=mine.txt --config.corpus.parts.general.options.paths='general/*.txt'
+        --config.corpus.parts.own.options.paths='mine/*.txt' --config.corpus.parts.general.options.paths='general/*.txt'
 
 ``replay`` mixes one row of general text with every four of your own, so that the model forgets less; each part has
 held-out figures of its own (``mlm_loss/general``). Its length is counted in tokens of both.
@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 
 
 def files() -> dict[str, Any]:
-    return {"source": "text_files", "options": {"paths": (), "document_boundary": "blank_line"}}
+    return {"source": "text_files", "options": {"paths": (), "document_boundary": "file"}}
 
 
 def get_config(text: str = "own") -> ConfigDict:
