@@ -167,6 +167,7 @@ def test_the_recipe_that_continues_counts_its_epochs(parent: Path, tmp_path: Pat
     flags = ["--config=continue", f"--workdir={tmp_path / 'run'}", "--config.training.loggers=()"]
     flags += [f"--config.corpus.options.paths={parent.parent / 'text.txt'}", "--config.export=False"]
     flags += ["--config.phases.phase1.max_length=32", "--config.phases.phase1.batch_size=4"]
+    flags.append("--config.corpus.options.document_boundary=blank_line")
     assert run(["pretrain", *flags]) == 2
     assert "goes on from a model and has its architecture; give --init=DIR" in capsys.readouterr().err
     flags.append(f"--init={parent}")
