@@ -148,8 +148,8 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     return Check(
         "heldout_overlap",
         status,
-        f"{documents:,} held-out documents and {percent(token_share)} of held-out tokens (lines of {LONG} or more) are"
-        " in the training split",
+        f"{documents:,} of {held.split.num_documents:,} held-out documents are in the training split as a whole, and "
+        f"{percent(token_share)} of the held-out tokens in equal lines of {LONG} tokens or more",
         "" if status == "ok" else f"held-out losses are too good: {fixes.duplicates()}",
         {"documents": documents, "lines": lines, "token_share": token_share, "document_share": document_share},
     )

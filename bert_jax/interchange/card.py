@@ -66,7 +66,7 @@ def model_card(
     """
     head, run = head or Head(), facts.get("run") or {}
     return f"""---
-{_front(head, pooling, parent)}
+{_front(head, pooling, parent, _language(run))}
 ---
 
 # {run.get("name", "BERT")}
@@ -122,7 +122,7 @@ def digests_in(card: str) -> dict[str, str]:
     return dict(re.findall(r"^- (\S+\.safetensors): sha256 `([0-9a-f]{64})`$", card, re.MULTILINE))
 
 
-def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None) -> str:
+def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, language: str | None) -> str:
     licence = (parent and parent.licence) or "unknown"
     comment = "of the weights: choose it with the licences of the training text in view"
     if parent and parent.licence:
@@ -134,10 +134,19 @@ def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None) -> s
         [
             *lines,
             f"license: {licence}  # {comment}",
-            "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
+            f"language: {language}"
+            if language
+            else "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
             f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
         ]
     )
+
+
+def _language(run: Mapping[str, Any]) -> str | None:
+    """Return the language that the recipe named for its text, an ISO 639-1 code; None if it named none."""
+    corpus = (run.get("config") or {}).get("corpus") or {}
+    named = (corpus.get("options") or {}).get("language")
+    return named if isinstance(named, str) and named.isalpha() else None
 
 
 def _is_pretrained(head: Head) -> bool:

@@ -224,6 +224,11 @@ def test_the_card_is_markdown_with_front_matter() -> None:
     ):
         assert text in body
     assert "No evaluation is recorded" in model_card(facts, {}, step=0)
+    own = {"path": "/home/me/text", "options": {"paths": ["/home/me/a.txt"], "language": "zh"}}
+    _, front, body = model_card(facts | {"run": {"config": {"corpus": own}}}, {}, step=0).split("---\n", 2)
+    assert yaml.safe_load(front)["language"] == "zh"
+    assert '"a.txt"' in body
+    assert "/home" not in body
 
 
 def test_a_model_card_tells_of_the_text_and_of_what_is_to_beat() -> None:
