@@ -42,9 +42,10 @@ class Term(NamedTuple):
 
     Attributes:
       logits: the name of an output [B, ..., V] of the model.
-      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may have added.
-      weight: the weight of the term in the loss.
-      baseline: "cloze" compares with n-gram models of masked tokens, "majority" with the most common label.
+      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may have added. The
+        loss divides by the sum of the weights (at least 1) of the global batch, so they need not be normalised.
+      weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
+      baseline: "cloze" compares with n-gram models of unweighted masked tokens, "majority" with the most common label.
     """
 
     logits: str
@@ -101,7 +102,8 @@ class PretrainingObjective(abc.ABC):
       arrangement: the default of ``config.objective.arrangement``.
       reads: the text from which a token is predicted: "both sides", or "what came before", which needs a causal model.
       derived: the names of the features that ``inputs`` adds to a batch.
-      whole_batches: whether ``inputs`` or a head reads other rows; they see those of all devices then.
+      whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
+        global batch, and micro-batches are refused; otherwise both may see the rows of a device or micro-batch alone.
     """
 
     parts: tuple[Part, ...]
@@ -145,7 +147,7 @@ class PretrainingObjective(abc.ABC):
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the perplexity is computed from the first term."""
+        """Return the terms of the loss by name; the perplexity is exp(loss of the first term), weighted as that is."""
 
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the features that ``derived`` names added.
@@ -250,14 +252,12 @@ class PretrainingObjective(abc.ABC):
 
         Raises ``UserError`` if a needed feature is missing.
         """
-        needed, model = self._needed() | read_by(self.inputs, spec), self.setting.model
+        model, named = self.setting.model, self._needed()
+        needed = named | read_by(self.inputs, spec, named.union(ALWAYS))
         if lacking := sorted(needed - spec.keys()):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
-            having = [
-                name
-                for name in kinds
-                if set(lacking) <= catalogue.find("rows.arrangements", name).Arrangement.fields.keys()
-            ]
+            fields = {name: catalogue.find("rows.arrangements", name).Arrangement.fields for name in kinds}
+            having = [name for name in kinds if set(lacking) <= fields[name].keys()]
             raise UserError(
                 f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement "
                 f"{rows.arrangement!r} does not have; config.objective.arrangement may be {', '.join(having)}"
@@ -360,11 +360,11 @@ class PretrainingObjective(abc.ABC):
         return found | majority_rates(self.label_counts(rows))
 
     def label_counts(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return how often each label of each classification occurs among ``rows``, int64 [labels] by name."""
+        """Return the sum of the weights of each label of each classification among ``rows``, [labels] by name."""
         terms = {name: term for name, term in self._terms.items() if term.baseline == "majority"}
-        return {
-            name: np.bincount(rows[term.labels][rows[term.weights] > 0], minlength=2) for name, term in terms.items()
-        }
+        rows = jax.device_get(jax.jit(self.inputs)(rows)) if terms and self.derived else rows
+        pairs = {name: (rows[term.labels].ravel(), rows[term.weights].ravel()) for name, term in terms.items()}
+        return {name: np.bincount(*pair, self.vocab_size) for name, pair in pairs.items()}
 
     @property
     def special_ids(self) -> tuple[int, ...]:

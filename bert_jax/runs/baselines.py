@@ -43,7 +43,8 @@ def write_baselines(
         figures |= {PHASES: {kind: rates for kind, rates in by_phase.items() if rates}}
         files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
     shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items() if name != PHASES]
-    note(f"to beat on the held-out rows: {', '.join(shown)}")
+    if shown:
+        note(f"to beat on the held-out rows: {', '.join(shown)}")
     listed = ",".join(dict.fromkeys(str(length) for _, length in lengths))
     inspect = f"{program()} inspect --corpus={corpus} --max_length={listed}"
     for one in experiment.phases.phases:

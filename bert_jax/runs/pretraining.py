@@ -43,6 +43,7 @@ from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.probe import ProbeConfig, prepare
+from bert_jax.runs.whole_batches import check_whole_batches
 from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
@@ -291,12 +292,9 @@ def checked(
     model = choose_model(settings.model, settings.vocab.size, initial)
     task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
     specs = task.batch_specs
-    if task.whole_batches and (parts := max(experiment.micro_batches(p) for p in experiment.phases.phases)) > 1:
-        raise UserError(
-            f"micro_batches is {parts}, and objective {task.name!r} reads whole batches; only 1 is "
-            "allowed: lower the batch_size of the phases, or set config.model.remat to 'full'"
-        )
-    check_kernel(model, experiment.make_mesh(devices), [specs[kind] for kind in kinds])
+    mesh = experiment.make_mesh(devices)
+    check_whole_batches(task, experiment, mesh)
+    check_kernel(model, mesh, [specs[kind] for kind in kinds])
     builds = not (settings.corpus.path or settings.corpus.parts)
     if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):
         known = configuration.nearest(absent[0], ("piece", "word", *settings.corpus.columns))

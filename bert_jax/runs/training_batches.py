@@ -35,7 +35,7 @@ class TrainingBatches:
     A batch is a dict of numpy arrays [B, ...]; ``task.batch_specs`` has their names, shapes and dtypes.
 
     Attributes:
-      task: the objective, whose ``loss`` reads a batch.
+      task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives.
       model: the architecture that the recipe trains.
     """
 
