@@ -230,7 +230,8 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
             third = sorted(draws, reverse=split == "train")[1:3]
             raise UserError(
                 f"{begin}, and heldout_fraction={heldout_fraction} puts {count} of them into the split {split!r}, which"
-                f" needs 2; heldout_fraction={sum(third) / 2:.4f} does, and so do more documents"
+                f" needs 2; --config.corpus.heldout_fraction={sum(third) / 2:.4f} does, and so do more documents"
+                " (text_files: more files, or --config.corpus.options.document_boundary=blank_line)"
             )
 
 
