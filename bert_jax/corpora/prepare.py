@@ -132,7 +132,7 @@ class PartConfig:
     notes: str = ""  # as config.corpus.notes
 
     def __post_init__(self) -> None:
-        if self.path and self.options:
+        if self.path and self.options and self.options.get("paths") != ():  # () is a recipe's, still to be named
             raise UserError(
                 f"a part of config.corpus.parts has the path {self.path}, a corpus that is there, and options, of one"
                 " to be built; leave one of them out"

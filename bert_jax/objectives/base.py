@@ -152,8 +152,8 @@ class PretrainingObjective(abc.ABC):
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the features that ``derived`` names added.
 
-        It is traced with the arrays of a batch, in ``__init__`` too, which finds what it reads; those features are kept
-        in a batch. Set what it needs before ``super().__init__``, or read ``self.config``.
+        ``__init__`` traces it to find the features that it reads, which are kept in a batch. So set what it needs
+        before ``super().__init__``, or read ``self.config``.
         """
         return batch
 
@@ -258,10 +258,9 @@ class PretrainingObjective(abc.ABC):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
             fields = {name: catalogue.find("rows.arrangements", name).Arrangement.fields for name in kinds}
             having = [name for name in kinds if set(lacking) <= fields[name].keys()]
-            raise UserError(
-                f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement "
-                f"{rows.arrangement!r} does not have; config.objective.arrangement may be {', '.join(having)}"
-            )
+            begin = f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement {rows.arrangement!r}"
+            other = f"may be {', '.join(having)}" if having else "has no other with it; what inputs adds is in derived"
+            raise UserError(f"{begin} does not have; config.objective.arrangement {other}")
         reads = encoder_file(model.encoder).Encoder.reads
         if unread := [name for name in ("position_ids", "sequence_ids") if name in spec and name not in reads]:
             raise UserError(

@@ -3,6 +3,7 @@
 import pytest
 
 from bert_jax.corpora.mixture import Joined, shares
+from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
@@ -39,3 +40,11 @@ def test_joined_sources_are_read_one_after_another(tmp_path):
     ]
     assert joined.fingerprint() != Joined((("one", sources["one"]),)).fingerprint()
     assert set(joined.describe()["parts"]) == {"one", "two"}
+
+
+def test_a_path_that_is_typed_wins_over_a_text_that_the_recipe_leaves_open():
+    open_text = {"paths": (), "document_boundary": "file"}
+    part = CorpusConfig(parts={"own": {"path": "store", "options": open_text}}).part("own")
+    assert part.path == "store"
+    with pytest.raises(UserError, match="has the path store, .* and options, of one to be built"):
+        CorpusConfig(parts={"own": {"path": "store", "options": {"paths": ("a.txt",)}}}).part("own")
