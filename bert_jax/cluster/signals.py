@@ -152,7 +152,7 @@ def _on_signal(number: int, _: FrameType | None) -> None:
         return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    raise Preempted("told to end before there was anything to save; the same command begins or goes on")
+    raise Preempted("told to end, outside training, where there is no step to save; the same command begins or goes on")
 
 
 def _watch(reader: socket.socket, _writer: socket.socket) -> None:

@@ -97,6 +97,12 @@ def cell(value: Any, metric: str) -> str:
     return figure(value, digits(metric)) if is_number(value) else MISSING if value is None else str(value)
 
 
+MORE_STEPS = (
+    "worse than a baseline: train longer first (the same command with --extend and more steps), then take a larger "
+    "model or more text"
+)
+
+
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (name, value) of each known baseline of a metric, the strongest first.
 
@@ -119,15 +125,30 @@ def compared(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[s
     Both are "" if no baseline is known for the metric.
     """
     for name, baseline in known_baselines(metric, baselines)[:1]:
-        gap = value - baseline
-        if not gap:
-            return f"no better than {name} {baseline:.3f}", "bad"
-        better = (gap < 0) == lower_is_better(metric)
-        return (
-            f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}",
-            "good" if better else "bad",
-        )
+        return _against(metric, value, name, baseline)
     return "", ""
+
+
+def _against(metric: str, value: float, name: str, baseline: float) -> tuple[str, str]:
+    gap = value - baseline
+    if not gap:
+        return f"no better than {name} {baseline:.3f}", "bad"
+    better = (gap < 0) == lower_is_better(metric)
+    return f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}", "good" if better else "bad"
+
+
+def verdicts(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> list[str]:
+    """Return, for each metric that has baselines, a line that compares it with all of them, the weakest first.
+
+    If one of them is better than the model, a line says what helps.
+    """
+    lines, colours = [], set()
+    for metric, value in metrics.items():
+        if is_number(value) and (known := known_baselines(metric, baselines)):
+            found = [_against(metric, value, *one) for one in reversed(known)]
+            lines.append(f"held-out {metric.replace('_', ' ')} {value:.3f}: {', '.join(text for text, _ in found)}")
+            colours |= {colour for _, colour in found}
+    return [*lines, MORE_STEPS] if "bad" in colours else lines
 
 
 def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:

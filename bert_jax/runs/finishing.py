@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.workdir import export_workdir
+from bert_jax.reporting.loggers.base import metrics_of
+from bert_jax.reporting.measures import verdicts
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
 from bert_jax.storage import files, reading
@@ -16,7 +19,14 @@ from bert_jax.storage.replacing import replaced_directory
 
 
 def report_at_the_end(workdir: str, observer: Observer) -> str:
-    """Write the report, with the status that the run will have once it has ended; return the report's path."""
+    """Write the report, with the status that the run will have once it has ended; return the report's path.
+
+    The user reads how the newest evaluation compares with the baselines.
+    """
+    evaluations = observer.evaluations(sys.maxsize)
+    baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
+    for line in verdicts(metrics_of(evaluations[-1]), baselines) if evaluations else ():
+        observer.note(line)
     with observer.shown("reporting"):
         return write_report(workdir, {**observer.state(), "state": "finished"})
 
