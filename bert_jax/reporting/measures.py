@@ -97,12 +97,6 @@ def cell(value: Any, metric: str) -> str:
     return figure(value, digits(metric)) if is_number(value) else MISSING if value is None else str(value)
 
 
-MORE_STEPS = (
-    "worse than a baseline: train longer first (the same command with --extend and more steps), then take a larger "
-    "model or more text"
-)
-
-
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (name, value) of each known baseline of a metric, the strongest first.
 
@@ -137,10 +131,10 @@ def _against(metric: str, value: float, name: str, baseline: float) -> tuple[str
     return f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}", "good" if better else "bad"
 
 
-def verdicts(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> list[str]:
+def verdicts(metrics: Mapping[str, Any], baselines: Mapping[str, Any], cure: str) -> list[str]:
     """Return, for each metric that has baselines, a line that compares it with all of them, the weakest first.
 
-    If one of them is better than the model, a line says what helps.
+    If one of them is better than the model, the last line is ``cure``: what helps.
     """
     lines, colours = [], set()
     for metric, value in metrics.items():
@@ -148,7 +142,7 @@ def verdicts(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> list[s
             found = [_against(metric, value, *one) for one in reversed(known)]
             lines.append(f"held-out {metric.replace('_', ' ')} {value:.3f}: {', '.join(text for text, _ in found)}")
             colours |= {colour for _, colour in found}
-    return [*lines, MORE_STEPS] if "bad" in colours else lines
+    return [*lines, cure] if "bad" in colours else lines
 
 
 def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:

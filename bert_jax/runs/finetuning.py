@@ -38,7 +38,7 @@ from bert_jax.rows.encoded import ExampleRows
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.runs.details import write_details
-from bert_jax.runs.finishing import export_newest, report_at_the_end
+from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
@@ -391,10 +391,10 @@ def finish(
     plain = predictor.task.exported and not settings.bilstm_layers and not catalogue.is_own(settings.task["name"])
     trained = predictor.trained.config
     exports = settings.export and plain and not trained.causal and trained.encoder in families()
-    model = export_newest(request.workdir, observer) if exports else None
-    where = f"report {report_at_the_end(request.workdir, observer)}" + (f", model {model}" if model else "")
+    model = f", model {export_newest(request.workdir, observer)}" if exports else ""
+    report = report_at_the_end(request.workdir, observer, BETTER_START)
     observer.note(
-        f"done: {where}, predictions {workdir / 'predictions_*.jsonl'}\n"
+        f"done: report {report}{model}, predictions {workdir / 'predictions_*.jsonl'}\n"
         f"next: {program()} predict --workdir={request.workdir} {typed_flags(predictor)}"
     )
     return results["metrics"][next(name for name in splits if name.startswith("dev"))]  # type: ignore[no-any-return]

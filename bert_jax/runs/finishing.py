@@ -17,15 +17,25 @@ from bert_jax.reporting.report import write_report
 from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import replaced_directory
 
+# What helps where a model is worse than a baseline.
+LONGER_PRETRAINING = (
+    "worse than a baseline: train longer first (the same command with --extend and more steps), then take a larger "
+    "model or more text"
+)
+BETTER_START = (
+    "worse than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, more "
+    "epochs, another learning rate or more labelled rows"
+)
 
-def report_at_the_end(workdir: str, observer: Observer) -> str:
+
+def report_at_the_end(workdir: str, observer: Observer, cure: str) -> str:
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
-    The user reads how the newest evaluation compares with the baselines.
+    The user reads how the newest evaluation compares with the baselines and, if it is worse, ``cure``: what helps.
     """
     evaluations = observer.evaluations(sys.maxsize)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    for line in verdicts(metrics_of(evaluations[-1]), baselines) if evaluations else ():
+    for line in verdicts(metrics_of(evaluations[-1]), baselines, cure) if evaluations else ():
         observer.note(line)
     with observer.shown("reporting"):
         return write_report(workdir, {**observer.state(), "state": "finished"})

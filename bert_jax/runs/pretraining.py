@@ -38,7 +38,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.finishing import export_newest, report_at_the_end
+from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
@@ -221,7 +221,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 run = run_record.settle(workdir, run, facts, settings.absent_facts())
                 place = settings.corpus.path or files.as_path(workdir) / CORPUS
                 write_baselines(task, experiment, workdir, corpus.fingerprint, place, observer.note)
-            for line in [*given_way, *(probe.notes if probe else ())]:
+            remarks = experiment.schedule.remarks(experiment.phases.num_steps)
+            for line in [*given_way, *remarks, *(probe.notes if probe else ())]:
                 observer.note(line)
             start = None
             if initial and not saved:
@@ -376,7 +377,7 @@ def finish(
         observer.note(f"not exported: transformers has no class for the encoder {model.encoder!r} with these heads")
     elif settings.export and not model.causal:
         exported = export_newest(request.workdir, observer)
-    report = report_at_the_end(request.workdir, observer)
+    report = report_at_the_end(request.workdir, observer, LONGER_PRETRAINING)
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:

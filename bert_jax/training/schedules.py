@@ -47,6 +47,14 @@ class ScheduleConfig:
             return self.warmup_steps
         return round(self.warmup_fraction * num_train_steps)
 
+    def remarks(self, num_train_steps: int) -> tuple[str, ...]:
+        """Return a line for the user if the warm-up takes at least half of the run, as in a run made shorter."""
+        warmup = self.warmup(num_train_steps)
+        if 2 * warmup < num_train_steps:
+            return ()
+        rising = f"the learning rate rises for {warmup:,} of {num_train_steps:,} steps (config.schedule)"
+        return (f"{rising}; --config.schedule.warmup_fraction=0.1 lets it rise for a tenth of them",)
+
 
 def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
     """Return the function that maps a step to its learning rate.
@@ -61,7 +69,7 @@ def make_schedule(config: ScheduleConfig, num_train_steps: int) -> Schedule:
     if warmup + config.decay_steps > total:
         raise UserError(
             f"config.schedule: warmup_steps {warmup} + decay_steps {config.decay_steps} exceed the run's {total} "
-            "steps; lower them or train longer"
+            "steps; train longer, or give a share of the run with --config.schedule.warmup_fraction=0.1"
         )
 
     def after_warmup(step: jax.Array) -> jax.Array:

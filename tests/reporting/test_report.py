@@ -240,11 +240,11 @@ def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
 def test_a_value_is_held_against_its_strongest_baseline():
     known = {"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 4.0, "majority_rate": 0.4, "chance_rate": 0.5}
     known |= {"unigram_cross_entropy/legal": 3.0}
-    assert measures.verdicts({"mlm_loss": 4.5, "nsp_loss": 0.3}, known)[0].endswith(
+    assert measures.verdicts({"mlm_loss": 4.5, "nsp_loss": 0.3}, known, "more")[0].endswith(
         "0.500 worse than 3-gram cloze 4.000"
     )
-    assert measures.verdicts({"mlm_loss": 4.5}, known)[-1] == measures.MORE_STEPS
-    assert measures.verdicts({"mlm_loss/legal": 2.5}, known) == [
+    assert measures.verdicts({"mlm_loss": 4.5}, known, "more")[-1] == "more"
+    assert measures.verdicts({"mlm_loss/legal": 2.5}, known, "more") == [
         "held-out mlm loss/legal 2.500: 0.500 better than unigram 3.000"
     ]
     assert measures.compared("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")

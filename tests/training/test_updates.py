@@ -54,6 +54,13 @@ def test_the_published_schedule_never_reaches_its_peak() -> None:
         make_schedule(ScheduleConfig("linear", 1e-4, 10), 5)
 
 
+def test_a_run_made_shorter_than_two_warm_ups_says_so() -> None:
+    config = ScheduleConfig("linear", 1e-4, 300)
+    assert config.remarks(601) == ()
+    assert "rises for 300 of 600 steps" in config.remarks(600)[0]
+    assert ScheduleConfig("linear", 1e-4, 300, warmup_fraction=0.1).remarks(10) == ()
+
+
 def leaves(tree: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(p): np.asarray(x, np.float64) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
 
