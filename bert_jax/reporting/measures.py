@@ -61,8 +61,6 @@ NOT_DRAWN = (
 BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
-    "nsp_accuracy": (("nsp_majority_rate", "majority rate"),),
-    "sop_accuracy": (("sop_majority_rate", "majority rate"),),
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
     "loss": (("mean_label_loss", "mean label"),),
 }
@@ -100,10 +98,12 @@ def cell(value: Any, metric: str) -> str:
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (name, value) of each known baseline of a metric, the strongest first.
 
-    A part of a mixture (``mlm_loss/legal``) has baselines of its own.
+    A part of a mixture (``mlm_loss/legal``) has baselines of its own. The majority rate of a term of a loss, such as
+    ``nsp``, belongs to its accuracy, ``nsp_accuracy``.
     """
     name, slash, part = metric.partition("/")
-    keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, ()))
+    of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
+    keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term))
     known = [(label, float(baselines[key])) for key, label in keys if is_number(baselines.get(key))]
     return sorted(known, key=lambda one: one[1] if lower_is_better(metric) else -one[1])
 

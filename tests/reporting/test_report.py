@@ -250,6 +250,7 @@ def test_a_value_is_held_against_its_strongest_baseline():
     assert measures.compared("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
     assert measures.compared("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
     assert measures.compared("mlm_loss/other", 2.5, known) == ("", "")
+    assert measures.compared("words_accuracy", 0.5, {"words_majority_rate": 0.3})[0].endswith("majority rate 0.300")
     assert measures.compared("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
     assert measures.compared("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
 
