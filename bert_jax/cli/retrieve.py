@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
     found = retrieve(collection, request, given.baseline, progress_notes(print_note, what="texts encoded"))
+    if found.note:
+        print_note(found.note)
     records = as_records(collection, found.rankings)
     if given.output:
         write_predictions(given.output, records)

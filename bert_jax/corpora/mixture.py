@@ -24,7 +24,7 @@ class Mixture:
     """One or more corpora by name, and the share of the training rows that each supplies."""
 
     parts: Mapping[str, Corpus]
-    shares: Mapping[str, float]  # add up to 1
+    shares: Mapping[str, float]  # add up to 1; a part with share 0 is evaluated, never trained on
 
     @classmethod
     def alone(cls, corpus: Corpus) -> Mixture:
@@ -58,16 +58,19 @@ class Mixture:
 
 
 def check_weights(weights: Mapping[str, float | None], temperature: float) -> None:
-    """Raise ``UserError`` if a weight is not positive, only some parts have weights, or the temperature is bad."""
+    """Raise ``UserError`` if a weight is negative, all are 0, only some parts have one, or the temperature is bad."""
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         raise UserError(
             f"config.corpus.parts gives a weight to {', '.join(given)} and none to"
             f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
         )
-    bad = {name: weight for name, weight in given.items() if not 0 < weight < math.inf}
-    if bad:
-        raise UserError(f"weights of config.corpus.parts must be positive numbers; found {bad}")
+    bad = {name: weight for name, weight in given.items() if not 0 <= weight < math.inf}
+    if bad or (given and not any(given.values())):
+        raise UserError(
+            f"weights of config.corpus.parts must be positive numbers, or 0 for a part that is only evaluated; found "
+            f"{bad or 'only 0'}"
+        )
     if not 0 < temperature < math.inf:
         raise UserError(f"config.corpus.temperature is {temperature}; a positive number is needed, 1 changes nothing")
 

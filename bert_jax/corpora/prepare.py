@@ -126,7 +126,8 @@ class PartConfig:
     path: str = ""  # an existing store to use; if "", one is built
     source: str = "text_files"  # as config.corpus.source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # as config.corpus.options
-    weight: float | None = None  # share of the sum of all weights; if None for all parts, sizes and temperature decide
+    # share of the sum of all weights, 0: evaluated, never trained on; if None for all, sizes and temperature decide
+    weight: float | None = None
     license: str = ""  # as config.corpus.license
     dates: str = ""  # as config.corpus.dates
     notes: str = ""  # as config.corpus.notes

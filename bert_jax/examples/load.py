@@ -114,8 +114,8 @@ def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -
     found = {split: packed_name(path) for split, path in paths.items()}
     if missing := [f"{split}: {paths[split]}" for split, path in found.items() if path is None]:
         raise UserError(
-            f"no file for {'; '.join(missing)}, nor a compressed one of that name; check --data, or"
-            " name the file, such as --config.data.splits.train=FILE"
+            f"no file for {'; '.join(missing)}, nor a compressed one of that name; check --data, or name the file: "
+            + " ".join(f"--config.data.splits.{split}=FILE" for split, path in found.items() if path is None)
         )
     return {split: path for split, path in found.items() if path is not None}
 

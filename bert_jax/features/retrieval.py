@@ -16,9 +16,10 @@ from bert_jax.examples.collection import Collection
 from bert_jax.interchange.workdir import TrainedModel, load_trained
 from bert_jax.models.heads import Pooling, SentenceVector
 from bert_jax.models.model import Model, Part
+from bert_jax.program import program
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import pair_sequences
-from bert_jax.tasks.metrics.nearest import Nearest
+from bert_jax.tasks.metrics.nearest import Nearest, unit
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -126,6 +127,7 @@ class RetrievalResult:
     step: int
     pooling: str
     max_length: int
+    note: str  # a line for the user about cosines that lie close together, or ""
 
 
 def retrieve(
@@ -150,15 +152,19 @@ def retrieve(
         check_bm25()
     trained = load_trained(request.workdir, request.step)
     task = trained.facts.get("task") or {}
-    trained_pooling: Pooling = task["pooling"] if task.get("name") == "sentence_embeddings" else "mean"
+    tuned = task.get("name") == "sentence_embeddings"
+    trained_pooling: Pooling = task["pooling"] if tuned else "mean"
     pooling: Pooling = request.pooling or trained_pooling
     max_length = request.max_length or trained.facts.get("max_length") or trained.config.max_length
     encoder = TextEncoder(trained, pooling, max_length, request.batch_size)
 
     names, texts = list(collection.documents), list(collection.documents.values())
-    nearest = Nearest(encoder(list(collection.queries.values()), progress), request.top + 1)
-    for _, block in encoder.blocks(texts, progress):
+    queries = encoder(list(collection.queries.values()), progress)
+    nearest, note = Nearest(queries, request.top + 1), ""
+    for start, block in encoder.blocks(texts, progress):
         nearest.add(block)
+        if not (start or tuned):
+            note = crowded(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), request.workdir)
     searched = zip(collection.queries, nearest.places, nearest.scores, strict=True)
     own = collection.shared_ids
     rankings = {
@@ -170,7 +176,17 @@ def retrieve(
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
         if baseline == "bm25":
             metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, request.top), cutoffs)
-    return RetrievalResult(rankings, metrics, trained.step, pooling, max_length)
+    return RetrievalResult(rankings, metrics, trained.step, pooling, max_length, note)
+
+
+def crowded(median: float, workdir: str) -> str:
+    """Return a line about the cosines of an encoder that was not trained for them; "" if their median is below 0.5."""
+    if median < 0.5:
+        return ""
+    return (
+        f"untuned encoder: the cosine of any two texts is high (median {median:.2f}), so only the order counts; "
+        f"{program()} finetune --config=embeddings --init={workdir} tunes it on pairs of texts that belong together"
+    )
 
 
 def best(query: str | None, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:

@@ -66,7 +66,7 @@ def model_card(
     """
     head, run = head or Head(), facts.get("run") or {}
     return f"""---
-{_front(head, pooling, parent, _language(run))}
+{_front(head, pooling, parent, _languages(run))}
 ---
 
 # {run.get("name", "BERT")}
@@ -122,7 +122,7 @@ def digests_in(card: str) -> dict[str, str]:
     return dict(re.findall(r"^- (\S+\.safetensors): sha256 `([0-9a-f]{64})`$", card, re.MULTILINE))
 
 
-def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, language: str | None) -> str:
+def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, languages: list[str]) -> str:
     licence = (parent and parent.licence) or "unknown"
     comment = "of the weights: choose it with the licences of the training text in view"
     if parent and parent.licence:
@@ -134,19 +134,19 @@ def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, lang
         [
             *lines,
             f"license: {licence}  # {comment}",
-            f"language: {language}"
-            if language
+            f"language: {languages[0] if len(languages) == 1 else '[' + ', '.join(languages) + ']'}"
+            if languages
             else "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
             f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
         ]
     )
 
 
-def _language(run: Mapping[str, Any]) -> str | None:
-    """Return the language that the recipe named for its text, an ISO 639-1 code; None if it named none."""
+def _languages(run: Mapping[str, Any]) -> list[str]:
+    """Return the ISO 639-1 codes that the recipe named for its text, each once; [] if it named none."""
     corpus = (run.get("config") or {}).get("corpus") or {}
-    named = (corpus.get("options") or {}).get("language")
-    return named if isinstance(named, str) and named.isalpha() else None
+    named = [(one.get("options") or {}).get("language") for one in (corpus, *(corpus.get("parts") or {}).values())]
+    return list(dict.fromkeys(code for code in named if isinstance(code, str) and code.isalpha()))
 
 
 def _is_pretrained(head: Head) -> bool:

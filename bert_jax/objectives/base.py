@@ -299,12 +299,12 @@ class PretrainingObjective(abc.ABC):
                 directory=corpus.folder,
             )
             for name, corpus in self._corpora.parts.items()
-            if part in (None, name)
+            if (self._corpora.shares[name] if part is None else part == name)
         }
         if len(sources) == 1:
             return SelectedFeatures(next(iter(sources.values())), names)
-        key = random.key(self._corpora.fingerprint, seed, phase, "mixture")
-        return SelectedFeatures(MixedRows(list(sources.values()), list(self._corpora.shares.values()), key), names)
+        key, shares = random.key(self._corpora.fingerprint, seed, phase, "mixture"), self._corpora.shares
+        return SelectedFeatures(MixedRows(list(sources.values()), [shares[n] for n in sources], key), names)
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}

@@ -40,7 +40,7 @@ class Config:
     version_2: bool = False  # whether some questions have no answer
     language: Literal["en", "zh"] = "en"  # how answers are scored: "en" as in SQuAD, "zh" as in CMRC 2018
     max_query_length: int = 64  # longer questions are cut to so many tokens
-    doc_stride: int = 128  # tokens from the start of one window to the start of the next
+    doc_stride: int = 128  # tokens from one window's start to the next's; at most as many as a window has
     max_answer_length: int = 30  # in tokens
     n_best: int = 20  # how many candidate answers a prediction lists
     null_score_diff_threshold: float = 0.0  # with larger null odds, predict no answer
@@ -146,11 +146,29 @@ class Task(ExampleTask):
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
         numbers, known, first, last, *layout = np.concatenate(columns).T
         self.layouts[split] = RowWindows(*layout)
+        self.notes.append(self._window_note(numbers, first > 0, gold))
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
         weights = {"label_weights": known.astype(np.float32), "row_weights": np.ones(len(ids), np.float32)}
         rows = EncodedRows.of({"input_ids": ids}, arrays | weights)
         types = _types(rows.lengths, self.layouts[split].prefixes)
         return dataclasses.replace(rows, sequences=dict(rows.sequences) | {"token_type_ids": types})
+
+    def _window_note(self, numbers: np.ndarray, held: np.ndarray, gold: Sequence[answers.Gold]) -> str:
+        """Return a line that counts questions, windows, and answers that no window holds whole.
+
+        ``numbers`` [W]: the question of each window; ``held`` [W]: whether the window holds its answer.
+        """
+        most, stride = self.setting.max_length, self.config.doc_stride
+        counts = np.bincount(numbers, minlength=len(gold))
+        line = (
+            f"{np.count_nonzero(counts):,} questions, {len(numbers):,} windows of at most {most} tokens, "
+            f"{np.count_nonzero(held):,} with an answer"
+        )
+        answered = {number for number, one in enumerate(gold) if one.tokens is not None}
+        if lost := len(answered - set(numbers[held].tolist())):
+            line += f"; no window holds the whole answer of {lost:,} questions: lower config.task.doc_stride ({stride})"
+            line += f" or raise config.train.max_length ({most})"
+        return line
 
     def features(self, length: int) -> BatchSpec:
         del length

@@ -4,6 +4,8 @@
 
 The argument selects the files in FOLDER, which may be compressed (.xz, .gz, ...):
 
+    own                 a file of yours, --config.data.splits.train=questions.json; a tenth of it is to evaluate on,
+                        unless --config.data.splits.dev=FILE names another
     v1                  train-v1.1.json, dev-v1.1.json: SQuAD v1.1
     v2                  train-v2.0.json, dev-v2.0.json: SQuAD v2.0, where questions may have no answer
     squad_v1_tokenized  squad_v1_tokenized/val.*: 4,285 questions of SQuAD v1.1, a tenth of them to evaluate on
@@ -26,6 +28,7 @@ from ml_collections import ConfigDict
 
 CHINESE = {"language": "zh"}
 TASKS = {  # name -> (splits, share of train to evaluate on, options of the task)
+    "own": ({"train": "train.json"}, 0.1, {}),
     "v1": ({"train": "train-v1.1.json", "dev": "dev-v1.1.json"}, 0.0, {}),
     "v2": ({"train": "train-v2.0.json", "dev": "dev-v2.0.json"}, 0.0, {"version_2": True}),
     "squad_v1_tokenized": ({"train": "squad_v1_tokenized/val.context"}, 0.1, {}),

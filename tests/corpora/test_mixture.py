@@ -14,13 +14,15 @@ def test_shares_by_weight_and_by_temperature():
     assert shares({"a": None, "b": None}, {"a": 300, "b": 100}, 1.0) == {"a": 0.75, "b": 0.25}
     raised = shares({"a": None, "b": None}, {"a": 10_000, "b": 100}, 2.0)
     assert raised["b"] == pytest.approx(1 / 11)
+    assert shares({"a": 2, "b": 0}, {"a": 5, "b": 5}, 1.0) == {"a": 1.0, "b": 0.0}
 
 
 @pytest.mark.parametrize(
     ("weights", "temperature", "message"),
     [
         ({"a": 1, "b": None}, 1, "gives a weight to a and none to b"),
-        ({"a": 1, "b": -1}, 1, "must be positive numbers; found {'b': -1}"),
+        ({"a": 1, "b": -1}, 1, "must be positive numbers, or 0 .*; found {'b': -1}"),
+        ({"a": 0, "b": 0}, 1, "0 for a part that is only evaluated; found only 0"),
         ({"a": None}, 0, "temperature is 0"),
     ],
 )

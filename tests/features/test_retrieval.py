@@ -17,7 +17,7 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
-from bert_jax.features.retrieval import RetrievalRequest, TextEncoder, as_table, bm25, padded, retrieve, words
+from bert_jax.features.retrieval import RetrievalRequest, TextEncoder, as_table, bm25, crowded, padded, retrieve, words
 from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
@@ -108,6 +108,14 @@ def test_a_search(workdir: str, files: dict[str, Path]) -> None:
         assert list(found.rankings[query]) == [name for name in order if name != query][:4]
     assert found.metrics["model"] == retrieval_metrics(RELEVANCES, found.rankings, (4,))
     assert found.metrics["bm25"]["recall@4"] == 1
+    assert found.note == crowded(float(np.median(cosines)), workdir)
+
+
+def test_cosines_that_lie_close_together_are_explained() -> None:
+    line = crowded(0.934, "runs/a")
+    assert "median 0.93" in line
+    assert "finetune --config=embeddings --init=runs/a" in line
+    assert crowded(0.3, "runs/a") == ""
 
 
 def test_bm25_is_its_formula() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm, mlm_nsp
@@ -31,6 +33,21 @@ def test_the_rows_are_those_with_next_sentences(text: Text, packing: str, split:
     for name, value in found.items():
         np.testing.assert_array_equal(value, expected[name])
     assert one.source(split, "phase1", 0).buckets == both.source(split, "phase1", 0).buckets
+
+
+def test_a_part_of_weight_0_is_evaluated_and_never_trained_on(text: Text, tmp_path: Path) -> None:
+    apart = make_text(tmp_path)[0]
+    alone, both = (
+        objective(mlm, (Mixture(dict(parts), shares), text[1]))
+        for parts, shares in (
+            ({"own": text[0]}, {"own": 1.0}),
+            ({"apart": apart, "own": text[0]}, {"apart": 0.0, "own": 1.0}),
+        )
+    )
+    assert both.heldout_parts == ("apart", "own")
+    assert both.source("eval", "phase1", 0, "apart").rows_per_epoch > 0
+    for name, rows in rows_of(alone).items():
+        np.testing.assert_array_equal(rows_of(both)[name], rows)
 
 
 def test_loss_and_gradient_are_those_of_the_masked_lm_term(text: Text) -> None:

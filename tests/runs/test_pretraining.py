@@ -364,18 +364,19 @@ def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.Cap
     parts = {
         "old": {"options": options, "weight": 1},
         "new": {"options": {**options, "paths": (str(other),)}, "weight": 3},
+        "only_evaluated": {"options": options, "weight": 0},
     }
     recipe = toy.recipe(text, corpus={"parts": parts, "options": {}})
     assert pretrain(tmp_path, recipe) == 0
     shown = capsys.readouterr().err
-    assert "shares of the rows: new 75.0%, old 25.0%" in shown
+    assert "shares of the rows: new 75.0%, old 25.0%, only_evaluated 0.0%" in shown
     last = records(tmp_path / "run", "eval")[-1]
-    assert {"mlm_loss", "mlm_loss/old", "mlm_loss/new", "nsp_accuracy/new"} <= set(last)
+    assert {"mlm_loss", "mlm_loss/old", "mlm_loss/new", "nsp_accuracy/new", "mlm_loss/only_evaluated"} <= set(last)
     low, high = sorted((last["mlm_loss/old"], last["mlm_loss/new"]))
     assert low <= last["mlm_loss"] <= high
     baselines = json.loads((tmp_path / "run" / "baselines.json").read_text())
-    low, high = sorted(baselines[f"unigram_cross_entropy/{part}"] for part in parts)
+    low, high = sorted(baselines[f"unigram_cross_entropy/{part}"] for part in ("old", "new"))
     assert low < baselines["unigram_cross_entropy"] < high + 0.1
-    assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == {"old", "new"}
+    assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == set(parts)
     assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
     assert "reading" not in capsys.readouterr().err

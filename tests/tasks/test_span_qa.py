@@ -84,6 +84,19 @@ def test_settings_that_leave_no_capacity_are_errors():
         make_task({"dev": [question(LONG, "ann")]}, version_2=True, language="zh")
 
 
+def test_a_note_counts_windows_and_answers_that_no_window_holds():
+    examples = [question(LONG, name) for name in ("9 cy", "11 ed", LONG[:120])]
+    for stride, held in ((4, "lower config.task.doc_stride (4)"), (400, "raise config.train.max_length (64)")):
+        task = make_task({"dev": examples}, max_length=64, max_query_length=9, doc_stride=stride)
+        with_answer = np.count_nonzero(task.rows["dev"].arrays["start_positions"])
+        [line] = [note for note in task.notes if "windows" in note]
+        windows = f"{len(task.rows['dev']):,} windows of at most 64 tokens, {with_answer} with an answer"
+        assert line.startswith(f"dev: 3 questions, {windows}; no window holds the whole answer of ")
+        assert held in line
+    [line] = [note for note in make_task({"dev": examples}).notes if "windows" in note]
+    assert line == "dev: 3 questions, 3 windows of at most 384 tokens, 3 with an answer"
+
+
 # ---- Rows --------------------------------------------------------------------------------------------------------
 
 
