@@ -33,6 +33,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 
+FEWEST_DOCUMENTS = 4  # 2 to train on and 2 to hold out: next-sentence prediction draws from another document
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
 Facts = dict[str, Any]
 Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens so far
@@ -214,10 +215,10 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
     left_out = f" (left out: {skipped})" if skipped else ""
     if total == 0:
         raise UserError(f"the corpus is empty: no document has text{left_out}; check config.corpus.options")
-    if total < 4:
+    if total < FEWEST_DOCUMENTS:
         raise UserError(
-            f"{begin}{left_out}; at least 4 are needed, 2 to train on and 2 to hold out: add files, or see in"
-            " config.corpus.options what ends a document (text_files: document_boundary='blank_line', or 'line')"
+            f"{begin}{left_out}; at least {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or"
+            " see in config.corpus.options what ends a document (text_files: document_boundary='blank_line', or 'line')"
         )
     if sum(facts["num_long_documents"] for part in made for facts in part["splits"].values()) < 2:
         raise UserError(

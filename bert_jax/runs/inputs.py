@@ -17,7 +17,7 @@ from etils import epath
 
 from bert_jax.corpora import columns
 from bert_jax.corpora import manifest as manifests
-from bert_jax.corpora.build import Progress
+from bert_jax.corpora.build import FEWEST_DOCUMENTS, Progress
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import (
     CorpusConfig,
@@ -78,7 +78,15 @@ class Inputs:
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if not (corpus.path or self.corpus.path or self.bound):
-                find_source(corpus, where).describe()  # raises if a path matches nothing or a package is not installed
+                found = find_source(
+                    corpus, where
+                ).describe()  # raises if a path matches nothing, or a package is missing
+                if found.get("document_boundary") == "file" and found["files"] < FEWEST_DOCUMENTS:
+                    raise UserError(
+                        f"{where}.options.paths has too few files ({found['files']}), each one document; at least"
+                        f" {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or cut them with"
+                        f" --{where}.options.document_boundary=blank_line (or line)"
+                    )
                 columns.find(corpus.columns)
 
     def check_made(self) -> None:

@@ -190,6 +190,10 @@ BAD_RECIPES = {
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"masking": 3}}}},
         "config.phases.phase1.objective.masking is 3; it replaces keys",
     ),
+    "few files": (
+        {"corpus": {"source": "text_files", "options": {"paths": (__file__,)}}},
+        "config.corpus.options.paths has too few files (1), each one document; at least 4 are needed",
+    ),
     "strategy": ({"objective": {"masking": {"strategy": "span"}}}, "there is no strategy 'span' in bert_jax.rows"),
     "unit": ({"objective": {"masking": {"unit": "wrod"}}}, "did you mean 'word'? valid: piece, word); name its"),
     "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
