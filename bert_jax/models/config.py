@@ -78,7 +78,7 @@ class ModelConfig:
         if too_long:
             raise UserError(
                 f"max_length of {', '.join(too_long)} exceeds the model's {self.max_length} positions; "
-                "shorten the rows or raise config.model.max_length"
+                f"give at most {self.max_length} there, or raise config.model.max_length of a model without --init"
             )
 
     @property

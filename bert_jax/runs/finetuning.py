@@ -42,7 +42,7 @@ from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_e
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
-from bert_jax.runs.prediction import Predictor, typed_flags, write_predictions
+from bert_jax.runs.prediction import Predictor, trial, write_predictions
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
@@ -283,7 +283,7 @@ def setting(
 ) -> Setting:
     """Return the ``Setting`` for the task, which holds all arguments of the task except the task's config."""
     train = settings.train
-    model.check_lengths({"train": train.max_length})
+    model.check_lengths({"config.train.max_length": train.max_length})
     return Setting(
         splits,
         tokenizer,
@@ -395,6 +395,6 @@ def finish(
     report = report_at_the_end(request.workdir, observer, BETTER_START)
     observer.note(
         f"done: report {report}{model}, predictions {workdir / 'predictions_*.jsonl'}\n"
-        f"next: {program()} predict --workdir={request.workdir} {typed_flags(predictor)}"
+        f"next: {program()} {trial(predictor, request.workdir)}"
     )
     return results["metrics"][next(name for name in splits if name.startswith("dev"))]  # type: ignore[no-any-return]

@@ -156,7 +156,12 @@ def read_examples(predictor: Predictor, path: str, form: str | None, split: str,
     config = configuration.build(DataConfig, data, "data")
     if not make_reader(config).named_splits:
         need(path)
-    return load(config, "", predictor.task.roles, note)[split]
+    try:
+        return load(config, "", predictor.task.roles, note)[split]
+    except UserError as error:
+        if split == "test" and form is None and path.endswith(".txt"):
+            raise UserError(f"{error}. If the file has a text a line, add --format={RAW_TEXT}") from error
+        raise
 
 
 def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
@@ -194,12 +199,15 @@ def typed_roles(predictor: Predictor) -> list[str]:
     return reads
 
 
-def typed_flags(predictor: Predictor) -> str:
-    """Return what to write after ``predict`` to try the model: a text for each role, or a file."""
+def trial(predictor: Predictor, workdir: str) -> str:
+    """Return a verb with its flags to try the model: a search for vectors of texts, otherwise predictions."""
+    if predictor.trained.facts["task"]["name"] == "sentence_embeddings":
+        return f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"'
     try:
-        return " ".join(f'"{role.upper()}"' for role in typed_roles(predictor)).replace('"WORDS"', '"TEXT"')
+        typed = " ".join(f'"{role.upper()}"' for role in typed_roles(predictor)).replace('"WORDS"', '"TEXT"')
     except UserError:
-        return "--input=FILE"
+        typed = "--input=FILE"
+    return f"predict --workdir={workdir} {typed}"
 
 
 def _tagged(name: str, text: str) -> Example:

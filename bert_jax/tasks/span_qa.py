@@ -146,7 +146,8 @@ class Task(ExampleTask):
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
         numbers, known, first, last, *layout = np.concatenate(columns).T
         self.layouts[split] = RowWindows(*layout)
-        self.notes.append(self._window_note(numbers, first > 0, gold))
+        if known.any():
+            self.notes.append(self._window_note(numbers, first > 0, gold))
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
         weights = {"label_weights": known.astype(np.float32), "row_weights": np.ones(len(ids), np.float32)}
         rows = EncodedRows.of({"input_ids": ids}, arrays | weights)
@@ -166,7 +167,7 @@ class Task(ExampleTask):
         )
         answered = {number for number, one in enumerate(gold) if one.tokens is not None}
         if lost := len(answered - set(numbers[held].tolist())):
-            line += f"; no window holds the whole answer of {lost:,} questions: lower config.task.doc_stride ({stride})"
+            line += f"; for {lost:,} no window holds the whole answer: lower config.task.doc_stride ({stride})"
             line += f" or raise config.train.max_length ({most})"
         return line
 

@@ -84,6 +84,8 @@ def test_a_model_of_pairs_takes_texts_two_by_two(workdir, tmp_path, capsys):
     (tmp_path / "raw.txt").write_text("one text\tits pair\n\na text\tanother\n")
     assert run([*paired, f"--input={tmp_path / 'raw.txt'}", "--format=raw_text"]) == 0
     assert capsys.readouterr().out == typed
+    assert run([*paired, f"--input={tmp_path / 'raw.txt'}"]) == 2
+    assert "If the file has a text a line, add --format=raw_text" in capsys.readouterr().err
     (tmp_path / "raw.txt").write_text("one text\tits pair\na text\n")
     assert run([*paired, f"--input={tmp_path / 'raw.txt'}", "--format=raw_text"]) == 2
     assert "2 texts are needed in a line, with a tab between them; see line 2" in capsys.readouterr().err

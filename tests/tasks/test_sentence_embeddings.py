@@ -231,7 +231,7 @@ def test_a_toy_is_learned_and_used(tmp_path: Path, capsys: pytest.CaptureFixture
     assert evaluations[-1]["accuracy"] > evaluations[0]["accuracy"]
     predictions = [json.loads(line) for line in (workdir / "predictions_dev.jsonl").read_text().splitlines()]
     assert all(-1.0001 <= record["prediction"] <= 1.0001 for record in predictions)
-    capsys.readouterr()
+    assert f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"' in capsys.readouterr().err
     assert run(["predict", f"--workdir={workdir}", "aa bb"]) == 0
     assert len(json.loads(capsys.readouterr().out)["prediction"]) == 32
 
