@@ -166,6 +166,14 @@ def _name(values: Mapping[str, str]) -> str:
     return "+".join(parts) or "run"
 
 
+def doubt(best: Outcome, others: Sequence[Outcome]) -> str:
+    """Return, as the end of a sentence, why the best outcome may be no better than others; "" if nothing says so."""
+    if len(best.scores) < 2:
+        return "; one seed each cannot tell small differences from chance (--seeds=0,1,2)" if others else ""
+    near = [other.name for other in others if abs(other.median - best.median) <= statistics.stdev(best.scores)]
+    return f"; within the spread of its seeds: {', '.join(near)}" if near else ""
+
+
 def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
     """Write ``table.json`` and ``table.md``; return the text of ``table.md``."""
     sign = -1.0 if lower_is_better(metric) else 1.0
@@ -181,6 +189,7 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
         lines.append(f"| {' | '.join([*outcome.values.values(), str(len(outcome.scores)), *figures, top])} |")
     compared = table.compare({outcome.name: outcome.scores for outcome in kept})
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
+    winner += doubt(best, [outcome for outcome in outcomes if outcome is not best])
     text = "\n".join([f"# {request.recipe}", "", *lines, "", winner, ""])
     if len(kept) > 1:
         differences = table.markdown(table.differences({metric: compared}))

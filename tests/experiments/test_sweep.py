@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.experiments.sweep import Outcome, Sweep, best_of
+from bert_jax.experiments.sweep import Outcome, Sweep, best_of, doubt
 from bert_jax.experiments.sweep import sweep as run_sweep
 from tests.tasks import toy_tasks
 
@@ -56,6 +56,16 @@ def test_the_best_value_is_by_the_median_and_of_equals_the_first():
     assert best_of(outcomes, ["rate"], "accuracy") == [outcomes[1], outcomes[2]]
     assert best_of(outcomes, ["rate"], "loss") == [outcomes[0], outcomes[2]]
     assert best_of(outcomes, [], "accuracy") == outcomes
+
+
+def test_the_best_value_is_doubted_within_the_spread_of_its_seeds():
+    best, near, far = (
+        Outcome({"rate": name}, scores, ())
+        for name, scores in (("1", (0.5, 0.6, 0.7)), ("2", (0.52,) * 3), ("3", (0.4,) * 3))
+    )
+    assert doubt(best, [near, far]) == "; within the spread of its seeds: rate=2"
+    assert doubt(best, [far]) == ""
+    assert "--seeds=0,1,2" in doubt(Outcome({"rate": "1"}, (0.5,), ()), [far])
 
 
 @pytest.mark.parametrize(
