@@ -96,7 +96,10 @@ def load(
                 result[split] = splits.at_most(result[split], most, config.split_seed)
     if empty := [split for split, examples in result.items() if not examples]:
         found = ", ".join(f"{split} ({config.splits[split]})" if split in config.splits else split for split in empty)
-        raise UserError(f"no example is left in {found}; give a file that has some, and its format")
+        raise UserError(
+            f"no example is left in {found}; give a file that has some, in the format {config.format}, or name its own "
+            "with config.data.format"
+        )
     return result
 
 
