@@ -94,7 +94,8 @@ def coverage(scan: Scan) -> Check:
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
         ""
         if status == "ok"
-        else f"few pieces will be learned: --config.vocab.path= --config.vocab.size={_rounded(often)}",
+        else "few pieces will be learned; keep a vocabulary that came with a model, otherwise learn a smaller one:"
+        f" --config.vocab.path= --config.vocab.size={_rounded(often)}",
         {
             "unused": unused,
             "rare": rare,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.inspection import hashing
-from bert_jax.inspection.check import Check, grade, percent, ratio
+from bert_jax.inspection.check import Check, grade, percent, ratio, worst
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
@@ -18,6 +18,7 @@ from bert_jax.inspection.scan import Scan
 LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
 TEMPLATE = 8  # least tokens, not counting numbers, of a line from a template, for the same reason
 TEMPLATE_LINES = 3  # least lines from the same template
+MATTERS = 0.005  # a smaller share of the tokens, such as a few equal documents of one line, moves no loss
 SHOWN = 10
 SHOWN_CHARACTERS = 100
 
@@ -118,53 +119,61 @@ def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
 
 
 def documents(scan: Scan, fixes: Fixes) -> Check:
-    """Check for documents that are equal token by token."""
-    tally = _Tally()
-    for (values,) in hashing.sorted_parts([scan.document_hashes]):
-        tally.add(values, 0, 2)
-    share = ratio(tally.repeats, scan.split.num_documents)
-    status = grade(share, 0.0, 0.02)
+    """Check for documents that are equal token by token. What counts is their share of the tokens."""
+    total = scan.split.num_documents
+    _, first = np.unique(scan.document_hashes, return_index=True)
+    repeated = np.ones(total, bool)
+    repeated[first] = False
+    share, token_share = ratio(repeated.sum(), total), _token_share(scan, repeated)
+    status = grade(token_share, MATTERS, 0.02)
     return Check(
         "duplicate_documents",
         status,
-        f"{tally.repeats:,} of {scan.split.num_documents:,} documents ({percent(share)}) repeat one before",
+        f"{total - len(first):,} of {total:,} documents ({percent(share)}) repeat one before, with"
+        f" {percent(token_share)} of the tokens",
         "" if status == "ok" else f"documents repeat: {fixes.duplicates()}",
-        {"repeated_documents": tally.repeats, "distinct_documents": tally.distinct, "share": share},
+        {
+            "repeated_documents": total - len(first),
+            "distinct_documents": len(first),
+            "share": share,
+            "token_share": token_share,
+        },
     )
 
 
 def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     """Check for held-out documents and lines that are also in the training split: they lower the held-out loss."""
-    documents = lines = tokens = 0
-    for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes]):
-        documents += int(_within(values, known).sum())
+    shared_documents = _shared_documents(train, held)
+    documents, lines, tokens = int(shared_documents.sum()), 0, 0
     for known, values in hashing.sorted_parts([train.sentence_hashes, held.sentence_hashes]):
         lengths = hashing.length_of(values)
         shared = _within(values, known) & (lengths >= LONG)
         lines, tokens = lines + int(shared.sum()), tokens + int(lengths[shared].sum())
     token_share = ratio(tokens, held.split.num_tokens)
-    document_share = ratio(documents, held.split.num_documents)
-    status = max((grade(document_share, 0.0, 0.01), grade(token_share, 0.05, 0.25)), key=("ok", "warn", "bad").index)
+    document_share, whole_share = ratio(documents, held.split.num_documents), _token_share(held, shared_documents)
+    status = worst([grade(whole_share, MATTERS, 0.01), grade(token_share, 0.05, 0.25)])
     return Check(
         "heldout_overlap",
         status,
-        f"{documents:,} of {held.split.num_documents:,} held-out documents are in the training split as a whole, and "
-        f"{percent(token_share)} of the held-out tokens in equal lines of {LONG} tokens or more",
+        f"{documents:,} of {held.split.num_documents:,} held-out documents are in the training split as a whole, with"
+        f" {percent(whole_share)} of the held-out tokens; {percent(token_share)} of the held-out tokens are in equal"
+        f" lines of {LONG} tokens or more",
         "" if status == "ok" else f"held-out losses are too good: {fixes.duplicates()}",
-        {"documents": documents, "lines": lines, "token_share": token_share, "document_share": document_share},
+        {
+            "documents": documents,
+            "lines": lines,
+            "token_share": token_share,
+            "document_share": document_share,
+            "document_token_share": whole_share,
+        },
     )
 
 
 def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
     """Check for held-out documents of a part of a mixture that are in the training text of ``others``, by name."""
-    found = {}
-    for name, train in others.items():
-        found[name] = sum(
-            int(_within(values, known).sum())
-            for known, values in hashing.sorted_parts([train.document_hashes, held.document_hashes])
-        )
-    worst = max(found.values(), default=0)
-    status = grade(ratio(worst, held.split.num_documents), 0.0, 0.01)
+    shared = {name: _shared_documents(train, held) for name, train in others.items()}
+    found = {name: int(documents.sum()) for name, documents in shared.items()}
+    status = worst([grade(_token_share(held, documents), MATTERS, 0.01) for documents in shared.values()])
     figures = ", ".join(f"{count:,} of {name}" for name, count in found.items())
     return Check(
         "other_parts",
@@ -173,6 +182,20 @@ def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
         "" if status == "ok" else "the held-out losses of this part are too good: take the text out of one part",
         {"documents": found},
     )
+
+
+def _shared_documents(train: Scan, held: Scan) -> np.ndarray:
+    """Return bool [N]: whether each of the N documents of ``held`` is equal to one of ``train``."""
+    shared = np.zeros(held.split.num_documents, bool)
+    for (known,) in hashing.sorted_parts([train.document_hashes]):
+        shared |= _within(held.document_hashes, known)
+    return shared
+
+
+def _token_share(scan: Scan, documents: np.ndarray) -> float:
+    """Return the share of the tokens of a split that the ``documents`` (bool [N]) have."""
+    tokens = np.diff(scan.split.sentence_offsets[np.asarray(scan.split.document_starts)])
+    return ratio(tokens[documents].sum(), scan.split.num_tokens)
 
 
 def _within(values: Hashes, known: Hashes) -> np.ndarray:

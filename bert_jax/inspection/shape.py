@@ -47,7 +47,7 @@ def measure(split: CorpusSplit) -> Shape:
 
 
 def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
-    """Check for empty documents (the build drops them), one-sentence documents, and a document with most text.
+    """Check for empty documents (the build drops them), one-sentence documents, and a document with much of the text.
 
     ``pairs``: whether rows are pairs of sentences of one document; otherwise one-sentence documents are no fault.
     """
@@ -63,7 +63,7 @@ def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int], fixes: 
     elif empty_share > 0.05:
         fix = f"documents without text: {fixes.other_field()}"
     elif status != "ok":
-        fix = f"one document holds most of the text: {fixes.shorter_documents()}"
+        fix = f"one document holds {percent(largest)} of the text: {fixes.shorter_documents()}"
     median = int(np.median(shape.document_tokens)) if len(shape.document_tokens) else 0
     return Check(
         "documents",
@@ -220,10 +220,11 @@ def _balance(facts: dict[str, Any], fixes: Fixes, single: float) -> Check:
     largest = max(f["random_share"] for f in facts.values())
     status: Status = grade(largest, 0.65, 0.85)
     figures = (
-        f"{percent(f['random_share'])} random at {n} ({percent(f['one_sentence_chunks'])} of chunks have one sentence)"
+        f"at {n}, {percent(f['random_share'])} of pairs are random: the {percent(f['one_sentence_chunks'])} of a single"
+        " sentence, which has no true second part, and half of the others"
         for n, f in facts.items()
     )
     worst_length = max(facts, key=lambda n: float(facts[n]["random_share"]))
     means = fixes.longer_rows(int(worst_length)) if single < MANY_SINGLE else fixes.longer_documents()
     fix = f"most chunks have one sentence at {worst_length}: {means}"
-    return Check("next_sentence_balance", status, ", ".join(figures), "" if status == "ok" else fix, facts)
+    return Check("next_sentence_balance", status, "; ".join(figures), "" if status == "ok" else fix, facts)

@@ -1,0 +1,40 @@
+"""A fault that touches little text is counted but not graded as bad, and its line says no more than was measured."""
+
+from pathlib import Path
+
+from bert_jax.inspection.inspect import InspectionRequest, inspect
+from tests.inspection.corpora import build, stored, texts, write_vocab
+
+
+def test_a_few_equal_documents_of_one_line_are_counted_but_harmless(tmp_path: Path) -> None:
+    vocab = write_vocab(tmp_path / "vocab.txt")
+    corpus = build(tmp_path, [*texts(120), *([["baba keke ."]] * 14)], vocab)
+    found = inspect(InspectionRequest(str(corpus), str(vocab)))
+    held = [document for document in stored(corpus, "heldout") if len(document) == 1]
+    assert 0 < len(held) < 13  # else they are not in both splits, and more than once in one
+    for name, facts in (
+        ("duplicate_documents", {"repeated_documents": 13 - len(held)}),
+        ("heldout_overlap", {"documents": len(held)}),
+    ):
+        check = found.check(name)
+        assert (check.status, check.fix) == ("ok", "")
+        assert check.facts.items() >= facts.items()
+
+
+def test_the_largest_document_is_named_with_its_share(tmp_path: Path) -> None:
+    vocab = write_vocab(tmp_path / "vocab.txt")
+    one, rest = texts(20, seed=1), texts(38)
+    corpus = build(tmp_path, [[line for lines in one for line in lines], *rest], vocab)
+    check = inspect(InspectionRequest(str(corpus), str(vocab))).check("documents")
+    assert 0.25 < check.facts["largest_share"] < 0.5
+    assert check.fix.startswith(f"one document holds {100 * check.facts['largest_share']:.1f} % of the text: ")
+
+
+def test_the_share_of_random_pairs_follows_from_the_chunks_of_one_sentence(tmp_path: Path) -> None:
+    vocab = write_vocab(tmp_path / "vocab.txt")
+    corpus = build(tmp_path, texts(120), vocab)
+    facts = inspect(InspectionRequest(str(corpus), str(vocab), max_lengths=(24, 32))).check("next_sentence_balance")
+    for length, shares in facts.facts.items():
+        one = shares["one_sentence_chunks"]
+        assert abs(shares["random_share"] - (one + (1 - one) / 2)) < 0.05, length
+    assert "of a single sentence, which has no true second part, and half of the others; at 32, " in facts.figure
