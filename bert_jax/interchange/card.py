@@ -143,9 +143,10 @@ def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, lang
 
 
 def _languages(run: Mapping[str, Any]) -> list[str]:
-    """Return the ISO 639-1 codes that the recipe named for its text, each once; [] if it named none."""
+    """Return the ISO 639-1 codes that the recipe named for the text of training, each once; [] if it named none."""
     corpus = (run.get("config") or {}).get("corpus") or {}
-    named = [(one.get("options") or {}).get("language") for one in (corpus, *(corpus.get("parts") or {}).values())]
+    trained = [part for part in (corpus.get("parts") or {}).values() if part.get("weight") != 0]
+    named = [(one.get("options") or {}).get("language") for one in (corpus, *trained)]
     return list(dict.fromkeys(code for code in named if isinstance(code, str) and code.isalpha()))
 
 

@@ -228,6 +228,7 @@ def test_the_card_is_markdown_with_front_matter() -> None:
     _, front, body = model_card(facts | {"run": {"config": {"corpus": own}}}, {}, step=0).split("---\n", 2)
     assert yaml.safe_load(front)["language"] == "zh"
     parts = {name: {"options": {"language": code}} for name, code in (("a", "de"), ("b", "zh"), ("c", "de"))}
+    parts["only_evaluated"] = {"options": {"language": "fr"}, "weight": 0}
     mixed = model_card(facts | {"run": {"config": {"corpus": {"parts": parts, "options": {}}}}}, {}, step=0)
     assert yaml.safe_load(mixed.split("---\n", 2)[1])["language"] == ["de", "zh"]
     assert '"a.txt"' in body
