@@ -1,7 +1,7 @@
-"""Reads the lines and paragraphs of a byte range of a file.
+"""Reads the lines, paragraphs or articles of a byte range of a file.
 
-A line or paragraph belongs to the range in which it begins, wherever it ends. So adjacent ranges yield each line or
-paragraph exactly once, wherever the file is cut."""
+A line, paragraph or article belongs to the range in which it begins, wherever it ends. So adjacent ranges yield each
+of them exactly once, wherever the file is cut."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from bert_jax.corpora.unpacking import Unpacked
 BLOCK_BYTES = 1 << 18
 BLANK_LINES = re.compile(rb"(?:[ \t\r\x0b\x0c]*+\n)++")
 GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and the blank lines after it
+
+TITLE = re.compile(rb"\s*= [^=\s](?:[^\n]*[^=\s])? =\s*")  # "= Title =" alone; "= = Section = =" is none
 
 
 def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
@@ -41,6 +43,22 @@ def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple
         if 0 <= stop <= offset:
             return
         if offset >= start and not text.isspace():
+            yield offset, text
+
+
+def of_articles(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, text) for each paragraph of the articles of WikiText that begin in [start, stop).
+
+    An article begins with a paragraph that is a ``TITLE``. Text before the first title of the file is an article too.
+    If ``stop`` is -1, the range reaches to the end of the file.
+    """
+    inside = not start
+    for offset, text in paragraphs(file, start):
+        begins = TITLE.fullmatch(text) is not None
+        if 0 <= stop <= offset and (begins or not inside):
+            return
+        inside = inside or begins
+        if inside:
             yield offset, text
 
 

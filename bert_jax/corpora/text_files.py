@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
-from bert_jax.corpora.byte_ranges import lines, paragraphs
+from bert_jax.corpora.byte_ranges import TITLE, lines, of_articles, paragraphs
 from bert_jax.corpora.names import below
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import Unpacked, unpacked
@@ -24,7 +24,8 @@ class Source:
 
     Text of the format ``free`` is split into sentences, and a blank line always ends a sentence; the format
     ``sentences`` has one sentence per line. A document is a file, named by its path below the folder that all files
-    share; with the boundary ``blank_line``, a run of lines that are not blank, or with ``line``, each line, both named
+    share; with the boundary ``blank_line``, a run of lines that are not blank, with ``line``, each line, or with
+    ``title``, an article of WikiText, which begins with a line ``= Title =`` between blank ones, all named
     ``<path>@<byte offset of the first line>``. ``bad_text="skip"`` leaves out and counts lines that are not UTF-8 or
     have a NUL, files that are binary or entirely in another encoding, and, in a damaged compressed file, everything
     after the damage.
@@ -32,7 +33,7 @@ class Source:
 
     paths: tuple[str, ...]  # globs; ** matches folders
     format: Literal["free", "sentences"] = "free"  # free: split into sentences; sentences: one a line
-    document_boundary: Literal["file", "blank_line", "line"] = "file"  # what ends a document
+    document_boundary: Literal["file", "blank_line", "line", "title"] = "file"  # what ends a document
     language: str = "en"  # the language whose rules split free text
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
@@ -46,22 +47,28 @@ class Source:
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
             return
-        whole = self.document_boundary == "file"
+        whole, titled = self.document_boundary == "file", self.document_boundary == "title"
         sentences: list[str] = []
-        accounted = False
+        accounted, begin = False, 0
         for item in self._sentences(piece):
             if isinstance(item, Skipped):
                 yield item
             elif whole:
                 sentences += item[1]
                 continue
+            elif titled:
+                if sentences and TITLE.fullmatch(" ".join(item[1]).encode()):
+                    yield Document(f"{name}@{begin}", tuple(sentences))
+                    sentences = []
+                begin = begin if sentences else item[0]
+                sentences += item[1]
             elif item[1]:
                 yield Document(f"{name}@{item[0]}", tuple(item[1]))
             else:
                 yield Skipped(f"{name}@{item[0]}", "no text")
             accounted = True
         if sentences:
-            yield Document(name, tuple(sentences))
+            yield Document(f"{name}@{begin}" if titled else name, tuple(sentences))
         elif piece.start == 0 and not accounted:
             yield Skipped(name, "no text")
 
@@ -102,7 +109,8 @@ class Source:
     def _texts(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of each paragraph of ``piece``, or of each line that is not blank."""
         if self.document_boundary != "line":
-            yield from paragraphs(file, piece.start, piece.stop)
+            read = of_articles if self.document_boundary == "title" else paragraphs
+            yield from read(file, piece.start, piece.stop)
             return
         for offset, line in lines(file, piece.start, piece.stop):
             if line.strip():

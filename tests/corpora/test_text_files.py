@@ -55,6 +55,20 @@ def test_each_line_can_be_a_document(tmp_path):
     assert list(found.values()) == [("One.", "Two."), ("Three.",), ("Four",)]
 
 
+def test_a_title_of_wikitext_begins_a_document(tmp_path):
+    text = " \n = A b = \n \n One . \n Two . \n \n = = Part = = \n \n = 1 + 1 = \n 2 . \n \n = é ? = \n \n Three . \n"
+    (tmp_path / "a.txt").write_text(text)
+    source = Source(paths=(f"{tmp_path}/a.txt",), document_boundary="title", format="sentences")
+    assert documents(source) == {
+        "a.txt@2": ("= A b =", "One .", "Two .", "= = Part = =", "= 1 + 1 =", "2 ."),
+        f"a.txt@{text.index(' = é')}": ("= é ? =", "Three ."),
+    }
+    cut_everywhere(source, len(text.encode()))
+    (tmp_path / "a.txt").write_text(f"Before.\n\n{text}")
+    assert len(documents(source)) == 3
+    cut_everywhere(source, len(text.encode()) + 9)
+
+
 @pytest.mark.parametrize("boundary", ["file", "blank_line"])
 def test_compressed_files_give_the_same_documents(tmp_path, boundary):
     text = ("A sentence. " * 500 + "\n\n") * 60  # more than a block
@@ -175,7 +189,7 @@ def test_bad_bytes_are_named_with_file_and_offset(tmp_path, content, message):
     assert "bad_text='skip'" in str(caught.value)
 
 
-@pytest.mark.parametrize("boundary", ["file", "blank_line", "line"])
+@pytest.mark.parametrize("boundary", ["file", "blank_line", "line", "title"])
 def test_bad_lines_are_skipped_and_counted(tmp_path, boundary):
     (tmp_path / "a.txt").write_bytes(b"One line.\n\xff bad\nTwo lines.\n\nnul \0\n\nThree lines.\n")
     (tmp_path / "b.txt").write_bytes("text".encode("utf-16"))
