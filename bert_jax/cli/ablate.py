@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RECIPE",
-        help="then fine-tune every model with this recipe, such as glue:sst2; may be repeated; with it a variant may"
-        " end in +bilstm",
+        help="then fine-tune every model with this recipe, such as glue:sst2, or, with keys of its own,"
+        ' "glue:sst2 --config.train.num_epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
     parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")
     parser.add_argument("--seeds", default="0,1,2", help="each trains every variant (default: %(default)s)")

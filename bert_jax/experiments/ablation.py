@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,7 @@ from bert_jax import configuration
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
-from bert_jax.examples.load import load
-from bert_jax.experiments import measured, table
+from bert_jax.experiments import measured, table, tuning
 from bert_jax.experiments.grid import Cell, Metrics, Note, make_room, run_cells, say
 from bert_jax.experiments.measured import OWN, Measured
 from bert_jax.interchange.workdir import load_trained
@@ -49,7 +47,8 @@ class Ablation:
     seeds: tuple[int, ...]
     workdir: str
     command: str = ""
-    finetune: tuple[str, ...] = ()  # recipes with which every pretrained model is fine-tuned
+    # recipes with which every pretrained model is fine-tuned, each with ``--config.key=value`` after it if wanted
+    finetune: tuple[str, ...] = ()
     data: str = "."  # the folder of the labelled examples for ``finetune``
     again: bool = False  # set aside runs of earlier calls that differ from what is asked for
 
@@ -80,12 +79,15 @@ def ablate(ablation: Ablation, note: Note = say) -> dict[str, list[table.Variant
     variants = {name: _measured(name, one) for name, one in settings.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
-    recipes_of_tasks = _finetunings(ablation)
+    tunings = tuning.read(ablation.finetune, ablation.data)
+    recipes_of_tasks = {one.name: one.config for one in tunings}
     cells = _cells(ablation, settings, recipes_of_tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
         make_room(cells, ablation.workdir, note, ablation.again)
         tokenizer, corpus, paths = _inputs(ablation, first, pretrained, note)
+        _check_finetunings(ablation, tunings, cells, variants, tokenizer)
+        tunings.clear()  # the examples need not stay in memory
 
         def run(cell: Cell, workdir: str) -> Metrics:
             if "task" in cell.overrides:
@@ -165,22 +167,20 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
     return {name: recipes.load(f"{ablation.recipe}:{name}", ablation.overrides).to_dict() for name in names}
 
 
-def _finetunings(ablation: Ablation) -> dict[str, dict[str, Any]]:
-    """Return the recipes to fine-tune with: short name -> config.
-
-    Raises ``UserError`` if a recipe's examples are not in ``data``. This is checked now, because the examples are
-    needed only after pretraining, which takes long.
-    """
-    configs = {}
-    for recipe in ablation.finetune:
-        config = recipes.load(recipe).to_dict()
-        try:
-            settings, module, _ = finetuning.checked(config)
-            finetuning.check_splits(load(settings.data, ablation.data, module.Task.roles, lambda _: None))
-        except UserError as error:
-            raise UserError(f"{recipe}: {error}") from error
-        configs[re.sub(r"\.py$|\.json$", "", re.split(r"[/:]", recipe)[-1])] = config
-    return configs
+def _check_finetunings(
+    ablation: Ablation,
+    tunings: Sequence[tuning.Tuning],
+    cells: Sequence[Cell],
+    variants: Mapping[str, Measured],
+    tokenizer: Tokenizer,
+) -> None:
+    """Raise ``UserError`` if a fine-tuning of which no run has begun could not begin; pretraining takes long."""
+    root, models = files.as_path(ablation.workdir), [one.task.setting.model for one in variants.values()]
+    layers = 2 if any(name.endswith(BILSTM) for name in ablation.variants) else 0
+    begun = {cell.overrides.get("task") for cell in cells if (root / cell.name).exists()}
+    for one in tunings:
+        if one.name not in begun:
+            one.check(tokenizer, models, layers)
 
 
 def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:

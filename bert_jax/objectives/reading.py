@@ -68,12 +68,10 @@ def of_other_rows(function: Callable[[Batch], Batch], spec: BatchSpec, names: It
 
     batch = {name: values(one) for name, one in spec.items()}
     added = jax.jit(lambda rows: {name: value for name, value in function(rows).items() if name in set(names)})
-    whole, first, last = (added({name: value[part] for name, value in batch.items()}) for part in _PARTS)
+    parts = (slice(0, 4), slice(0, 2), slice(2, 4))
+    whole, first, last = (added({name: value[part] for name, value in batch.items()}) for part in parts)
     return [
         name
         for name, value in whole.items()
         if not np.allclose(value, np.concatenate([first[name], last[name]]), rtol=1e-3, equal_nan=True)
     ]
-
-
-_PARTS = slice(0, 4), slice(0, 2), slice(2, 4)

@@ -42,17 +42,20 @@ class LargerBatch(NamedTuple):
     micro_batches: dict[str, int | None]
 
 
-def larger_batches(plan: Plan, factor: int) -> list[LargerBatch]:
+def larger_batches(plan: Plan, factor: int, whole_batches: bool = False) -> list[LargerBatch]:
     """Return what batches of 1, 2, 4 ... ``factor`` times the size would take, from the compiled steps of ``plan``.
 
     A step takes its computation as often as the batch is larger, and its communication once.
+
+    Args:
+      whole_batches: whether the objective reads whole batches, which allows no micro-batches.
     """
     factors = [2**level for level in range(factor.bit_length()) if 2**level < factor]
-    return [_larger(plan, number) for number in (*factors, factor)]
+    return [_larger(plan, number, whole_batches) for number in (*factors, factor)]
 
 
-def _larger(plan: Plan, factor: int) -> LargerBatch:
-    micro_batches = {phase.phase.kind: _micro_batches(phase, plan, factor) for phase in plan.phases}
+def _larger(plan: Plan, factor: int, whole: bool) -> LargerBatch:
+    micro_batches = {phase.phase.kind: _micro_batches(phase, plan, factor, whole) for phase in plan.phases}
     phases = tuple(_phase(phase, factor) for phase in plan.phases)
     every = max(1, round(plan.save_every_steps / factor))
     return LargerBatch(factor, dataclasses.replace(plan, phases=phases, save_every_steps=every), micro_batches)
@@ -69,13 +72,13 @@ def _phase(planned: PhasePlan, factor: int) -> PhasePlan:
     return dataclasses.replace(planned, compiled=compiled, prediction=prediction)
 
 
-def _micro_batches(planned: PhasePlan, plan: Plan, factor: int) -> int | None:
+def _micro_batches(planned: PhasePlan, plan: Plan, factor: int, whole: bool) -> int | None:
     memory = planned.compiled.memory
     of_rows = planned.compiled.needed_bytes - memory.state  # at most this grows with the rows that are computed at once
     rows = planned.phase.batch_size * factor // (plan.mesh["data"] * plan.mesh["fsdp"])
     number = planned.micro_batches
     while memory.state + of_rows * factor * planned.micro_batches / number > plan.chip.memory_bytes:
         number *= 2
-        if rows % number:
+        if whole or rows % number:
             return None
     return number

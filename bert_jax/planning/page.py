@@ -152,7 +152,7 @@ def _larger(batch: LargerBatch) -> str:
     steps = ", ".join(f"{p.phase.kind} {p.phase.num_steps:,} steps of {p.phase.batch_size:,}" for p in phases)
     line = f"  {batch.factor:>4} x: {steps}: {cost(batch.plan, 'at least' if batch.factor == 1 else 'about')}"
     if None in batch.micro_batches.values():
-        return f"{line}; does not fit with any number of micro-batches, by arithmetic"
+        return f"{line}; does not fit with any number of micro-batches that the objective allows, by arithmetic"
     more = [
         f"{p.phase.kind} up to {batch.micro_batches[p.phase.kind]}"
         for p in phases

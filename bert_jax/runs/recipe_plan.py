@@ -161,7 +161,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     if request.tokens is not None:
         recipe, flags = recipe.for_tokens(request.tokens)
     machine = Machine.of(topology)
-    _, experiment = recipe.variant(Change(), machine.devices)
+    task, experiment = recipe.variant(Change(), machine.devices)
     factor = request.scale or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     advice = scaling.advise(experiment, factor)
@@ -178,7 +178,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     known = comparison.known(topology, recipe.variant(layout, machine.devices)[1], shape)
     made = dataclasses.replace(made, compared=known.line, ratio=known.ratio)
     smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
-    larger = budget.larger_batches(made, factor) if made.fits and factor > 1 else []
+    larger = budget.larger_batches(made, factor, task.whole_batches) if made.fits and factor > 1 else []
     return Planned(made, request, batches, advice, factor, flags, larger, smaller, found)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bert_jax.experiments import ablation, measured
 from bert_jax.runs import recipes
 from bert_jax.runs.pretraining import PretrainingSettings
 from tests import toy
+from tests.tasks import toy_tasks
 
 RECIPE = """
 import json
@@ -74,6 +76,10 @@ def recipe(tmp_path: Path) -> Path:
         (["--variants=bert,blind"], "blind: the model is bidirectional, which shows"),
         (["--variants=bert,other_text"], "config.corpus.heldout_fraction: 0.2 -> 0.3"),
         (["--finetune=glue:sst2", "--data=nowhere"], "glue:sst2: no file for dev: nowhere/"),
+        (
+            ["--finetune=glue:sst2 --config.train.batch_size=0", "--data=nowhere"],
+            "size=0: config.train.batch_size is 0",
+        ),
         (["--config.model.hidden_size=33"], "no_nsp: config.model.hidden_size 33 does not divide"),
     ],
 )
@@ -85,6 +91,26 @@ def test_bad_input_is_named_before_anything_runs(
     assert run(["ablate", *defaults, *flags]) == 2
     assert message in capsys.readouterr().err
     assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("{}", "whose runs would have one name, 'tune'; leave one out"),
+        ("other.json --config.train.max_length=48", "error: other.json --config.train.max_length=48: "),
+        ("other.json --config.selection.metric=no_such", "config.selection.metric is 'no_such'"),
+    ],
+)
+def test_what_is_wrong_with_a_fine_tuning_is_named_before_any_pretraining(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, second: str, message: str
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    tune = toy_tasks.write_toy(recipe.parent, "classification", train=8, dev=8).rename("tune.json")
+    shutil.copy(tune, "other.json")
+    flags = ["--finetune=tune.json", f"--finetune={second.format('tune.json')}", "--workdir=runs"]
+    assert run(["ablate", "--config=recipe.py", "--variants=no_nsp,ltr", *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(Path().glob("runs/*seed*"))
 
 
 def test_the_recipe_is_given_without_a_variant(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,8 @@ def test_a_larger_batch_computes_more_and_waits_once(plan: Plan) -> None:
     )
     assert "8 x: phase1 125 steps of 512: about 22.92 minutes, about 3.1 chip-hours, about 6.11 at 2 a" in lines[6]
     assert lines[6].endswith("micro-batches to fit, by arithmetic: phase1 up to 2")
+    whole = larger_batches(plan, 8, whole_batches=True)  # such a batch is not computed in parts
+    assert [batch.micro_batches["phase1"] for batch in whole] == [1, 1, 1, None]
     full = dataclasses.replace(plan, chip=dataclasses.replace(plan.chip, memory_bytes=MEMORY / 10))
     assert "does not fit with any number" in page.advice_lines([], 8, larger_batches(full, 8))[6]
 
