@@ -23,7 +23,7 @@ from bert_jax.corpora import duplicates, engine, hits, part_job
 from bert_jax.corpora.assembly import join_columns, join_splits, write_offsets, write_tfds_metadata
 from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.columns import Column
-from bert_jax.corpora.manifest import FORMAT_VERSION, MANIFEST, SPLITS, fingerprint, sealed
+from bert_jax.corpora.manifest import FORMAT_VERSION, HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, sealed
 from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
 from bert_jax.corpora.privacy import is_private, private_manifest
@@ -121,6 +121,7 @@ def build(
             dtype.name,
             drop_duplicates=bool(repeated),
             columns=tuple(columns),
+            listed=0 if is_private(facts) else part_job.LISTED,
         )
         run(job, _Watch(workplace, parts, progress))
         made = [workplace.facts(part_job.STAGE, part) for part in parts]
@@ -139,6 +140,7 @@ def build(
             "dropped": _dropped(made) | repeated,
             "skipped": _skipped(made),
             "text_hits": _hits(made),
+            HELDOUT_DOCUMENTS: [name for part in made for name in part.get("heldout", ())][: part_job.LISTED],
             **(remarks or {}),
             "splits": splits,
             **({"columns": beside} if beside else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS
 from bert_jax.corpora.privacy import is_private
 
 CARD = "card.md"
@@ -16,7 +17,8 @@ def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None
 
     Args:
       manifest: the store's manifest. These entries may be absent: ``license``, ``notes`` (as in the config), ``source``
-        (how the source describes itself), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``).
+        (how the source describes itself), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``),
+        ``heldout_documents`` (the first names).
       inspection: ``Inspection.as_record()``, if the corpus was inspected.
     """
     source = manifest.get("source") or {}
@@ -27,6 +29,7 @@ def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None
     lines += _part("Licence and dates", _table(_rights(manifest, source), ("", "")))
     lines += _part("Kept and dropped", _table(_counts(manifest), ("", "count")))
     lines += _part("Splits", _splits(manifest.get("splits") or {}))
+    lines += _part("Held-out documents", _heldout(manifest))
     lines += _part("Columns", _table(_columns(manifest.get("columns") or {}), ("beside the tokens", "made by")))
     lines += _part("Personal data and encoding", _hits(manifest))
     lines += _part("Inspection", _inspection(inspection))
@@ -102,6 +105,14 @@ def _splits(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
     keys = ("num_documents", "num_sentences", "num_tokens")
     rows = [_row((name, *(f"{int(facts.get(key, 0)):,}" for key in keys))) for name, facts in splits.items()]
     return ["| split | documents | sentences | tokens |", "|---|---|---|---|", *rows] if rows else []
+
+
+def _heldout(manifest: Mapping[str, Any]) -> list[str]:
+    if not (names := manifest.get(HELDOUT_DOCUMENTS)):
+        return []
+    total = int(manifest["splits"]["heldout"]["num_documents"])
+    which = "All" if len(names) == total else f"The first {len(names):,} of {total:,}"
+    return [f"{which}, in the order of the text:", "", *(f"- {_cell(name)}" for name in names)]
 
 
 def _columns(columns: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from bert_jax.storage import files, reading
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
+HELDOUT_DOCUMENTS = "heldout_documents"  # the key of the first held-out documents' names; a private corpus has none
 SEAL = "sha256"  # the key of the manifest's own digest, which the first stores of this format lack
 ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 AnyPath: TypeAlias = Path | epath.Path  # local or on an object store

@@ -27,12 +27,14 @@ from bert_jax.text.tokenizer import Tokenizer
 STAGE = "tokens"
 BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
 EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
+LISTED = 100  # how many held-out documents the manifest names
 EXAMPLES = 3  # how many places are kept for each reason to skip
 
 
 class Tokenized(NamedTuple):
     """A tokenized document, ready to be written to the store."""
 
+    name: str
     heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
     text_hits: dict[str, dict[str, int]]  # counts of personal data and of wrong encodings
@@ -58,6 +60,7 @@ class PartJob:
     dtype: str
     drop_duplicates: bool = False  # leave out the documents that ``duplicates.mark`` has marked
     columns: tuple[Column, ...] = ()
+    listed: int = LISTED  # how many held-out documents are named; 0 for a private corpus
 
     def __call__(self, part: Part) -> None:
         if self.workplace.failed or self.workplace.finished(STAGE, part):
@@ -75,6 +78,7 @@ class PartJob:
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
         draws: list[float] = []
+        heldout: list[str] = []
         counts: dict[str, Any] = {"documents": 0, "bytes": 0, "text_hits": {}}
         items = (item for piece in part.pieces for item in self.source.read(piece))
         documents = _documents(items, skipped)
@@ -89,9 +93,12 @@ class PartJob:
             if len(document.lengths):
                 draws = extremes([*draws, document.heldout_draw])
                 split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
+                if split == "heldout" and len(heldout) < self.listed:
+                    heldout.append(document.name)
                 writers[split].write(document.tokens, document.lengths, document.columns)
         splits = {split: writer.close() for split, writer in writers.items()}
-        return {**counts, "dropped": dict(dropped), "skipped": skipped, "draws": draws, "splits": splits}
+        facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws, "heldout": heldout}
+        return {**counts, **facts, "splits": splits}
 
     def _publish(self, part: Part, split: str, folder: Path, facts: dict[str, Any]) -> None:
         """Move the files of a split to the shared work folder, and add the shards' manifest entries to ``facts``."""
@@ -170,6 +177,7 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         text = "\n".join(document.sentences).encode("utf-8", "replace")
         name = document.id.encode("utf-8", "surrogateescape")
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
-        beside = {name: np.concatenate([np.zeros(0, np.uint8), *made[here]]) for name, made in values.items()}
+        beside = {key: np.concatenate([np.zeros(0, np.uint8), *made[here]]) for key, made in values.items()}
         empty = int((lengths == 0).sum())
-        yield Tokenized(draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)
+        shown = name.decode("utf-8", "replace")
+        yield Tokenized(shown, draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)

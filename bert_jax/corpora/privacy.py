@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_jax.catalogue import is_own
+from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS
 from bert_jax.corpora.source import Piece, Skipped, Source
 from bert_jax.records import Document
 
@@ -77,9 +78,10 @@ def is_private(manifest: Mapping[str, Any]) -> bool:
 
 
 def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``manifest`` for a data card: with the source's names hashed, and without notes."""
+    """Return ``manifest`` for a data card: with the source's names hashed, without notes and names of documents."""
     source = {**redacted(manifest.get("source") or {}), "private": True}
-    return {name: value for name, value in manifest.items() if name != "notes"} | {"source": source}
+    hidden = ("notes", HELDOUT_DOCUMENTS)
+    return {name: value for name, value in manifest.items() if name not in hidden} | {"source": source}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ MANIFEST = {
         "train": {"num_documents": 1000, "num_sentences": 20000, "num_tokens": 300000},
         "heldout": {"num_documents": 10, "num_sentences": 200, "num_tokens": 3000},
     },
+    "heldout_documents": ["jane/1.txt", "jane/2|3.txt"],
     "text_bytes": 1234567,
     "text_hits": text_hits("a@b.org (555) 123-4567"),
     "tokenizer_sha256": "a" * 64,
@@ -48,6 +49,7 @@ MANIFEST = {
         "| dropped: duplicates.exact | 1,200 |",
         "| skipped: not UTF-8 | 4,100, such as a.txt@17 |",
         "| heldout | 10 | 200 | 3,000 |",
+        "The first 2 of 10, in the order of the text:\n\n- jane/1.txt\n- jane/2\\|3.txt\n",
         "| e-mail | 1 |",
         "| phone | 1 |",
         "| vocabulary | 30,522 pieces |",
@@ -116,7 +118,11 @@ def test_a_private_corpus_and_its_inspection(tmp_path: Path, capsys: pytest.Capt
     assert "zzyzx" in capsys.readouterr().out  # the test can fail
     assert "zzyzx" in (tmp_path / "report" / "report.html").read_text()
     assert "topsecret" in (opened / "card.md").read_text()
+    held = Corpus(opened).manifest["heldout_documents"]
+    assert len(held) == Corpus(opened).split("heldout").num_documents
+    assert f"- {held[0]}\n" in (opened / "card.md").read_text()
     main.run(["inspect", f"--corpus={opened}", *flags, *report, "--private"])
+    assert held[0] not in (opened / "card.md").read_text()
     assert "zzyzx" not in capsys.readouterr().out
     assert "topsecret" not in (opened / "card.md").read_text()
     for more in (report, ["--json"]):  # a private corpus needs no flag
@@ -127,6 +133,7 @@ def test_a_private_corpus_and_its_inspection(tmp_path: Path, capsys: pytest.Capt
     written = [path for path in (*corpus.rglob("*"), *(tmp_path / "report").rglob("*")) if path.is_file()]
     assert {"card.md", "manifest.json", "report.html"} <= {path.name for path in written}
     for path in written:
+        assert held[0].encode() not in path.read_bytes(), path.name
         assert b"topsecret" not in path.read_bytes(), path.name
         assert b"zzyzx" not in path.read_bytes(), path.name
     assert "Overlap with evaluation sets: evaluation set" in (corpus / "card.md").read_text()
