@@ -162,7 +162,7 @@ def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
 
 
 def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list[Check]:
-    """Check, for each row length, the padding and the share of random next sentences in an epoch's sentence pairs."""
+    """Check, for each row length, the padding and the share of random next sentences among packed pairs."""
     try:
         for max_length in max_lengths:
             chunks.check(split, max_length)
@@ -175,31 +175,31 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list
         key = random.key(split.fingerprint, "inspection", max_length)
         pairs = np.concatenate(list(chunks.make(sample, key, max_length, 0.1)))
         used = pairs["a_length"].astype(np.int64) + pairs["b_length"] + chunks.SPECIAL_TOKENS_PER_ROW
+        limits = RowsConfig(max_length, packing="packed").limits
+        targets = short_targets(sample, key, limits, 0.1)
+        packed = np.concatenate(list(chunks.make(sample, key, max_length, 0.1, targets)))
         padding[str(max_length)] = {
             "pairs": len(pairs),
             "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
-            "packed": _packed_padding(sample, key, max_length),
+            "packed": _packed_padding(packed, key, limits),
         }
         capacity = max_length - chunks.SPECIAL_TOKENS_PER_ROW
-        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), capacity, 0.1)
+        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), capacity, 0.1, targets)
         balance[str(max_length)] = {
-            "random_share": float(pairs["is_random"].mean()),
+            "random_share": float(packed["is_random"].mean()),
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),
         }
     single = float((np.diff(np.asarray(split.document_starts)) == 1).mean())
     return [_padding(padding), _balance(balance, fixes, single)]
 
 
-def _packed_padding(sample: _Sample, key: np.uint64, max_length: int) -> float:
+def _packed_padding(pairs: chunks.Pairs, key: np.uint64, limits: packing.Limits) -> float:
     """Return the share of padding in packed rows, that is, of positions that no pair takes."""
-    limits = RowsConfig(max_length, packing="packed").limits
-    targets = short_targets(sample, key, limits, 0.1)
-    pairs = chunks.make(sample, key, max_length, 0.1, targets)
     used = rows = 0
-    for name, block in packing.pack(pairs, pair_lengths, key, limits):
+    for name, block in packing.pack(iter([pairs]), pair_lengths, key, limits):
         used += int(pair_lengths(block).sum()) if name == "sequences" else 0
         rows += len(block) if name == "row_ends" else 0
-    return 1 - ratio(used, rows * max_length)
+    return 1 - ratio(used, rows * limits.max_length)
 
 
 def _padding(facts: dict[str, Any]) -> Check:
@@ -220,11 +220,11 @@ def _balance(facts: dict[str, Any], fixes: Fixes, single: float) -> Check:
     largest = max(f["random_share"] for f in facts.values())
     status: Status = grade(largest, 0.65, 0.85)
     figures = (
-        f"at {n}, {percent(f['random_share'])} of pairs are random: the {percent(f['one_sentence_chunks'])} of a single"
-        " sentence, which has no true second part, and half of the others"
+        f"at {n}, {percent(f['random_share'])} of packed pairs are random: the {percent(f['one_sentence_chunks'])} of a"
+        " single sentence, which has no true second part, and half of the others"
         for n, f in facts.items()
     )
     worst_length = max(facts, key=lambda n: float(facts[n]["random_share"]))
     means = fixes.longer_rows(int(worst_length)) if single < MANY_SINGLE else fixes.longer_documents()
-    fix = f"most chunks have one sentence at {worst_length}: {means}"
+    fix = f"many chunks have one sentence at {worst_length}: {means}"
     return Check("next_sentence_balance", status, "; ".join(figures), "" if status == "ok" else fix, facts)

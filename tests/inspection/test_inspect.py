@@ -109,7 +109,7 @@ def test_lines_without_sentence_ends(tmp_path: Path, vocab: Path) -> None:
     assert statuses(found)["sentences"] == "bad"
     assert found.check("sentences").facts["long_token_share"] == 1.0
     assert statuses(found)["next_sentence_balance"] == "bad"  # chunks of one sentence
-    assert found.check("next_sentence_balance").facts["32"]["one_sentence_chunks"] == 1.0
+    assert found.check("next_sentence_balance").facts["32"]["one_sentence_chunks"] > 0.9  # a short chunk has two
 
 
 def test_one_document_holds_most_of_the_text(tmp_path: Path, vocab: Path) -> None:
