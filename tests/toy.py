@@ -34,7 +34,7 @@ def one_device() -> Iterator[None]:
     every = jax.devices
     with pytest.MonkeyPatch.context() as patch:
         for found in ("devices", "local_devices"):
-            patch.setattr(jax, found, lambda *backend: every(*backend) if backend else every()[:1])
+            patch.setattr(jax, found, lambda backend=None: every(backend) if backend else every()[:1])
         yield
 
 

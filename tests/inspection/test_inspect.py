@@ -341,23 +341,6 @@ def test_hard_wrapped_text_is_named_with_the_flag_that_mends_it(tmp_path: Path, 
     assert judge(mended, vocab).check("line_ends").status == "ok"
 
 
-def test_a_fix_that_was_applied_is_not_named_again() -> None:
-    text = {"format": "sentences", "document_boundary": "blank_line", "files": 30, "language": "de"}
-    first, second = Fixes({"source": text}, "config.corpus.parts.old"), Fixes({"duplicates": "exact"})
-    assert first.joins_lines() == "--config.corpus.parts.old.options.format=free"
-    assert first.longer_documents() == "--config.corpus.parts.old.options.document_boundary=file"
-    assert (first.duplicates(), second.duplicates()) == (
-        "--config.corpus.duplicates=exact",
-        "--config.corpus.duplicates=near (extra dedup)",
-    )
-    free = Fixes({"source": text | {"format": "free", "document_boundary": "file"}, "duplicates": "near"})
-    assert free.joins_lines() == ""
-    assert "document_boundary" not in free.longer_documents()
-    assert "--config.corpus.duplicates" not in free.duplicates()
-    assert Fixes({"source": {"line_breaks": "end_sentences"}}).joins_lines().endswith("line_breaks=are_spaces")
-    assert Fixes({"source": text | {"files": 1}}).longer_documents().startswith("--config.objective.name=mlm")
-
-
 def test_control_characters_are_no_wrong_encoding(clean: Path, vocab: Path, tmp_path: Path) -> None:
     corpus = shutil.copytree(clean, tmp_path / "corpus")
     manifest = json.loads((corpus / "manifest.json").read_text())

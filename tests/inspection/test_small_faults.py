@@ -1,10 +1,11 @@
-"""A fault that touches little text is counted but not graded as bad, and its line says no more than was measured."""
+"""A fault that touches little text is counted but not graded as bad; lines and fixes say no more than they should."""
 
 from pathlib import Path
 
 import numpy as np
 
 from bert_jax.corpora.store import Corpus
+from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.inspect import InspectionRequest, inspect
 from bert_jax.rows.arrangements.sentence_pairs import Arrangement
 from bert_jax.rows.rows_config import RowsConfig
@@ -46,3 +47,20 @@ def test_the_share_of_random_pairs_follows_from_the_chunks_of_one_sentence(tmp_p
         rows = Arrangement().plan(Corpus(corpus).split("train"), np.uint64(1), int(length), limits)  # as a run plans
         assert abs(shares["random_share"] - np.concatenate(list(rows))["is_random"].mean()) < 0.03, length
     assert "of a single sentence, which has no true second part, and half of the others; at 32, " in facts.figure
+
+
+def test_a_fix_that_was_applied_is_not_named_again() -> None:
+    text = {"format": "sentences", "document_boundary": "blank_line", "files": 30, "language": "de"}
+    first, second = Fixes({"source": text}, "config.corpus.parts.old"), Fixes({"duplicates": "exact"})
+    assert first.joins_lines() == "--config.corpus.parts.old.options.format=free"
+    assert first.longer_documents() == "--config.corpus.parts.old.options.document_boundary=file"
+    assert (first.duplicates(), second.duplicates()) == (
+        "--config.corpus.duplicates=exact",
+        "--config.corpus.duplicates=near (extra dedup)",
+    )
+    free = Fixes({"source": text | {"format": "free", "document_boundary": "file"}, "duplicates": "near"})
+    assert free.joins_lines() == ""
+    assert "document_boundary" not in free.longer_documents()
+    assert "--config.corpus.duplicates" not in free.duplicates()
+    assert Fixes({"source": {"line_breaks": "end_sentences"}}).joins_lines().endswith("line_breaks=are_spaces")
+    assert Fixes({"source": text | {"files": 1}}).longer_documents().startswith("--config.objective.name=mlm")

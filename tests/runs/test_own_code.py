@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -310,24 +309,6 @@ def test_an_installed_package_offers_parts(
 
 
 # ---- All kinds -------------------------------------------------------------------------------------------------------
-
-
-def test_every_kind_of_part_has_its_keys() -> None:
-    """What the package finds by name can be a user's own too, but for what users do not write."""
-    called = set()
-    for file in PACKAGE.rglob("*.py"):
-        text = file.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)) if "catalogue.find(" in text else ():
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "catalogue.find":
-                called.add(ast.unparse(node.args[0]).strip("'"))
-    constants = {"PACKAGE"}  # corpora.annotators and interchange.families
-    assert called - constants == {kind.package for kind in KEYS.values()} - {"corpora.annotators"}
-
-
-@pytest.mark.parametrize("kind", sorted(set(KEYS.values())), ids=lambda kind: kind.package)
-def test_the_parts_of_the_package_define_what_own_ones_need(kind: catalogue.Kind) -> None:
-    for file in catalogue.parts(kind.package, kind.having).values():
-        OwnCode(str(file), file.read_bytes()).check(kind)
 
 
 def test_every_key_may_hold_a_file(tmp_path: Path) -> None:
