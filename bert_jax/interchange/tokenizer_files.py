@@ -62,7 +62,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
     if vocabulary is None:
         raise UserError(
             f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece "
-            "per line, or its sentencepiece model, or its tokenizer.json (WordPiece or byte-level BPE)"
+            "per line, or its sentencepiece model, or its tokenizer.json (WordPiece, Unigram or byte-level BPE)"
         )
     if lowercase is None and files.as_path(vocabulary).name != FILE_NAME:  # a tokenizer.json says it itself
         lowercase = _lowercase(folder)

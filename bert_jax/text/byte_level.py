@@ -24,9 +24,6 @@ NAMES = {
     "sep": ("</s>", "[SEP]"),
     "mask": ("<mask>", "[MASK]"),
 }
-FILE_OF_KIND = {
-    "Unigram": "its .model of sentencepiece"
-}  # other kinds of tokenizers, and the file from which this package reads each kind
 FILE_NAME = "tokenizer.json"
 MERGES, VOCABULARY = "merges.txt", "vocab.json"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
@@ -162,8 +159,8 @@ def _checked_model(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = kind_of(model)
     if kind != "BPE":
         raise UserError(
-            f"{where} is a {kind} tokenizer; a tokenizer.json is read if it is byte-level BPE, as RoBERTa's, or"
-            f" WordPiece: give {FILE_OF_KIND.get(kind, 'a vocab.txt or a .model of sentencepiece')} instead"
+            f"{where} is a {kind} tokenizer; a tokenizer.json is read if it is byte-level BPE, as RoBERTa's,"
+            " WordPiece or Unigram: give a vocab.txt or a .model of sentencepiece instead"
         )
     marks = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback") if model.get(name)]
     steps = [step.get("type") for step in flat(content.get("pre_tokenizer"), "pretokenizers")]

@@ -55,10 +55,17 @@ class SentencePiece:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], lowercase: bool | None = None) -> SentencePiece:
-        """Return the tokenizer of a ``.model`` file. Raises ``UserError`` if it is missing or of another kind."""
+        """Return the tokenizer of a ``.model`` file, or of a Unigram ``tokenizer.json``.
+
+        Raises ``UserError`` if the file is missing or of another kind.
+        """
         source = files.as_path(path)
         if not source.exists():
             raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published .model")
+        if source.name.endswith(".json"):
+            from bert_jax.text import unigram_json
+
+            return cls(unigram_json.read(path), lowercase, str(path))
         return cls(reading.read_bytes(source), lowercase, str(path))
 
     def __reduce__(self) -> tuple[type[SentencePiece], tuple[bytes]]:

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.records import CLS, MASK, SEP, UNK
-from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, USER_DEFINED, parse
+from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, QUOTES, USER_DEFINED, parse, quiet
 
 SPACE = "\u2581"
 
@@ -25,8 +25,10 @@ def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
     model = parse(data, "the model")
     tokenizer = tokenizers.Tokenizer(_model(model, special[UNK]))
     tokenizer.normalizer = _normalizer(model.normalizer_spec)
-    # Text after a special token continues a word, unless a space comes first.
-    scheme = "first" if model.normalizer_spec.add_dummy_prefix else "never"
+    # Text after a special token continues a word, unless a space comes first. With ALBERT's replacement of quotes it
+    # begins a word, as in ALBERT: "first" would put no space before a text that begins with such quotes.
+    scheme = "always" if _quotes(model.normalizer_spec) else "first"
+    scheme = scheme if model.normalizer_spec.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     steps = [decoders.ByteFallback(), decoders.Fuse()] if any(p.type == BYTE for p in model.pieces) else []
     tokenizer.decoder = decoders.Sequence([*steps, decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)])
@@ -72,8 +74,16 @@ def _merges(model: Any) -> list[tuple[str, str]]:
 
 
 def _normalizer(spec: Any) -> Any:
-    steps: list[Any] = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    # The library looks up one visible character at a time, so replacements of two need a step of their own.
+    steps: list[Any] = [normalizers.Replace(quote, '"') for quote in _quotes(spec)]
+    steps += [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
     if spec.remove_extra_whitespaces:
         # One space in front is kept, as the mark of the first word.
         steps += [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), SPACE)]
     return normalizers.Sequence(steps)
+
+
+def _quotes(spec: Any) -> list[str]:
+    """Return those of ``QUOTES`` that the model's normaliser replaces by a double quote."""
+    own = quiet().SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())
+    return [quote for quote in QUOTES if own.Normalize(quote).endswith('"')]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sentencepiece
@@ -21,6 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
+QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
 # The names of BERT's special tokens in published models; the first name that a model has is used.
 NAMES = {
@@ -124,7 +125,7 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
         model.pieces[found].type = CONTROL
         special[token] = found
     if lowercase and not folds_case(data):
-        model.normalizer_spec.precompiled_charsmap = _folded(model.normalizer_spec)
+        model.normalizer_spec.precompiled_charsmap = table(_folded(replacements(model.normalizer_spec)))
         changed = True
     # Unless something has changed, the bytes and their hash stay the same.
     data = model.SerializeToString(deterministic=True) if changed else data
@@ -145,27 +146,41 @@ def quiet() -> Any:
 @functools.cache  # making the normaliser takes a second
 def folding_normalizer() -> Any:
     """Return sentencepiece's usual normaliser (NFKC, single spaces), extended by lower case and stripped accents."""
-    return _folding(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc"))
+    return _normalizer(_folded(dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())))
 
 
-def _folded(normalizer_spec: Any) -> bytes:
-    """Return the replacement table (``precompiled_charsmap``) of a model's normaliser, extended by case folding."""
-    own = None
-    if normalizer_spec.precompiled_charsmap:
-        own = quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString())
-    spec = type(normalizer_spec)()
-    spec.ParseFromString(_folding(own).serialized_normalizer_spec())
-    return spec.precompiled_charsmap
+def new() -> Any:
+    """Return an empty message of a unigram model."""
+    model = _message()()
+    model.trainer_spec.model_type = 1
+    return model
 
 
-def _folding(normalizer: Any | None) -> Any:
-    """Return a normaliser that applies ``normalizer`` and then folds case."""
-    own = dict(normalizer.Decompile()) if normalizer else {}
-    replacements = [*((source, _fold(target)) for source, target in own.items()), *_folded_rest(own)]
-    return quiet().SentencePieceNormalizer(norm_map=replacements)
+def replacements(normalizer_spec: Any) -> dict[str, str]:
+    """Return source -> target of the replacement table (``precompiled_charsmap``) of a model's normaliser."""
+    if not normalizer_spec.precompiled_charsmap:
+        return {}
+    return dict(quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString()).Decompile())
 
 
-def _folded_rest(own: dict[str, str]) -> Iterator[tuple[str, str]]:
+def table(own: Mapping[str, str]) -> bytes:
+    """Return the replacement table (``precompiled_charsmap``) with the entries ``own``, source -> target."""
+    spec = new().normalizer_spec
+    spec.ParseFromString(_normalizer(own).serialized_normalizer_spec())
+    return bytes(spec.precompiled_charsmap)
+
+
+def _normalizer(own: Mapping[str, str]) -> Any:
+    """Return a normaliser with the replacements ``own``, source -> target."""
+    return quiet().SentencePieceNormalizer(norm_map=list(own.items()))
+
+
+def _folded(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the replacements ``own``, each followed by case folding, and those of all other characters."""
+    return {source: _fold(target) for source, target in own.items()} | dict(_folded_rest(own))
+
+
+def _folded_rest(own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for code in range(0x110000):
         c = chr(code)
         plain = c.lower() == c and not unicodedata.decomposition(c) and unicodedata.category(c) != "Mn"

@@ -3,7 +3,8 @@
 A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, whose name shows the kind: ``vocab.txt``
 is WordPiece, ``spiece.model`` is sentencepiece (unigram or BPE), ``tokenizer.json`` is byte-level BPE. If a folder has
 several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE
-too, and a published ``tokenizer.json`` may be WordPiece; a workdir keeps that as ``vocab.txt``.
+too, and a published ``tokenizer.json`` may be WordPiece, or sentencepiece (Unigram); a workdir keeps these as
+``vocab.txt`` and ``spiece.model``.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import Protocol
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.text.byte_bpe import ByteBpe
-from bert_jax.text.byte_level import MERGES
+from bert_jax.text.byte_level import MERGES, kind_of
 from bert_jax.text.encoded import Encoded
 from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.wordpiece import WordPiece
-from bert_jax.text.wordpiece_json import is_wordpiece
 
 FILE_NAMES = (WordPiece.file_name, SentencePiece.file_name, ByteBpe.file_name)
 FILE_OF_KIND = {
     "wordpiece": WordPiece.file_name,
     "byte_bpe": ByteBpe.file_name,
 }  # every other kind has sentencepiece's file
+FILE_OF_MODEL = {"WordPiece": WordPiece.file_name, "Unigram": SentencePiece.file_name}  # in a tokenizer.json
 
 
 class Tokenizer(Protocol):
@@ -106,8 +107,8 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
 
     Args:
       lowercase: whether to convert text to lower case and strip accents. If None, a sentencepiece model keeps its own
-        rule, as does the ``tokenizer.json`` of WordPiece, and a ``vocab.txt`` is taken as lower-case. The argument has
-        no effect on a ``.model`` that converts to lower case by itself, or on byte-level BPE.
+        rule, as does a ``tokenizer.json``, and a ``vocab.txt`` is taken as lower-case. The argument has
+        no effect on a model of sentencepiece that converts to lower case by itself, or on byte-level BPE.
 
     Raises:
       UserError: there is no such file, or it is not a tokenizer.
@@ -149,11 +150,17 @@ def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
 def _file_of(path: str | os.PathLike[str]) -> str:
     """Return the usual file name for the kind of tokenizer at ``path``: by its name, and by what a ``.json`` holds."""
     name = os.fspath(path)
-    if name.endswith(".json") and is_wordpiece(path):
-        return WordPiece.file_name
+    if name.endswith(".json") and (other := FILE_OF_MODEL.get(_model_of(path))):
+        return other
     if name.endswith(".json") or os.path.basename(name) == MERGES:
         return ByteBpe.file_name
     return SentencePiece.file_name if name.endswith(".model") else WordPiece.file_name
+
+
+def _model_of(path: str | os.PathLike[str]) -> str:
+    """Return the kind of the model in a ``tokenizer.json``; "" if it cannot be read."""
+    model = (reading.read_object(files.as_path(path)) or {}).get("model")
+    return kind_of(model) if isinstance(model, dict) else ""
 
 
 def check_name(output: str | os.PathLike[str], kind: str, path: str | os.PathLike[str] = "") -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
-from bert_jax.text.byte_level import kind_of, parsed
+from bert_jax.text.byte_level import parsed
 
 # What every BERT tokenizer has, and this one can do: (step, option, value).
 RULES = (
@@ -23,13 +23,6 @@ RULES = (
     ("model", "continuing_subword_prefix", "##"),
     ("model", "max_input_chars_per_word", 100),
 )
-
-
-def is_wordpiece(path: str | os.PathLike[str]) -> bool:
-    """Return whether ``path`` is the ``tokenizer.json`` of a WordPiece tokenizer; False if it cannot be read."""
-    content = reading.read_object(files.as_path(path)) or {}
-    model = content.get("model")
-    return isinstance(model, dict) and kind_of(model) == "WordPiece"
 
 
 def read(path: str | os.PathLike[str], lowercase: bool | None = None) -> tuple[tuple[str, ...], bool]:

@@ -55,10 +55,10 @@ def test_a_byte_level_vocabulary_then_corpus(tmp_path, capsys, flags):
     Corpus(store).check_tokenizer(ByteBpe.load(made))
     assert main.run(["tokenize", f"--vocab={made}", "The cat"]) == 0
     assert "\u0120The" in capsys.readouterr().out
-    made.write_text('{"model": {"type": "Unigram"}}')
+    made.write_text('{"model": {"type": "WordLevel"}}')
     assert main.run(["tokenize", f"--vocab={made}", "The cat"]) == 2
     error = capsys.readouterr().err
-    assert "is a Unigram tokenizer; " in error
+    assert "is a WordLevel tokenizer; " in error
     assert error.count("\n") == 1
 
 

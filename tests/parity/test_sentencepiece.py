@@ -9,8 +9,11 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 from bert_jax.features.fill_mask import fill_mask
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
+from bert_jax.text.sentencepiece_model import parse
+from bert_jax.text.tokenizer import load
 from tests.models.helpers import random_params, tiny
 
 pytestmark = pytest.mark.parity
@@ -57,3 +60,25 @@ def test_a_mask_is_filled_alike(exported):
     np.testing.assert_allclose([p for _, p in filled.predictions[0]], probabilities[best], rtol=1e-4)
     pieces = theirs.convert_ids_to_tokens(best.tolist())
     assert [text.removeprefix("##") for text, _ in filled.predictions[0]] == [p.removeprefix("▁") or p for p in pieces]
+
+
+@pytest.mark.parametrize("options", [{}, {"do_lower_case": False}, {"keep_accents": True}])
+def test_we_read_what_an_albert_tokenizer_saves_and_write_what_gives_its_ids(tmp_path, options):
+    model = parse(learn_sentencepiece(TEXTS * 20, 330, num_threads=1, lowercase=False), "the model")
+    theirs = transformers.AlbertTokenizer(
+        vocab=[(piece.piece, piece.score) for piece in model.pieces],
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        _spm_precompiled_charsmap=model.normalizer_spec.precompiled_charsmap,
+        **options,
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "spiece.model").exists()
+    ours = load(tmp_path / "theirs")
+    (tmp_path / "ours").mkdir()
+    write_tokenizer(tmp_path / "ours", tiny(vocab_size=ours.size), ours)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    for text in [*TEXTS, "the [MASK] runs", "``It'' 'runs'''", "½\u3000Å 각", "\U0001f44d\U0001f3fd"]:
+        ids = theirs(text)["input_ids"]
+        assert tuple(ids) == ours.encode(text, special_tokens_in_text=True).input_ids, text
+        assert ids == again(text)["input_ids"], text

@@ -264,7 +264,7 @@ def with_model(**keys):
 
 
 BAD = {
-    "is a Unigram tokenizer; .* give its .model of sentencepiece": with_model(type="Unigram"),
+    "is a Special tokenizer; .* WordPiece or Unigram: give a vocab.txt": with_model(type="Special"),
     "is a WordLevel tokenizer; ": changed(model={"vocab": {}}),
     "BPE tokenizer that has byte_fallback": with_model(byte_fallback=True),
     "BPE tokenizer that does not turn text into bytes": changed(pre_tokenizer={"type": "Whitespace"}),

@@ -1,0 +1,134 @@
+"""A Unigram ``tokenizer.json``, as transformers writes it for ALBERT, read as a sentencepiece model."""
+
+import json
+
+import pytest
+import tokenizers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
+
+from bert_jax.errors import UserError
+from bert_jax.text.sentencepiece import SentencePiece
+from bert_jax.text.sentencepiece_model import new, quiet
+from bert_jax.text.tokenizer import file_name, load
+
+SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["(", '"', "▁", "▁the", "▁cat", "s", "e", "t", "c", "a", "h", "fi", "n", "▁e", "1", "⁄", "2", "今", "天"]
+PIECES = [(piece, 0.0) for piece in SPECIAL] + [(piece, -2.0 - i / 8) for i, piece in enumerate(WORDS)]
+GOLDEN = {
+    "The  CATS\tthe\u2028cat ": [8, 9, 10, 8, 9],
+    "Été e\u0301 ﬁn": [18, 12, 11, 18, 7, 16, 17],
+    "``the'' '''": [7, 6, 12, 15, 11, 6, 7, 6, 1],
+    "½ (ſ 今\u3000天 \U0001f44d\U0001f3fd\ufe0f": [7, 19, 20, 21, 7, 5, 10, 7, 22, 7, 23, 7, 1],
+    "": [],
+    " \n ": [],
+    "각 cat\u200d": [7, 1, 9, 1],
+    "the [MASK]": [8, 7, 1, 14, 10, 1],  # a special token in a text is plain text
+}
+
+
+def albert() -> dict:
+    spec = new().normalizer_spec
+    spec.ParseFromString(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_normalizer_spec())
+    tokenizer = tokenizers.Tokenizer(models.Unigram(PIECES, unk_id=1))
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    folding = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    steps = [*quotes, *folding, normalizers.Precompiled(spec.precompiled_charsmap)]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    layout = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
+    tokenizer.post_processor = processors.TemplateProcessing(**layout, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in SPECIAL])
+    return json.loads(tokenizer.to_str())
+
+
+ALBERT = albert()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("albert")
+    (folder / "tokenizer.json").write_text(json.dumps(ALBERT))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ours(folder):
+    return load(folder)
+
+
+def ids_of(content: str, texts) -> list[list[int]]:
+    library = tokenizers.Tokenizer.from_str(content)
+    library.encode_special_tokens = True
+    return [library.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def test_ids_are_those_of_the_library(ours):
+    assert isinstance(ours, SentencePiece)
+    assert (ours.special_ids, ours.size, ours.num_added, ours.lowercase) == ((0, 1, 2, 3, 4), len(PIECES), 0, True)
+    assert [ids.tolist() for ids in ours.encode_batch(list(GOLDEN))] == list(GOLDEN.values())
+    assert ids_of(json.dumps(ALBERT), GOLDEN) == list(GOLDEN.values())
+    assert ours.encode("The cats", "the").input_ids == (2, 8, 9, 10, 3, 8, 3)
+    assert ours.encode("the [MASK]", special_tokens_in_text=True).input_ids == (2, 8, 4, 3)
+
+
+def test_what_is_written_gives_the_same_ids_and_is_read_again(ours, folder, tmp_path):
+    assert ids_of(ours.tokenizer_json(), GOLDEN) == list(GOLDEN.values())
+    ours.save(tmp_path / file_name("wordpiece", folder / "tokenizer.json"))
+    assert (tmp_path / "spiece.model").exists()
+    assert load(tmp_path).sha256 == ours.sha256
+    (tmp_path / "spiece.model").unlink()
+    plain = json.loads(ours.tokenizer_json())
+    plain["normalizer"]["normalizers"] = plain["normalizer"]["normalizers"][2:]  # one table, which is taken as it is
+    (tmp_path / "tokenizer.json").write_text(json.dumps(plain))
+    assert load(tmp_path).sha256 == ours.sha256
+
+
+def test_case_is_folded_where_the_caller_asks_for_it(tmp_path):
+    content = changed(normalizer=None)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    cased, folded = load(tmp_path), load(tmp_path, lowercase=True)
+    assert (cased.lowercase, folded.lowercase) == (False, True)
+    assert [folded.encode_batch(["THE"])[0].tolist(), cased.encode_batch(["the"])[0].tolist()] == [[8], [8]]
+
+
+def changed(**steps) -> dict:
+    """Return ALBERT's content with other steps; a dict replaces some keys of a step."""
+    return ALBERT | {name: ALBERT[name] | step if isinstance(step, dict) else step for name, step in steps.items()}
+
+
+NFC = {"type": "NFC"}
+WORD = {"id": len(PIECES), "content": "new", "special": False}
+SPLIT, METASPACE = ALBERT["pre_tokenizer"]["pretokenizers"]
+REFUSED = {
+    r"normalizer step \{\"type\": \"NFC\"\}, which": changed(normalizer={"normalizers": [NFC]}),
+    r"normalizer step .*Prepend": changed(normalizer={"normalizers": [{"type": "Prepend", "prepend": "x"}]}),
+    r"normalizer step .*Replace.*``": changed(
+        normalizer={"normalizers": [{"type": "Lowercase"}, *ALBERT["normalizer"]["normalizers"][:1]]}
+    ),
+    "pre_tokenizer WhitespaceSplit, not Metaspace": changed(pre_tokenizer=SPLIT),
+    "pre_tokenizer None, not": changed(pre_tokenizer=None),
+    "prepend_scheme 'never' after": changed(
+        pre_tokenizer={"pretokenizers": [SPLIT, METASPACE | {"prepend_scheme": "never"}]}
+    ),
+    "keeps several spaces in a row": changed(pre_tokenizer=METASPACE),
+    "the added token 'new', which divides words": changed(added_tokens=[*ALBERT["added_tokens"], WORD]),
+    "names the piece 2 both": changed(added_tokens=[{"id": 2, "content": "<x>", "special": True}]),
+    "has no unk_id": changed(model={"unk_id": None}),
+    "not lay texts out .* RobertaProcessing": changed(
+        post_processor={"type": "RobertaProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
+    ),
+    "not lay texts out .* TemplateProcessing": changed(post_processor={"pair": ALBERT["post_processor"]["single"]}),
+    "is damaged .*; copy it again": changed(model={"vocab": [["the"]]}),
+    "is damaged .*Error: .*; copy it": changed(
+        normalizer={"normalizers": [{"type": "Lowercase"}, {"type": "Precompiled", "precompiled_charsmap": "aaaa"}]}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_a_sentencepiece_model_cannot_do_is_refused(tmp_path, message):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(REFUSED[message]))
+    with pytest.raises(UserError, match=message) as error:
+        load(tmp_path)
+    assert "\n" not in str(error.value)
