@@ -50,7 +50,8 @@ def short(words):
         values = {"num_steps": 8, "batch_size": 8, "max_length": 32}
         changes |= {f"phases.{phase}.{key}": value for key, value in values.items()}
     if "phases" in config:
-        changes |= {"training.eval_every_steps": 8, "training.eval_rows": 16, "loader.num_workers": 0}
+        changes |= {"training.log_every_steps": 2, "training.eval_every_steps": 8, "training.eval_rows": 16}
+        changes["loader.num_workers"] = 0
         changes |= _short_corpus(config.corpus, words)
         if config.schedule.get("warmup_fraction") is None:
             changes["schedule.warmup_steps"] = 2
