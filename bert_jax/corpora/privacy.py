@@ -78,10 +78,16 @@ def is_private(manifest: Mapping[str, Any]) -> bool:
 
 
 def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``manifest`` for a data card: with the source's names hashed, without notes and names of documents."""
-    source = {**redacted(manifest.get("source") or {}), "private": True}
-    hidden = ("notes", HELDOUT_DOCUMENTS)
-    return {name: value for name, value in manifest.items() if name not in hidden} | {"source": source}
+    """Return ``manifest`` for a data card: without notes and names of documents.
+
+    The names of the source and the places of skipped text are hashed.
+    """
+    skipped = (manifest.get("skipped") or {}).items()
+    hashed = {
+        "source": {**redacted(manifest.get("source") or {}), "private": True},
+        "skipped": {reason: {**facts, "examples": redacted(facts["examples"])} for reason, facts in skipped},
+    }
+    return {name: value for name, value in manifest.items() if name not in ("notes", HELDOUT_DOCUMENTS)} | hashed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,12 +75,13 @@ def test_text_cannot_break_the_tables() -> None:
 
 def test_a_private_card_names_no_place() -> None:
     card = write_card(private_manifest(MANIFEST))
-    for secret in ("jane", "secret", "acme", "society", "abc123"):
+    for secret in ("jane", "secret", "acme", "society", "abc123", "a.txt@17"):
         assert secret in write_card(MANIFEST)
         assert secret not in card
     assert "kept out of this card" in card
     assert "| sources[1].files | 12 |" in card
     assert "CC BY-SA 4.0" in card
+    assert "| skipped: not UTF-8 | 4,100, such as sha256:" in card
 
 
 def test_redacted_keeps_structure_and_is_stable() -> None:
