@@ -188,7 +188,11 @@ class Inputs:
         if ours and not files.committed(place):
             note(f"reading {config.source} and writing {name}, tokenized")
             vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
-            prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place, _now_and_then(note))
+            try:
+                prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place, _now_and_then(note))
+            except UserError as error:  # it knows only the path of the keys of a corpus without parts
+                said = str(error).replace("config.corpus.options", f"{where}.options")
+                raise UserError(said.replace("the corpus", name, 1)) from None
         corpus = Corpus(place, note=note)
         corpus.check_columns(config.columns)
         train, heldout = corpus.split("train"), corpus.split("heldout")
@@ -201,7 +205,11 @@ class Inputs:
             if check.status != "ok":
                 note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix} mends it")
         if heldout.num_tokens < FEW_TOKENS:
-            note("so little held-out text gives rough figures; config.corpus.heldout_fraction takes more")
+            more = min(0.3, round(self.corpus.heldout_fraction * FEW_TOKENS / heldout.num_tokens, 2))
+            note(
+                "so little held-out text gives rough figures; in a new --workdir, "
+                f"--config.corpus.heldout_fraction={more} holds out more"
+            )
         return corpus
 
     def _make_vocabulary(self, lowercase: bool, note: Note) -> None:

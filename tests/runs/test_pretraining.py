@@ -384,3 +384,12 @@ def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.Cap
     assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == set(parts)
     assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
     assert "reading" not in capsys.readouterr().err
+
+
+def test_a_part_with_too_little_to_hold_out_is_named(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]):
+    parts = {"old": {"options": toy.recipe(text)["corpus"]["options"]}}
+    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}, "heldout_fraction": 1e-9})
+    assert pretrain(tmp_path, recipe) == 2
+    error = capsys.readouterr().err
+    assert "old has 60 documents with text" in error
+    assert "--config.corpus.parts.old.options.document_boundary=blank_line" in error
