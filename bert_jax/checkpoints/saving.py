@@ -28,6 +28,8 @@ from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.storage import files, write_errors
 from bert_jax.storage.retries import is_passing
 
+SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
@@ -47,6 +49,15 @@ class CheckpointConfig:
         """Return which of ``steps`` are kept, in ascending order."""
         forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
         return sorted({*steps[-self.keep :], *forever})
+
+    def remarks(self, num_steps: int) -> tuple[str, ...]:
+        """Return a line for the user if a run of a few hundred steps or more saves none before its last."""
+        if self.every_steps < num_steps or num_steps < SHORTEST_TO_SAVE:
+            return ()
+        only = f"no step is saved before the last (config.checkpoints.every_steps is {self.every_steps:,})"
+        return (
+            f"{only}: a run that is killed begins anew; --config.checkpoints.every_steps={num_steps // 10} saves ten",
+        )
 
 
 class _Manager(ocp.CheckpointManager):

@@ -221,7 +221,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 run = run_record.settle(workdir, run, facts, settings.absent_facts())
                 place = settings.corpus.path or files.as_path(workdir) / CORPUS
                 write_baselines(task, experiment, workdir, corpus.fingerprint, place, observer.note)
-            remarks = experiment.schedule.remarks(experiment.phases.num_steps)
+            of_run = (experiment.schedule, experiment.checkpoints)
+            remarks = [line for part in of_run for line in part.remarks(experiment.phases.num_steps)]
             for line in [*given_way, *remarks, *(probe.notes if probe else ())]:
                 observer.note(line)
             start = None

@@ -112,6 +112,12 @@ def test_round_trip(workdir: str) -> None:
     assert read_params(workdir)[2] == 10
 
 
+def test_a_run_that_saves_only_its_last_step_says_so() -> None:
+    config = CheckpointConfig(every_steps=700)
+    assert "--config.checkpoints.every_steps=60 saves ten" in config.remarks(600)[0]
+    assert config.remarks(701) == config.remarks(100) == ()
+
+
 def test_the_oldest_steps_are_pruned_but_for_those_kept_for_ever(workdir: str) -> None:
     save(workdir, 2, 4, 6, keep=2, keep_every_steps=6)
     assert saved_steps(workdir) == [4, 6]
