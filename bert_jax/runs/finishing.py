@@ -23,8 +23,8 @@ LONGER_PRETRAINING = (
     "model or more text"
 )
 BETTER_START = (
-    "worse than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, more "
-    "epochs, another learning rate or more labelled rows"
+    "worse than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, a "
+    "higher rate for a small model (--config.train.learning_rate=5e-4), more epochs or more labelled rows"
 )
 
 
