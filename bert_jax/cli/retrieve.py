@@ -12,7 +12,11 @@ from bert_jax.storage import files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="folder of a run, fine-tuned on sentence_embeddings or not")
-    parser.add_argument("--corpus", help="documents: plain text, one a line, or JSON Lines with _id, title and text")
+    parser.add_argument(
+        "--corpus",
+        help="documents: plain text, one a line, or JSON Lines with _id, title and text (with --query, default: the "
+        "sentences of the text that the run was pretrained on)",
+    )
     parser.add_argument("--queries", help="queries: plain text, one a line, or JSON Lines with _id and text")
     parser.add_argument(
         "--query", action="append", help="instead of a file, a text to search for; may be given several times"
@@ -34,22 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
-    from bert_jax.examples.collection import read_collection, read_documents, read_squad
+    from bert_jax.examples.collection import of_documents, read_collection, read_documents, read_squad
     from bert_jax.features.retrieval import RetrievalRequest, as_records, as_table, retrieve
+    from bert_jax.runs.own_text import own_sentences
     from bert_jax.runs.prediction import write_predictions
 
     given = arguments
     request = RetrievalRequest(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
     if bool(given.squad) == bool(given.corpus or given.queries or given.query or given.qrels):
         raise UserError("give --corpus with --query or --queries, with --qrels to score the search; or only --squad")
-    if not given.squad and not (given.corpus and bool(given.queries) != bool(given.query)):
+    if not given.squad and bool(given.queries) == bool(given.query):
         raise UserError("--corpus needs --queries=FILE, or --query=TEXT for each text to search for")
+    if given.queries and not given.corpus:
+        raise UserError("--queries needs --corpus=FILE, the texts to search")
     if given.query and given.qrels:
         raise UserError("--qrels names the queries of a file; give --queries with it, or leave --qrels out")
     if given.output:
         files.check_writable(given.output)
     if given.squad:
         collection = read_squad(given.squad)
+    elif given.query and not given.corpus:
+        sentences, more = own_sentences(given.workdir)
+        print_note(f"{'the first ' if more else ''}{len(sentences):,} sentences of the run's own text are searched")
+        collection = of_documents(sentences, given.query)
     elif given.query:
         collection = read_documents(given.corpus, given.query)
     else:

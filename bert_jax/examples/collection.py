@@ -63,10 +63,15 @@ def read_documents(corpus: str | os.PathLike[str], queries: Sequence[str]) -> Co
     Raises:
       UserError: as ``read_collection``, or a query has no text.
     """
+    return of_documents(_texts(os.fspath(corpus))[0], queries)
+
+
+def of_documents(documents: Mapping[str, str], queries: Sequence[str]) -> Collection:
+    """Return a collection of ``documents`` (id -> text) to search for ``queries``, as ``read_documents``."""
     if not all(query.strip() for query in queries):
         raise UserError("a query has no text; type what to search for")
     asked = {str(number): query for number, query in enumerate(queries, 1)}
-    return Collection(_texts(os.fspath(corpus))[0], asked, {}, shared_ids=False)
+    return Collection(documents, asked, {}, shared_ids=False)
 
 
 def read_squad(path: str | os.PathLike[str]) -> Collection:

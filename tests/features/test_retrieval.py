@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
 from bert_jax.models.model import Model, Part, fresh_params
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.runs.own_text import own_sentences
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
 from bert_jax.text.wordpiece import WordPiece
@@ -176,6 +178,31 @@ def test_typed_texts_in_plain_text(workdir: str, tmp_path: Path, capsys: pytest.
     [record] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["text"] for one in record["documents"]][:1] == [("k " * 150).strip()]
     assert as_table(record).splitlines()[1].endswith("...  (4)")
+
+
+def test_a_run_searches_its_own_text(workdir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = shutil.copytree(workdir, tmp_path / "run")
+    flags = ["retrieve", f"--workdir={own}", "--query=k l m", "--top=1"]
+
+    def wrong(corpus: object, **more: object) -> str:
+        (own / "run.json").write_text(json.dumps({"config": {"corpus": corpus, **more}}))
+        assert run(flags) == 2
+        return capsys.readouterr().err
+
+    for name, text in (("a", "a b c.\nx y."), ("b", "q r. \n\nk l m.")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    corpus = {"source": "text_files", "options": {"paths": (str(tmp_path / "?.txt"),), "format": "sentences"}}
+    (own / "run.json").write_text(json.dumps({"config": {"corpus": corpus}}))
+    assert run(flags) == 0
+    printed = capsys.readouterr()
+    assert "4 sentences of the run's own text" in printed.err
+    assert printed.out.splitlines()[1].endswith("k l m.  (b.txt:2)")
+    assert own_sentences(str(own), most=3) == ({"a.txt:1": "a b c.", "a.txt:2": "x y.", "b.txt:1": "q r."}, True)
+    assert "was not pretrained on text" in wrong({})
+    assert "is private" in wrong(corpus, private=True)
+    assert "only as tokens" in wrong({"path": "store"})
+    assert run([*flags[:2], f"--queries={tmp_path / 'a.txt'}"]) == 2
+    assert "--queries needs --corpus=FILE" in capsys.readouterr().err
 
 
 def test_which_ids_are_shared(tmp_path: Path, files: dict[str, Path]) -> None:
