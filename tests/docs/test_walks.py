@@ -95,7 +95,10 @@ def place(tmp_path, monkeypatch):
     asked = [{"id": str(i), "question": "Who?", "answers": [_answer(text)]} for i, text in enumerate(sentences[:40])]
     paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(sentences, asked, strict=False)]
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "toy", "paragraphs": paragraphs}]}))
-    for page, names in (("tasks", ["reviews.py"]), ("objectives", ["words.py", "rare.py", "words_recipe.py"])):
+    for page, names in (
+        ("tasks", ["reviews.py"]),
+        ("objectives", ["words.py", "rare.py", "letters.py", "words_recipe.py"]),
+    ):
         text = (pages.ROOT / f"bert_jax/{page}/README.md").read_text()
         for name, program in zip(names, re.findall(r"```python\n(.*?)```", text, re.DOTALL), strict=True):
             (tmp_path / name).write_text(program)

@@ -30,6 +30,9 @@ PAGE = Path(base.__file__).with_name("README.md").read_text(encoding="utf-8")
 [WEIGHTED] = re.findall(
     r"^```python\n(\"\"\"Masked language modelling in which a word.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
 )
+[LETTERS] = re.findall(
+    r"^```python\n(\"\"\"Masked language modelling, and the first letter.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+)
 SPEC = {"masked_labels": Feature((4,), "int32"), "masked_weights": Feature((4,), "float32")}
 
 
@@ -87,6 +90,20 @@ def test_the_weighted_objective_of_the_page_is_short_and_trains(
     assert last["mlm_loss"] != last["rare_loss"]
     trained = next(line for line in lines if line["split"] == "train")
     assert trained["loss"] == pytest.approx(trained["rare_loss"], rel=1e-3)  # the other has no weight
+
+
+def test_the_letters_of_the_page_are_learned(
+    tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(write(tmp_path, LETTERS)) == 0
+    assert "letter majority rate" in capsys.readouterr().err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    first, last = (line for line in lines if line["split"] == "eval")
+    assert last["letter_loss"] < first["letter_loss"]
+    task: Any = bert_jax.batches(str(tmp_path / "own.py"), str(tmp_path / "run")).task
+    pieces = task.setting.tokenizer.vocab
+    for number, begins in ((pieces.index("##s"), "s"), (pieces.index("river"), "r"), (pieces.index("."), "")):
+        assert task.letters[number] == ("abcdefghijklmnopqrstuvwxyz".index(begins) if begins else 26)
 
 
 @pytest.mark.parametrize(

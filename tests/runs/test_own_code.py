@@ -63,7 +63,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def code_of_page() -> tuple[str, str]:
     """The first objective, and the recipe of its table."""
-    objective, _, recipe = re.findall(
+    objective, *_, recipe = re.findall(
         r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     return objective, recipe
