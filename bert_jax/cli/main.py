@@ -346,6 +346,9 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     for text in unknown:
         hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")
+    place = getattr(arguments, "workdir", None) or ""
+    if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):
+        arguments.workdir, arguments.step = at[1], int(at[2])  # WORKDIR@STEP, as --init takes it
     trusts = getattr(arguments, "trust_code", False)
     for place in [getattr(arguments, name, None) for name in ("workdir", "init", "compare")] if trusts else ():
         if place:

@@ -211,8 +211,8 @@ def _without_overlap(
         return result
     overlaps = "; ".join(map(str, found))
     if config.overlap == "error":
-        raise UserError(f"{overlaps}; config.data.overlap='drop' drops them from train, 'warn' goes on")
-    note(overlaps)
+        raise UserError(f"{overlaps}; --config.data.overlap=drop drops them from train, warn goes on")
+    note(overlaps if config.overlap == "drop" else f"{overlaps}; --config.data.overlap=drop drops them from train")
     if config.overlap == "drop":
         result, dropped = overlap.without(result, roles.inputs)
         note(f"{dropped:,} examples dropped from train")

@@ -59,7 +59,8 @@ def model_card(
       metrics: the figures of the newest evaluation; may be empty.
       step: the step of the checkpoint.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
-      splits: ``num_documents`` and ``num_tokens`` of the corpus's ``train`` and ``heldout``, as in its manifest.
+      splits: for each part of the corpus ("" if it has none) ``num_documents`` and ``num_tokens`` of ``train`` and
+        ``heldout``, as in its manifest, and for a part of a mixture its ``share`` of the rows.
       head: the head of the model. If None, that of a pretrained BERT.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
       parent: the model from which this one was started, if any.
@@ -190,13 +191,22 @@ def _text(run: Mapping[str, Any], facts: Mapping[str, Any], splits: Mapping[str,
         data = facts["data"]
         named = ", ".join(f"{name} `{path}`" for name, path in (data.get("splits") or {}).items())
         return f"Labelled examples, format `{data.get('format')}`: {named or 'splits not recorded'}."
-    source = ((run.get("config") or {}).get("corpus") or {}).get("source")
+    corpus = (run.get("config") or {}).get("corpus") or {}
+    if parts := corpus.get("parts"):
+        lines = (f"- {name}: {_amount(parts[name].get('source'), splits.get(name) or {})}" for name in sorted(parts))
+        return "\n".join(lines)
+    return _amount(corpus.get("source"), splits.get("") or {})
+
+
+def _amount(source: str | None, splits: Mapping[str, Any]) -> str:
+    """Return text with the source and the size of a corpus or of a part of a mixture."""
     named = f"Source: `{source}`. " if source else ""
     try:
         train, heldout = splits["train"], splits["heldout"]
         share = heldout["num_tokens"] / (train["num_tokens"] + heldout["num_tokens"])
+        of_rows = f", {splits['share']:.1%} of the rows" if "share" in splits else ""
         return (
-            f"{named}{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on; "
+            f"{named}{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on{of_rows}; "
             f"{heldout['num_documents']:,} documents, {heldout['num_tokens']:,} tokens ({share:.1%}) were held out."
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError):  # the manifest is missing or has another form

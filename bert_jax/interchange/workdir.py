@@ -11,6 +11,9 @@ from typing import Any
 from bert_jax.checkpoints.restoring import BEST, read_params, saved_steps
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.corpora.manifest import MANIFEST
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.prepare import CorpusConfig
+from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, of_facts
 from bert_jax.interchange.card import ParentModel, model_card
@@ -154,12 +157,28 @@ def parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
     return ParentModel(source, licence_of(source)) if source else None
 
 
-def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the counts for each split of the run's corpus, from the manifest; {} if the corpus is gone or changed."""
-    config = facts.get("run", {}).get("config") or {}
-    path = (config.get("corpus") or {}).get("path") or files.as_path(workdir) / "corpus"
-    manifest = reading.read_object(files.as_path(path) / MANIFEST) or {}
-    return manifest.get("splits", {}) if manifest.get("fingerprint") == facts.get("corpus_fingerprint") else {}
+def corpus_splits(workdir: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counts for each split of each part of the run's corpus, which is called "" if it has no parts.
+
+    A part of a mixture also has its ``share`` of the rows. The result is {} if the corpus is gone or changed.
+    """
+    config = (facts.get("run", {}).get("config") or {}).get("corpus") or {}
+    folder, fingerprint = (
+        files.as_path(config.get("path") or files.as_path(workdir) / "corpus"),
+        facts.get("corpus_fingerprint"),
+    )
+    if not (parts := config.get("parts")):
+        manifest = reading.read_object(folder / MANIFEST) or {}
+        return {"": manifest.get("splits", {})} if manifest.get("fingerprint") == fingerprint else {}
+    try:
+        stores = {name: Corpus(part.get("path") or folder / name) for name, part in sorted(parts.items())}
+    except UserError:
+        return {}
+    weights = {name: parts[name].get("weight") for name in stores}
+    mixture = Mixture.of(stores, weights, config.get("temperature", CorpusConfig.temperature))
+    if mixture.fingerprint != fingerprint:
+        return {}
+    return {name: {**one.manifest["splits"], "share": mixture.shares[name]} for name, one in stores.items()}
 
 
 def read_model(directory: str, lowercase: bool | None = None) -> Imported:

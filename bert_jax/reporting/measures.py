@@ -62,7 +62,7 @@ BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
-    "loss": (("mean_label_loss", "mean label"),),
+    "loss": (("mean_label_loss", "loss of the mean label"),),
 }
 # Name of a baseline -> what it does, for people who have not met it.
 MEANINGS = {
@@ -71,7 +71,7 @@ MEANINGS = {
     "unigram": "guesses words by their frequency alone",
     "majority rate": "always gives the most common label",
     "chance": "guesses among the answers",
-    "mean label": "always gives the mean of the labels",
+    "loss of the mean label": "always gives the mean of the labels",
 }
 
 
@@ -131,16 +131,22 @@ def _against(metric: str, value: float, name: str, baseline: float) -> tuple[str
     return f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}", "good" if better else "bad"
 
 
-def verdicts(metrics: Mapping[str, Any], baselines: Mapping[str, Any], cure: str) -> list[str]:
+def verdicts(
+    metrics: Mapping[str, Any], baselines: Mapping[str, Any], cure: str, untrained: Mapping[str, Any] | None = None
+) -> list[str]:
     """Return, for each metric that has baselines, a line that compares it with all of them, the weakest first.
 
-    If one of them is better than the model, the last line is ``cure``: what helps.
+    A line names the metric of ``untrained``, at step 0, too. If a baseline is better than the model, the last line is
+    ``cure``: what helps.
     """
     lines, colours = [], set()
     for metric, value in metrics.items():
         if is_number(value) and (known := known_baselines(metric, baselines)):
             found = [_against(metric, value, *one) for one in reversed(known)]
-            lines.append(f"held-out {metric.replace('_', ' ')} {value:.3f}: {', '.join(text for text, _ in found)}")
+            before = (untrained or {}).get(metric)
+            start = f" ({before:.3f} at step 0)" if is_number(before) else ""
+            texts = ", ".join(text for text, _ in found)
+            lines.append(f"held-out {metric.replace('_', ' ')} {value:.3f}{start}: {texts}")
             colours |= {colour for _, colour in found}
     return [*lines, cure] if "bad" in colours else lines
 

@@ -394,7 +394,7 @@ def finish(
     model = f", model {export_newest(request.workdir, observer)}" if exports else ""
     report = report_at_the_end(request.workdir, observer, BETTER_START)
     observer.note(
-        f"done: report {report}{model}, predictions {workdir / 'predictions_*.jsonl'}\n"
+        f"done, best by {metric} at step {predictor.step:,}: report {report}{model}, predictions in {workdir}\n"
         f"next: {program()} {trial(predictor, request.workdir)}"
     )
     return results["metrics"][next(name for name in splits if name.startswith("dev"))]  # type: ignore[no-any-return]

@@ -31,12 +31,16 @@ BETTER_START = (
 def report_at_the_end(workdir: str, observer: Observer, cure: str) -> str:
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
-    The user reads how the newest evaluation compares with the baselines and, if it is worse, ``cure``: what helps.
+    The user reads how the newest evaluation compares with that of step 0 and with the baselines. If it is worse than a
+    baseline, ``cure`` follows: what helps.
     """
     evaluations = observer.evaluations(sys.maxsize)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    for line in verdicts(metrics_of(evaluations[-1]), baselines, cure) if evaluations else ():
-        observer.note(line)
+    if evaluations:
+        first, last = evaluations[0], evaluations[-1]
+        untrained = metrics_of(first) if first["step"] == 0 < last["step"] else None
+        for line in verdicts(metrics_of(last), baselines, cure, untrained):
+            observer.note(line)
     with observer.shown("reporting"):
         return write_report(workdir, {**observer.state(), "state": "finished"})
 

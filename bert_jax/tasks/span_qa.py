@@ -168,7 +168,7 @@ class Task(ExampleTask):
         answered = {number for number, one in enumerate(gold) if one.tokens is not None}
         if lost := len(answered - set(numbers[held].tolist())):
             line += f"; for {lost:,} no window holds the whole answer: lower config.task.doc_stride ({stride})"
-            line += f" or raise config.train.max_length ({most})"
+            line += f" or raise config.train.max_length ({most})" if most < self.setting.model.max_length else ""
         return line
 
     def features(self, length: int) -> BatchSpec:

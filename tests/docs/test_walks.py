@@ -24,7 +24,7 @@ WALKS = {
     "bert_jax/corpora/README.md": 4,
     "bert_jax/objectives/README.md": 2,
     "bert_jax/planning/README.md": 3,
-    "bert_jax/tasks/README.md": 7,
+    "bert_jax/tasks/README.md": 8,
     "launch/README.md": 7,
 }
 OF_TESTS = ("tests/fixtures/README.md",)  # how the fixtures were made, by the commit that it names
@@ -34,7 +34,7 @@ TINY = [
     f"--config.model.{value}"
     for value in ("hidden_size=32", "num_layers=1", "num_heads=2", "mlp_dim=64", "max_length=128", "dtype=float32")
 ]
-TRAINS = ("pretrain", "finetune", "ablate")
+TRAINS = ("pretrain", "finetune", "ablate", "sweep")
 
 
 def short(words):

@@ -266,14 +266,15 @@ def test_overlap_is_counted_and_dropped(tmp_path):
     found, [note] = noted(folder, CLASSIFICATION, **config)
     assert note == (
         "1 of 2 examples of dev are in train too (dev-0 is train-0); 1 of 2 examples of test are in train too"
-        " (test-0 is train-2); 1 of 2 examples of test are in dev too (test-1 is dev-1)"
+        " (test-0 is train-2); 1 of 2 examples of test are in dev too (test-1 is dev-1);"
+        " --config.data.overlap=drop drops them from train"
     )
     assert len(found["train"]) == 3
     found, notes = noted(folder, CLASSIFICATION, **config, overlap="drop")
     assert [example["id"] for example in found["train"]] == ["train-1"]
     assert len(found["dev"]) == len(found["test"]) == 2
     assert notes[1] == "2 examples dropped from train"
-    with pytest.raises(UserError, match="config.data.overlap='drop' drops them"):
+    with pytest.raises(UserError, match="--config.data.overlap=drop drops them"):
         noted(folder, CLASSIFICATION, **config, overlap="error")
 
 

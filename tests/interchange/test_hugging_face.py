@@ -239,11 +239,16 @@ def test_a_model_card_tells_of_the_text_and_of_what_is_to_beat() -> None:
     facts = {"lowercase": True, "model": {}, "run": {"config": {"corpus": {"source": "text_files"}}}}
     baselines = {"unigram_cross_entropy": 6.25, "nsp_majority_rate": 0.5, "trigram_cloze_cross_entropy": None}
     splits = {"train": {"num_documents": 90, "num_tokens": 9500}, "heldout": {"num_documents": 5, "num_tokens": 500}}
-    card = model_card(facts, {"mlm_loss": 2.5, "perplexity": 12.0}, 7, baselines, splits)
+    card = model_card(facts, {"mlm_loss": 2.5, "perplexity": 12.0}, 7, baselines, {"": splits})
     assert "Source: `text_files`. 90 documents, 9,500 tokens to train on" in card
     assert "5 documents, 500 tokens (5.0%) were held out" in card
     assert "| mlm loss | 2.5000 | unigram 6.2500 |" in card
     assert "| perplexity | 12.0000 |  |" in card
     head = yaml.safe_load(card.split("---")[1])
     assert head["license"] == "unknown"  # a value that the hub knows
-    assert "How much of it there was is not recorded" in model_card(facts, {}, 7, {}, {"train": 5})
+    assert "How much of it there was is not recorded" in model_card(facts, {}, 7, {}, {"": {"train": 5}})
+    parts = {"own": {"source": "jsonl"}, "general": {"source": "text_files"}}
+    mixed = facts | {"run": {"config": {"corpus": {"parts": parts}}}}
+    card = model_card(mixed, {}, 7, {}, {"own": {**splits, "share": 0.8}})
+    assert "- own: Source: `jsonl`. 90 documents, 9,500 tokens to train on, 80.0% of the rows; 5 documents" in card
+    assert "- general: Source: `text_files`. How much of it there was is not recorded" in card

@@ -244,6 +244,9 @@ def test_a_value_is_held_against_its_strongest_baseline():
         "0.500 worse than 3-gram cloze 4.000"
     )
     assert measures.verdicts({"mlm_loss": 4.5}, known, "more")[-1] == "more"
+    assert measures.verdicts({"mlm_loss/legal": 2.5}, known, "more", {"mlm_loss/legal": 2.75})[0].startswith(
+        "held-out mlm loss/legal 2.500 (2.750 at step 0): "
+    )
     assert measures.verdicts({"mlm_loss/legal": 2.5}, known, "more") == [
         "held-out mlm loss/legal 2.500: 0.500 better than unigram 3.000"
     ]
