@@ -179,7 +179,7 @@ def test_typed_texts_in_plain_text(workdir: str, tmp_path: Path, capsys: pytest.
     assert [one["text"] for one in record["documents"]][:1] == [("k " * 150).strip()]
     assert as_table(record).splitlines()[1].endswith("...  (4)")
     assert run(["retrieve", f"--workdir={workdir}@7", f"--corpus={corpus}", "--query=x"]) == 2
-    assert "step 7" in capsys.readouterr().err  # as --step=7
+    assert "has only steps 0" in capsys.readouterr().err  # as with --step=7
 
 
 def test_a_run_searches_its_own_text(workdir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
