@@ -295,7 +295,8 @@ def _write(
     text = "\n\n".join(parts) + "\n"
     files.write_text(folder / "table.md", text)
     asked = {"variants": ablation.variants, "seeds": ablation.seeds, "command": ablation.command}
-    facts = {"metrics": table.as_data(tables), "columns": lines, "without_learning": baselines}
+    by_seed = {metric: scores[metric] for metric in columns}  # metric -> variant -> scores in the order of the seeds
+    facts = {"metrics": table.as_data(tables), "scores": by_seed, "columns": lines, "without_learning": baselines}
     files.write_text(folder / "table.json", json.dumps(asked | facts, indent=2) + "\n")
     files.write_text(folder / "report.html", page.page(title, "\n".join(html)))
     return tables, f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}, {folder / 'report.html'}"

@@ -153,7 +153,10 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
     workdir = recipe.parent / "runs"
     flags = [f"--config={recipe}", "--variants=bert,no_nsp,ltr", "--seeds=0,1", f"--workdir={workdir}"]
     assert run(["ablate", *flags]) == 0
-    tables = json.loads((workdir / "table.json").read_text())["metrics"]
+    written = json.loads((workdir / "table.json").read_text())
+    tables, scores = written["metrics"], written["scores"]
+    for row in tables["mlm_loss"]:
+        assert sum(scores["mlm_loss"][row["variant"]]) / 2 == pytest.approx(row["mean"])
     assert [row["variant"] for row in tables["mlm_loss"]] == ["bert", "no_nsp"]
     assert [row["variant"] for row in tables["lm_loss"]] == ["ltr"]
     assert all(row["seeds"] == 2 for rows in tables.values() for row in rows)
