@@ -35,7 +35,6 @@ LINES = {
     "--config.corpus.heldout_fraction=-1": "config.corpus.heldout_fraction is -1.0; a number between 0 and 1 is needed",
     "--config.corpus.num_workers=-1": "config.corpus.num_workers is -1; at least 0 is needed",
     "--config.corpus.part_bytes=-1": "config.corpus.part_bytes is -1; at least 0 is needed",
-    "--config.examples=None": "config.examples is None; expected a tuple, such as ()",
     "--config.objective.name=None": "there is no objective 'None' in bert_jax.objectives; valid: ltr",
     "--config.corpus.parts={'a':5}": "config.corpus.parts.a is 5; the keys of a part are needed",
     "--config.phases.phase1.num_steps=3000000000": "the phases have 3,000,001,800 steps in all; at most 2,147,483,647",

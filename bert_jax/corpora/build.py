@@ -234,7 +234,7 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
             raise UserError(
                 f"{begin}, and heldout_fraction={heldout_fraction} puts {count} of them into the split {split!r}, which"
                 f" needs 2; --config.corpus.heldout_fraction={sum(third) / 2:.4f} does, and so do more documents"
-                " (text_files: more files, or --config.corpus.options.document_boundary=blank_line)"
+                " (text_files: more files, or --config.corpus.options.document_boundary=blank_line, line or title)"
             )
 
 

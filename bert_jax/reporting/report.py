@@ -307,7 +307,9 @@ def _examples(examples: list[Any]) -> str:
             for candidates in example["predictions"]  # a list for each [MASK]
             for word, p in candidates
         )
-        cards.append(f'<div class="card"><p>{text}</p>{"".join(guesses)}</div>')
+        known = "answer" in example
+        answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
+        cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
     return f'<div class="examples">{"".join(cards)}</div>' if cards else ""
 
 

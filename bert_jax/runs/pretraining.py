@@ -6,7 +6,7 @@ Whatever exists already is kept, and whatever is missing is made. Making the sam
 from __future__ import annotations
 
 import dataclasses
-import json
+import shlex
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Literal
@@ -21,11 +21,10 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.corpora.privacy import private_config, redacted
 from bert_jax.errors import UserError
-from bert_jax.features.fill_mask import as_record, as_table, check_masked, encode_masked, fill_mask
+from bert_jax.features.fill_mask import check_masked, encode_masked
 from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import Initial, continued_seed, find_initial, start_from
-from bert_jax.interchange.workdir import load_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD
 from bert_jax.models.model import recorded as recorded_model
@@ -38,6 +37,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.runs.baselines import write_baselines
+from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
@@ -80,7 +80,8 @@ class PretrainingSettings:
     checkpoints: CheckpointConfig = CheckpointConfig()
     loader: LoaderConfig = LoaderConfig()
     probe: ProbeConfig = ProbeConfig()
-    examples: tuple[str, ...] = ()  # texts in which the finished model fills each [MASK]
+    # texts in which the finished model fills each [MASK]; None: held-out sentences with a masked word each; (): none
+    examples: tuple[str, ...] | None = None
     private: bool = False  # write nothing about the text and its source (corpora.privacy)
     export: bool = True  # write a Hugging Face directory at the end
 
@@ -115,7 +116,7 @@ class PretrainingSettings:
         False in a private run, since the words would come from the private text, and for a left-to-right model, which
         cannot fill a mask.
         """
-        return bool(self.examples) and not self.private and not model.causal
+        return self.examples != () and not self.private and not model.causal
 
     def check_start(self, initial: Initial | None) -> None:
         """Raise ``UserError`` if the recipe has no architecture of its own and there is no model to start from."""
@@ -201,7 +202,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             tokenizer, corpus = open_inputs(inputs, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
             if settings.fills(model):
-                encode_masked(settings.examples, tokenizer, model.max_length, "config.examples")
+                encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
             task = make_task(corpus, tokenizer, model, seed, settings.seed)
             experiment = with_steps(experiment, task, observer)
             experiment.phases.check_not_past(reached)
@@ -230,7 +231,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 start = start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
             if distributed.is_first():
-                finish(settings, model, facts["head"], request, observer)
+                finish(settings, model, facts["head"], corpus, request, observer)
     return result
 
 
@@ -308,7 +309,7 @@ def checked(
     if settings.corpus.parts and any(name not in kinds for name in specs):
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
     if settings.fills(model):
-        check_masked(settings.examples, "config.examples")
+        check_masked(settings.examples or (), "config.examples")
     if devices is None:
         batches = {
             f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in experiment.phases.phases
@@ -364,15 +365,22 @@ def recorded(
 
 
 def finish(
-    settings: PretrainingSettings, model: ModelConfig, head: Any, request: PretrainingRequest, observer: Observer
+    settings: PretrainingSettings,
+    model: ModelConfig,
+    head: Any,
+    corpus: Mixture,
+    request: PretrainingRequest,
+    observer: Observer,
 ) -> None:
     """Write the filled examples, the export and the report of a finished run, and print what the user can do next.
 
     ``head`` is what ``head_of`` returns.
     """
     workdir = files.as_path(request.workdir)
-    with observer.shown("reporting"):
-        fill_examples(settings, request.workdir, observer.note)
+    filled: list[str] = []
+    if settings.fills(model):
+        with observer.shown("reporting"):
+            filled = fill_examples(settings.examples, corpus, request.workdir, observer.note)
     exported = None
     if settings.export and not head:
         observer.note(f"not exported: transformers has no class for the encoder {model.encoder!r} with these heads")
@@ -382,16 +390,5 @@ def finish(
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:
-        example = settings.examples[0] if settings.examples else "A sentence of your text with a [MASK]."
-        observer.note(f'next: {program()} fill-mask --workdir={request.workdir} "{example}"')
-
-
-def fill_examples(settings: PretrainingSettings, workdir: str, note: Note) -> None:
-    """Write ``examples.json``: the words that the newest model predicts for each ``[MASK]`` of the examples."""
-    if not settings.examples or settings.private:
-        return
-    trained = load_trained(workdir)
-    if settings.fills(trained.config) and LM_HEAD.name in trained.params:
-        filled = fill_mask(trained.params, trained.config, trained.tokenizer, settings.examples)
-        files.write_text(files.as_path(workdir) / "examples.json", json.dumps([as_record(f) for f in filled]))
-        note("\n".join(as_table(f) for f in filled))
+        example = shlex.quote(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
+        observer.note(f"next: {program()} fill-mask --workdir={request.workdir} {example}")

@@ -59,5 +59,4 @@ def get_config(text: str = "own") -> ConfigDict:
     config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
-    config.examples = ()
     return config

@@ -51,10 +51,4 @@ def get_config() -> ConfigDict:
 
     config.export = True
     config.private = False
-    config.examples = (
-        "This function returns the [MASK] of the array.",
-        "If the argument is not a string, a TypeError is [MASK].",
-        "Return a new list with the [MASK] in sorted order.",
-        "Compute the mean and the standard [MASK] of the data.",
-    )
     return config

@@ -89,7 +89,8 @@ def _examples(page: str) -> list[str]:
         sentence, _, guesses = block.partition("</p>")
         found = re.findall(r"<b>(.*?)</b>.*?<span>(.*?)</span>", guesses)
         drawn += [_card(x, y, CHART, 90), f'<text class="title" x="{x + 20}" y="{y + 34}">{_text(sentence)}</text>']
-        words = " · ".join(f"{word} {share}" for word, share in found[:4])
+        answer = re.search(r"in the text: .*?(?=</p>)", guesses)
+        words = " · ".join(f"{word} {share}" for word, share in found[:4]) + (f" ({answer[0]})" if answer else "")
         drawn += [f'<text class="name" x="{x + 20}" y="{y + 64}">{_text(words)}</text>']
     return drawn
 

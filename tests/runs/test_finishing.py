@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bert_jax import configuration
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.reporting import status
@@ -53,7 +54,7 @@ def observe(workdir: Path) -> RunObserver:
 def finish_run(workdir: Path) -> None:
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, HEAD, PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
 
 
 def check_finished(workdir: Path) -> None:
@@ -79,7 +80,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
     for name in ("export_workdir", "write_report"):
         monkeypatch.setattr(finishing, name, watched(getattr(finishing, name)))
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, HEAD, PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
     assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 

@@ -34,7 +34,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     """The workdir of a run that has ended, on all eight devices."""
     folder = tmp_path_factory.mktemp("finished")
-    assert pretrain(folder, toy.recipe(text)) == 0
+    assert pretrain(folder, toy.recipe(text, examples=None)) == 0
     return folder / "run"
 
 
@@ -63,6 +63,8 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     names = {"unigram_cross_entropy", "trigram_cloze_cross_entropy", "nsp_majority_rate"}
     assert set(baselines) - {"reckoned_for", "phases"} == names
     assert [0.5 <= rates["nsp_majority_rate"] < 1 for rates in baselines["phases"].values()] == [True]
+    shown = json.loads((finished / "examples.json").read_text())[0]["answer"]
+    assert f"in the text: {shown}" in (finished / "report.html").read_text()
     capsys.readouterr()
     assert run(["status", f"--workdir={finished}", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)

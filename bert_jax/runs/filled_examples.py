@@ -1,0 +1,83 @@
+"""Shows what a finished model predicts for masked words: in the recipe's texts, or in the run's own held-out text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.store import CorpusSplit
+from bert_jax.features.fill_mask import as_record, as_table, fill_mask
+from bert_jax.interchange.workdir import load_trained
+from bert_jax.models.model import LM_HEAD
+from bert_jax.records import MASK
+from bert_jax.runs.inputs import Note
+from bert_jax.storage import files
+from bert_jax.text.tokenizer import Tokenizer
+
+NUMBER = 4  # of held-out sentences
+LENGTHS = 8, 16  # tokens of such a sentence
+TRIED = 64  # sentences at the most, for each that is taken
+SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
+
+
+def fill_examples(texts: Sequence[str] | None, corpus: Mixture, workdir: str, note: Note) -> list[str]:
+    """Return the texts that the newest model of ``workdir`` has filled, after writing ``examples.json`` and a note.
+
+    Args:
+      texts: texts with a ``[MASK]`` each. If None, sentences of the held-out text are taken, whose masked words are
+        then shown beside the predictions.
+    """
+    trained = load_trained(workdir)
+    if LM_HEAD.name not in trained.params:
+        return []
+    answers: Sequence[str] = ()
+    if texts is None:
+        found = masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
+        texts, answers = [text for text, _ in found], [word for _, word in found]
+    if not texts:
+        return []
+    filled = fill_mask(trained.params, trained.config, trained.tokenizer, texts)
+    records = [as_record(one) for one in filled]
+    lines = [as_table(one) for one in filled]
+    for i, word in enumerate(answers):
+        records[i]["answer"] = word
+        lines[i] += f"; in the text: {word}"
+    files.write_text(files.as_path(workdir) / "examples.json", json.dumps(records))
+    note("\n".join(lines))
+    return list(texts)
+
+
+def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:
+    """Return sentences of the held-out text, with ``[MASK]`` in place of a word near the middle, and these words.
+
+    At most ``NUMBER``, from all parts of a mixture alike, from places that are spread evenly over the text. There are
+    none if no sentence has 8 to 16 tokens and a word of one piece.
+    """
+    each = -(-NUMBER // len(corpus.parts))
+    found: list[tuple[str, str]] = []
+    for part in corpus.parts.values():
+        split = part.split("heldout")
+        lengths = split.sentence_lengths()
+        fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))
+        for region in np.array_split(fitting, each):
+            tried = (_masked(split, int(number), tokenizer, max_length) for number in region[len(region) // 2 :][:TRIED])
+            found += [one for one in [next(filter(None, tried), None)] if one]
+    return found[:NUMBER]
+
+
+def _masked(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: int) -> tuple[str, str] | None:
+    start, stop = split.sentence_offsets[number : number + 2]
+    ids = split.read(np.array([start]), np.array([stop - start]))
+    starts = np.append(~tokenizer.is_continuation[ids], True)  # bool [L + 1]: whether a word starts here
+    words = [tokenizer.surfaces[token][0] for token in ids]
+    whole = [i for i, word in enumerate(words) if starts[i] and starts[i + 1] and word.isalpha()]
+    if not whole or np.isin(ids, list(tokenizer.special_ids)).any():
+        return None
+    place = min(whole, key=lambda i: (len(words[i]) < SHORT, abs(i - len(ids) // 2)))
+    text = f"{tokenizer.decode(ids[:place])} {MASK} {tokenizer.decode(ids[place + 1 :])}".strip()
+    again = np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids)
+    sound = len(again) <= max_length and np.count_nonzero(again == tokenizer.mask_id) == 1
+    return (text, words[place]) if sound else None

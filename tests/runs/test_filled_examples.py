@@ -1,0 +1,39 @@
+"""A finished run fills words of its own held-out text, beside the words that stood there."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax import configuration
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
+from bert_jax.runs.filled_examples import NUMBER, masked_sentences
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.pretraining import open_inputs
+from tests import toy
+
+SENTENCE = "the old king remembers the long road by the river."
+
+
+@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 120), ("unigram", 60), ("byte_bpe", 400)])
+def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, kind: str, size: int) -> None:
+    text = toy.write_text(tmp_path / "text.txt")
+    text.write_text("\n\n".join(f"{one}\n{SENTENCE}" for one in text.read_text().split("\n\n")))
+    recipe = toy.recipe(text, vocab={"kind": kind, "size": size})
+    corpus = configuration.build(CorpusConfig, recipe["corpus"], "config.corpus")
+    vocab = configuration.build(VocabularyConfig, recipe["vocab"], "config.vocab")
+    tokenizer, made = open_inputs(Inputs(str(tmp_path), vocab, corpus, None, False), lambda line: None)
+    split = made.parts[""].split("heldout")
+    starts, lengths = split.sentence_offsets[:-1], split.sentence_lengths()
+    heldout = {tokenizer.decode(split.read(*map(np.atleast_1d, one))) for one in zip(starts, lengths, strict=True)}
+    found = masked_sentences(made, tokenizer, 32)
+    assert len(found) == NUMBER
+    for masked, word in found:
+        assert masked.count("[MASK]") == 1 and word.isalpha()
+        ids = tokenizer.encode(masked.replace("[MASK]", word)).input_ids
+        assert tokenizer.decode(ids) in heldout, masked
+    assert masked_sentences(made, tokenizer, 9) == [], "sentences of 8 tokens do not fit with [CLS] and [SEP]"
+    two = Mixture({"a": made.parts[""], "b": made.parts[""]}, {"a": 1.0, "b": 0.0})
+    of_two = masked_sentences(two, tokenizer, 32)
+    assert len(of_two) == NUMBER and of_two[:2] == of_two[2:], "two of each part"
