@@ -8,6 +8,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Example
 
 MOST = 1000
+SHOWN = 20
 FEW = 10  # up to this number of examples may all have different labels
 
 
@@ -31,3 +32,18 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
         return tuple(sorted(names, key=int))
     except ValueError:
         return tuple(sorted(names))
+
+
+def described(names: Sequence[str]) -> str:
+    """Return the first labels and the number of all others as text, with what to do if they look like scores."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    hint = "; they are numbers with fractions: --config=regression learns scores" if _are_scores(names) else ""
+    return f"labels: {', '.join(names[:SHOWN])}{more}{hint}"
+
+
+def _are_scores(names: Sequence[str]) -> bool:
+    try:
+        numbers = [float(name) for name in names]
+    except ValueError:
+        return False
+    return len(numbers) > 2 and not all(map(float.is_integer, numbers))

@@ -63,7 +63,9 @@ def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> 
         lengths = split.sentence_lengths()
         fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))
         for region in np.array_split(fitting, each):
-            tried = (_masked(split, int(number), tokenizer, max_length) for number in region[len(region) // 2 :][:TRIED])
+            tried = (
+                _masked(split, int(number), tokenizer, max_length) for number in region[len(region) // 2 :][:TRIED]
+            )
             found += [one for one in [next(filter(None, tried), None)] if one]
     return found[:NUMBER]
 

@@ -22,6 +22,7 @@ from bert_jax.configuration import changed, old_defaults
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
+from bert_jax.examples.labels import described
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
@@ -355,9 +356,8 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 def describe(task: ExampleTask, splits: Mapping[str, Sequence[Example]], experiment: Experiment) -> list[str]:
     """Return lines that tell the user which model is trained and on which examples."""
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
-    labels = f"; labels: {', '.join(task.setting.labels[:20])}" if task.setting.labels else ""
-    phase = experiment.phases.phases[0]
-    lengths = ", ".join(str(n) for n in task.lengths.values())
+    labels = f"; {described(task.setting.labels)}" if task.setting.labels else ""
+    phase, lengths = experiment.phases.phases[0], ", ".join(map(str, task.lengths.values()))
     return [
         f"examples: {sizes}{labels}",
         f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {lengths}; an evaluation every "

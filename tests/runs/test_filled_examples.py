@@ -30,10 +30,12 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
     found = masked_sentences(made, tokenizer, 32)
     assert len(found) == NUMBER
     for masked, word in found:
-        assert masked.count("[MASK]") == 1 and word.isalpha()
+        assert masked.count("[MASK]") == 1
+        assert word.isalpha()
         ids = tokenizer.encode(masked.replace("[MASK]", word)).input_ids
         assert tokenizer.decode(ids) in heldout, masked
     assert masked_sentences(made, tokenizer, 9) == [], "sentences of 8 tokens do not fit with [CLS] and [SEP]"
     two = Mixture({"a": made.parts[""], "b": made.parts[""]}, {"a": 1.0, "b": 0.0})
     of_two = masked_sentences(two, tokenizer, 32)
-    assert len(of_two) == NUMBER and of_two[:2] == of_two[2:], "two of each part"
+    assert len(of_two) == NUMBER
+    assert of_two[:2] == of_two[2:], "two of each part"
