@@ -64,6 +64,8 @@ BASELINES = {
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
     "loss": (("mean_label_loss", "loss of the mean label"),),
 }
+CORRELATIONS = ("matthews_correlation", "pearson", "spearmanr")  # 0 for any constant answer
+CONSTANT = "a constant answer"
 # Name of a baseline -> what it does, for people who have not met it.
 MEANINGS = {
     "3-gram cloze": "counts which word stands between two neighbours; a small model needs many steps to pass it",
@@ -72,6 +74,7 @@ MEANINGS = {
     "majority rate": "always gives the most common label",
     "chance": "guesses among the answers",
     "loss of the mean label": "always gives the mean of the labels",
+    CONSTANT: "has a correlation of 0",
 }
 
 
@@ -102,6 +105,8 @@ def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str
     ``nsp``, belongs to its accuracy, ``nsp_accuracy``.
     """
     name, slash, part = metric.partition("/")
+    if name in CORRELATIONS:
+        return [(CONSTANT, 0.0)]
     of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
     keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term))
     known = [(label, float(baselines[key])) for key, label in keys if is_number(baselines.get(key))]

@@ -59,4 +59,5 @@ def get_config(text: str = "own") -> ConfigDict:
     config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
+    config.examples = None  # None: sentences of the held-out text, with a masked word each
     return config

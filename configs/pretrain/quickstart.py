@@ -51,4 +51,5 @@ def get_config() -> ConfigDict:
 
     config.export = True
     config.private = False
+    config.examples = None  # None: sentences of the held-out text, with a masked word each
     return config

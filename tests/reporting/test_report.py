@@ -256,10 +256,13 @@ def test_a_value_is_held_against_its_strongest_baseline():
     assert measures.compared("words_accuracy", 0.5, {"words_majority_rate": 0.3})[0].endswith("majority rate 0.300")
     assert measures.compared("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
     assert measures.compared("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
+    assert measures.compared("matthews_correlation/dev", 0.0, {}) == ("no better than a constant answer 0.000", "bad")
+    assert measures.compared("spearmanr", 0.12, {}) == ("0.120 better than a constant answer 0.000", "good")
 
 
 def test_the_page_says_what_a_baseline_is(tmp_path):
-    assert measures.MEANINGS.keys() == {name for named in measures.BASELINES.values() for _, name in named}
+    named = {name for named in measures.BASELINES.values() for _, name in named}
+    assert measures.MEANINGS.keys() == named | {measures.CONSTANT}
     write_run(tmp_path, baselines={"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 5.5})
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
