@@ -270,11 +270,16 @@ def _load(code: OwnCode) -> ModuleType:
         sys.modules.pop(full, None)
         if os.environ.get("BERT_JAX_TRACEBACK") == "1":
             traceback.print_exception(error)
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == code.path]
-        place = f"{code.path}:{lines[-1]}" if lines else code.path
-        raise UserError(f"{place}: {type(error).__name__}: {error}") from error
+        raise UserError(f"{place_in_own(error) or code.path}: {type(error).__name__}: {error}") from error
     _names[full] = code.name
     return module
+
+
+def place_in_own(error: BaseException) -> str | None:
+    """Return the last line of a user's own file that ``error`` came through, as ``path:line``; None if through none."""
+    own = {code.path for code in _trusted.values()}
+    places = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__) if f.filename in own]
+    return places[-1] if places else None
 
 
 def _assigned(body: list[ast.stmt]) -> Iterator[str]:

@@ -78,10 +78,11 @@ class Checkpoints:
     write together, which Orbax can do only on ``gs://``.
     """
 
-    def __init__(self, workdir: str, config: CheckpointConfig, name: str | None = None):
+    def __init__(self, workdir: str, config: CheckpointConfig, name: str | None = None, first: Any = None):
         """
         Args:
           name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
+          first: a tree like those to save; too little space for it is an error now, not at the first save.
         """
         _drop_late_writes()
         self._steps, self._config, self._name = steps_folder(workdir), config, name
@@ -105,6 +106,9 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
         self._manager = _Manager(self._directory, options=options)
+        if first is not None:
+            with self._explained():
+                self._check_space(first)
 
     def _check_places(self) -> None:
         """Raise ``UserError`` if something that is not a complete step has the name of a step that is yet to be saved.
@@ -134,7 +138,7 @@ class Checkpoints:
         """Save any tree as step ``step``; see ``save``."""
         with self._explained():
             self.wait()
-            self._check_space(sum(leaf.nbytes for leaf in jax.tree.leaves(tree)))
+            self._check_space(tree)
             self._saving = step
             items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=ocp.args.JsonSave(dict(facts)))
             if not self._manager.save(step, args=items, force=True):
@@ -172,14 +176,14 @@ class Checkpoints:
                     self.wait()
             raise
 
-    def _check_space(self, needed: int) -> None:
-        """Raise ``OSError`` if there is too little free space, before anything is written.
+    def _check_space(self, tree: Any) -> None:
+        """Raise ``OSError`` if there is too little free space for ``tree``, before anything is written.
 
         If a disk fills up during a save, libraries print hundreds of lines.
         """
         if files.is_remote(self._directory):
             return
-        free = shutil.disk_usage(self._directory).free
+        needed, free = sum(leaf.nbytes for leaf in jax.tree.leaves(tree)), shutil.disk_usage(self._directory).free
         if free < needed:
             raise OSError(f"No space left on device: a step takes up to {needed:,} bytes, {free:,} are free")
 

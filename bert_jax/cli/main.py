@@ -22,7 +22,7 @@ from bert_jax import catalogue
 from bert_jax.cluster import exit_codes, signals
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import Preempted, UserError, first_line
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs import own_code, recipes
 from bert_jax.storage import reading, write_errors
@@ -45,7 +45,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run a verb (subcommand) and return its exit code: 0 or what the verb returns, 2 for bad input, 130 if
     interrupted.
 
-    Any other exception is a bug and is raised with its traceback.
+    Any other exception is a bug and is raised with its traceback, unless it came through a file of the user's own.
 
     Args:
       argv: the arguments. If None, use the command line of this process, and also install its signal handlers.
@@ -66,7 +66,7 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has closed the pipe, as in `bert-jax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.CRASHED
-    except (UserError, OSError, KeyboardInterrupt, Preempted) as error:
+    except (Exception, KeyboardInterrupt, Preempted) as error:
         known = ending(error)
         if known is None:
             raise
@@ -80,7 +80,8 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         return "interrupted", exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
         return str(error), exit_codes.of_preempted(error)
-    if os.environ.get("BERT_JAX_TRACEBACK") == "1":
+    place = catalogue.place_in_own(error)
+    if os.environ.get("BERT_JAX_TRACEBACK") == "1" and (place or isinstance(error, UserError | OSError)):
         traceback.print_exception(error)
     if isinstance(error, UserError):
         return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
@@ -97,6 +98,9 @@ def ending(error: BaseException) -> tuple[str, int] | None:
             advice = write_errors.write_advice(error)
         where = "" if error.filename is None else f"{error.filename}: "
         return f"error: {where}{reason}; {advice}", code
+    if place:
+        what = f"error: {place}, in a file of your own: {type(error).__name__}: {first_line(error)}"
+        return f"{what}; mend it there (BERT_JAX_TRACEBACK=1 shows the traceback)", exit_codes.CRASHED
     return None
 
 
@@ -336,6 +340,8 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
         if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
             raise UserError(f"{text} has no value; write {text}PATH")
+        if re.fullmatch(r"--config\.[^=]+", text):
+            raise UserError(f"{text} has no value; write {text}=VALUE")
         if re.fullmatch(r"--\w+=--", text):  # argparse would read it as an empty list
             raise UserError(f"{text}: '--' is not a value; write {text[:-2]}VALUE")
     argv = _at_home(argv)

@@ -31,7 +31,10 @@ def find(paths: Sequence[str], kinds: str) -> list[str]:
     for pattern in paths:
         matches = files.glob(pattern)
         if not matches:
-            raise UserError(f"no file matches {pattern!r}; check config.corpus.options.paths (globs of {kinds})")
+            advice = f"check config.corpus.options.paths (globs of {kinds})"
+            if files.as_path(pattern).is_dir():
+                advice = f"it is a folder, write {os.path.join(pattern, '*')!r} for the files in it"
+            raise UserError(f"no file matches {pattern!r}; {advice}")
         found.update(os.fspath(match) for match in matches)
     if not found:
         raise UserError(f"config.corpus.options.paths is empty; name at least one glob of {kinds}")

@@ -78,7 +78,8 @@ def unpacked(path: str) -> Iterator[Unpacked]:
         try:
             file = stack.enter_context(files.as_path(path).open("rb"))
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
+            advice = "name a file" if isinstance(error, IsADirectoryError) else "check its permissions"
+            raise UserError(f"cannot read {path}: {error.strerror or error}; {advice}") from error
         unpack = UNPACKERS.get(os.path.splitext(path)[1])
         yield Unpacked(path, stack.enter_context(contextlib.closing(unpack(file))) if unpack else file)
 

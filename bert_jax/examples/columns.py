@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -91,6 +92,11 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 
 
 def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
+    first = list(records[0]) if records else []
+    if len(first) == 1 and (found := re.search(r"[;|,\t]", first[0])):
+        mark = "$'\\t'" if found[0] == "\t" else f"'{found[0]}'"
+        only = f"the only column is {first[0]!r}; if {found[0]!r} separates columns"
+        return f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter={mark}"
     there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
     return f"no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.interchange.initial import Initial
+from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import BERT, encoder_file, recorded
@@ -35,6 +36,16 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
         return own
     chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in said}
     return dataclasses.replace(initial.model, **chosen, vocab_size=vocabulary_size)
+
+
+def check_vocabulary(model: ModelConfig, pieces: int) -> None:
+    """Raise ``UserError`` unless the embeddings fit a vocabulary of ``pieces``; no export of others could be read."""
+    if not is_padded(model.vocab_size, pieces):
+        raise UserError(
+            f"the vocabulary has {pieces} pieces, the model {model.vocab_size} embeddings; leave "
+            f"config.model.vocab_size out to take the vocabulary's, or "
+            f"round it up to a multiple of 8, such as {-(-pieces // 8) * 8}"
+        )
 
 
 def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:

@@ -40,7 +40,7 @@ from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
+from bert_jax.runs.model_choice import check_kernel, check_vocabulary, choose_model, old_model, what_gives_way
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.runs.whole_batches import check_whole_batches
@@ -201,6 +201,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         with observer.to_the_end():
             tokenizer, corpus = open_inputs(inputs, observer.note)
             model = choose_model(settings.model, tokenizer.size, initial)
+            if not saved:
+                check_vocabulary(model, tokenizer.size)
             if settings.fills(model):
                 encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
             task = make_task(corpus, tokenizer, model, seed, settings.seed)

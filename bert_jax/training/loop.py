@@ -248,11 +248,11 @@ class _Trainer:
         self._observer, self._probe, self._made, self._termination = observer, probe, made, termination
         self._state, self._frozen = state, frozen
         self._done = self._saved = self._first_step = int(state.step)
-        self.checkpoints = Checkpoints(workdir, experiment.checkpoints)
+        unsaved = state if self._done < self._phases.num_steps else None
+        self.checkpoints = Checkpoints(workdir, experiment.checkpoints, first=unsaved)
         self.profiler = Profiler(experiment.profiled, workdir, observer, self._first_step)
-        limits = self._training.max_skipped_in_a_row, experiment.mesh.overlap
+        shapes, limits = abstract(state), (self._training.max_skipped_in_a_row, experiment.mesh.overlap)
         self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, *limits)
-        shapes = abstract(state)
         self._steps = Steps(lambda phase: experiment.jitted_step(task, tx, phase, shapes), observer)
         rows, how = self._training.eval_rows, (termination.check, observer.evaluated)
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)

@@ -124,6 +124,7 @@ def test_as_a_module_the_exit_code_reaches_the_shell():
         (["pretrain", "--config=quickstart", "--workdir=FILE"], "FILE"),
         (["pretrain", "--config=quickstart", "--workdir=FILE/run"], "FILE"),
         (["pretrain", "--config=quickstart", "--workdir="], "--workdir= has no value"),
+        (["pretrain", "--config=quickstart", "--workdir=x", "--config.seed", "3"], "write --config.seed=VALUE"),
         (["checkpoint", "verify", "--workdir=--"], "--workdir=--: '--' is not a value; write --workdir=VALUE"),
         (["tokenize", "--vocab=FILE", "bad \udcff"], "is not UTF-8"),
         (["predict", "--workdir=none", "--output=FOLDER", "a"], "cannot write FOLDER: FOLDER is a folder"),

@@ -14,6 +14,7 @@ import pytest
 from bert_jax.corpora import globbed
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.text_files import Source
+from bert_jax.corpora.unpacking import unpacked
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from tests.corpora.reading import cut_everywhere, documents, items, kept_of, skipped
@@ -145,6 +146,10 @@ def test_a_source_travels_to_workers():
 def test_no_match_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"no file matches '.*\*\.txt'"):
         Source(paths=(f"{tmp_path}/*.txt",)).pieces()
+    with pytest.raises(UserError, match=rf"it is a folder, write '{tmp_path}/\*' for the files in it"):
+        Source(paths=(str(tmp_path),)).pieces()
+    with pytest.raises(UserError, match="Is a directory; name a file"), unpacked(str(tmp_path)):
+        pass
     with pytest.raises(UserError, match="paths is empty"):
         Source(paths=()).pieces()
 

@@ -56,6 +56,14 @@ def test_an_optional_role_does_not_take_the_column_of_another(tmp_path):
         loaded(folder, MULTIPLE_CHOICE, format="jsonl", splits={"dev": "d.jsonl"}, columns={"context": "choices"})
 
 
+def test_another_delimiter_is_named(tmp_path):
+    folder = written(tmp_path, a__csv="text;label\nx;a\n", b__csv="text\tlabel\nx\ta\n")
+    for file, flag in (("a.csv", "delimiter=';'"), ("b.csv", r"delimiter=$'\t'")):
+        with pytest.raises(UserError) as raised:
+            loaded(folder, CLASSIFICATION, format="table", splits={"train": file, "dev": file})
+        assert f"separates columns, add --config.data.options.{flag}" in str(raised.value)
+
+
 def test_unknown_columns_of_all_splits_are_listed_the_nearest_first(tmp_path):
     folder = written(tmp_path, a__tsv=TABLE, b__tsv="sentence\tlabel\nx\ta\n")
     with pytest.raises(UserError) as raised:

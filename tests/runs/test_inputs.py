@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import configuration
+from bert_jax.cli.main import run
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
@@ -112,3 +113,14 @@ def test_fine_tuning_from_zero_learns_the_kind_of_vocabulary_asked_for(kind: str
     train = [{"text": f"the {word} sat on the mat and saw a cat", "label": "x"} for word in ("cat", "hat", "rat") * 9]
     tokenizer = find_vocabulary(config, None, None, train, Roles(required=("text", "label")))
     assert (tokenizer.file_name, tokenizer.decode(tokenizer.encode("the cat sat").input_ids)) == (file, "the cat sat")
+
+
+def test_embeddings_that_do_not_fit_the_vocabulary_are_an_error_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No export of such a run could be read."""
+    changed = toy.recipe(toy.write_text(tmp_path / "text.txt"), model={"vocab_size": 333})
+    recipe = toy.write_recipe(tmp_path / "recipe.json", changed)
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]) == 2
+    assert "the model 333 embeddings; leave config.model.vocab_size out" in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
