@@ -209,7 +209,7 @@ class _Watch:
 
 
 def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
-    """Raise ``UserError`` if the corpus or a split has too few documents; next-sentence prediction needs two."""
+    """Raise ``UserError`` if the corpus or a split has too few documents: next-sentence prediction draws from two."""
     found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
     begin = f"the corpus has {total} document{'s' * (total != 1)} with text"
@@ -221,11 +221,6 @@ def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
         raise UserError(
             f"{begin}{left_out}; at least {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or"
             " see in config.corpus.options what ends a document (text_files: document_boundary='blank_line', or 'line')"
-        )
-    if sum(facts["num_long_documents"] for part in made for facts in part["splits"].values()) < 2:
-        raise UserError(
-            f"{begin}, fewer than 2 of them with 2 sentences or more; next-sentence prediction needs them: check in"
-            " config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
         )
     draws = extremes([draw for part in made for draw in part["draws"]])
     for split, count in found.items():

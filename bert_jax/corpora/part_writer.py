@@ -55,7 +55,6 @@ class PartWriter:
         }
         self._lengths: list[np.ndarray] = []
         self._documents: list[int] = []
-        self.num_long_documents = 0  # documents with at least two sentences
 
     def write(
         self,
@@ -72,7 +71,6 @@ class PartWriter:
         """
         self._lengths.append(lengths)
         self._documents.append(len(lengths))
-        self.num_long_documents += len(lengths) > 1
         self._tokens.write(tokens)
         for name, writer in self._columns.items():
             writer.write(columns[name])
@@ -88,7 +86,6 @@ class PartWriter:
             "num_documents": len(self._documents),
             "num_sentences": sum(self._documents),
             "num_tokens": self._tokens.num_values,
-            "num_long_documents": self.num_long_documents,
             "num_blocks": self._tokens.num_blocks,
             "fingerprint": content.hexdigest(),
             "columns": {name: {"fingerprint": w.close().hexdigest()} for name, w in self._columns.items()},

@@ -101,6 +101,8 @@ class LoadedModel:
     ) -> Iterator[TextFeatures]:
         if isinstance(texts, str):
             raise UserError(f"texts is one string; a list of strings is needed: [{texts[:40]!r}]")
+        if not isinstance(texts, Iterable):
+            raise UserError(f"texts is {texts!r}; a list of strings is needed")
         texts = list(texts)
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise UserError(f"texts has {wrong[0]!r} of type {type(wrong[0]).__name__}; a list of strings is needed")

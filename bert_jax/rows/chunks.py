@@ -37,6 +37,7 @@ from bert_jax.rows.features import Ints, Sentences
 VERSION = 3  # raise it whenever plans change: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
 CANDIDATES, TURNS = 10, 4  # places tried for a random second segment: ten, up to four times
+_LOOKED_AT = 1 << 20  # documents, at the start
 _SENTENCES_AT_ONCE = 1 << 22
 _LAST_CHOICE = 1 << 40  # added to the difference of a place that ranks last: more tokens than any document has
 _PAIRS_AT_ONCE = 1 << 13  # few enough for the temporaries to stay in the processor's cache
@@ -85,6 +86,12 @@ def check(split: Sentences, max_length: int) -> None:
         raise UserError(
             f"the split has {documents} document(s); a second segment may come from another one, so that a "
             "split needs two: add text, or raise heldout_fraction if this is the held-out split"
+        )
+    if not (np.diff(split.document_starts[:_LOOKED_AT]) > 1).any():
+        raise UserError(
+            "no document of the split has 2 sentences, so that no second segment follows a first one; masked LM alone "
+            "learns from such text (--config.objective.name=mlm), or check in config.corpus.options what ends a "
+            "sentence (text_files: format) and a document (document_boundary)"
         )
     if max_length < SPECIAL_TOKENS_PER_ROW + 2:
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")

@@ -214,7 +214,7 @@ def predict(
     if isinstance(texts, str):
         raise UserError(f"texts is one string; a list of strings is needed: [{texts[:40]!r}]")
     from bert_jax.reporting.progress import progress_notes
-    from bert_jax.runs.prediction import Predictor, read_examples, texts_as_examples
+    from bert_jax.runs.prediction import Predictor, in_a_row, read_examples, texts_as_examples, typed_roles
 
     chosen = [f"{name}={value!r}" for name, value in (options or {}).items()]
     predictor = Predictor.load(_trusted(trust_code, _path("workdir", workdir)), step, chosen)
@@ -222,8 +222,7 @@ def predict(
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
         examples = read_examples(predictor, _path("input", input), own_format, "test", _note)
     else:
-        flat = [text for entry in texts or () for text in ([entry] if isinstance(entry, str) else entry)]
-        examples = texts_as_examples(predictor, flat)
+        examples = texts_as_examples(predictor, in_a_row(texts or (), typed_roles(predictor)))
     return predictor.predict(examples, note=_note, progress=progress_notes(_note))[1]
 
 

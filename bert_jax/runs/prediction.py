@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -184,6 +185,22 @@ def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Examp
     if reads == ["words"]:
         return tuple(_tagged(str(number), text) for number, [text] in enumerate(rows))
     return tuple({"id": str(number), **dict(zip(reads, row, strict=True))} for number, row in enumerate(rows))
+
+
+def in_a_row(entries: Iterable[Any], reads: Sequence[str]) -> list[str]:
+    """Return the texts of all entries, one after another.
+
+    Raises ``UserError`` for an entry that does not have one text for each role of ``reads``: a string, or a tuple.
+    """
+    texts: list[str] = []
+    for number, entry in enumerate(entries):
+        row = [entry] if isinstance(entry, str) else entry
+        texts_alone = isinstance(row, list | tuple) and all(isinstance(text, str) for text in row)
+        if not texts_alone or len(row) != len(reads):
+            needed = "a string" if len(reads) == 1 else f"a tuple of {len(reads)} strings, {' and '.join(reads)},"
+            raise UserError(f"texts[{number}] is {reprlib.repr(entry)}; {needed} is needed for this model")
+        texts += row
+    return texts
 
 
 def typed_roles(predictor: Predictor) -> list[str]:

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import reprlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,8 @@ def with_values(
         config, folder, is_data = _read(recipe)
     else:
         config, folder, is_data = _as_config(_plain(recipe), "config"), "", False
+    if not isinstance(values, Mapping):
+        raise UserError(f"overrides is {reprlib.repr(values)}; a dict is needed, key -> value")
     for key, value in values.items():
         if not isinstance(key, str) or not KEYS.findall(key):
             raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")

@@ -19,7 +19,7 @@ from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingRequest, begun, checked, open_inputs, with_steps
+from bert_jax.runs.pretraining import PretrainingRequest, begun, checked, open_inputs, recorded, with_steps
 from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import roll_back
@@ -64,11 +64,14 @@ def training_batches(
     Raises:
       UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
     """
-    settings = begun(config, request)[1]
+    config, settings = begun(config, request)
     model = {name: value for name, value in settings.model.items() if name != "attention_kernel"}
     settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
     with run_record.only_writer(request.workdir):
         saved = saved_steps(request.workdir)
+        run_record.described(  # raises, if the workdir holds another run
+            request.workdir, *recorded(config, settings, request), bound=bool(saved), absent=settings.absent()
+        )
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))
         settings.check_start(initial)
         seed, _ = continued_seed(settings.seed, initial, "pretraining")

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 
 
 def files() -> dict[str, Any]:
-    return {"source": "text_files", "options": {"paths": (), "document_boundary": "file"}}
+    return {"source": "text_files", "options": {"paths": ()}}
 
 
 def get_config(text: str = "own") -> ConfigDict:

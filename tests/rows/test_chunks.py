@@ -265,7 +265,8 @@ def test_the_original_builder_leaks() -> None:
 
 
 def test_one_sentence_documents_are_always_random() -> None:
-    pairs = make(FakeSplit([[5], [7], [200], [1]]))
+    pairs = make(FakeSplit([[5], [7], [200], [1], [4, 4]]))
+    pairs = pairs[pairs["a_start"] < 213]  # without the last document
     assert len(pairs) == 4
     assert pairs["is_random"].all()
     assert (pairs["a_length"] + pairs["b_length"]).max() <= CAPACITY
@@ -281,6 +282,11 @@ def test_the_shortest_row_holds_a_pair() -> None:
 def test_a_split_without_two_documents_is_an_error(documents: list[list[int]]) -> None:
     with pytest.raises(UserError, match=f"{len(documents)} document.*needs two"):
         make(FakeSplit(documents))
+
+
+def test_a_split_without_a_document_of_two_sentences_is_an_error() -> None:
+    with pytest.raises(UserError, match="no document of the split has 2 sentences.*--config.objective.name=mlm"):
+        make(FakeSplit([[5], [7], [200], [1]]))
 
 
 def test_too_short_a_row_is_an_error() -> None:

@@ -116,6 +116,8 @@ def test_batches_are_those_of_the_run(page: SimpleNamespace) -> None:
             np.testing.assert_array_equal(found[name], array, err_msg=name)
     with pytest.raises(UserError, match="first_step is 60; the run has the steps 0 to 59"):
         bert_jax.batches("quickstart", workdir, overrides=tiny, first_step=60)
+    with pytest.raises(UserError, match="holds another run: config.model.hidden_size: "):
+        bert_jax.batches("quickstart", workdir, overrides=tiny | {"model.hidden_size": 64})
 
 
 def test_a_model_is_the_same_from_its_run_and_its_export(page: SimpleNamespace) -> None:
@@ -152,6 +154,10 @@ def test_curves_are_a_picture(page: SimpleNamespace) -> None:
         (lambda: bert_jax.finetune("quickstart", "run"), "this recipe is one for pretraining"),
         (lambda: bert_jax.pretrain("quickstart", "run", overrides={"seed": "x"}), "config.seed is 'x'; expected int"),
         (lambda: bert_jax.pretrain("quickstart", "run", init_optimizer="old"), "init_optimizer is 'old'; allowed: "),
+        (
+            lambda: bert_jax.pretrain("quickstart", "run", overrides=["seed"]),
+            r"overrides is \['seed'\]; a dict is needed",
+        ),
         (lambda: bert_jax.predict("run"), "give either texts or input, a file"),
         (lambda: bert_jax.predict("run", "a text"), r"texts is one string; a list of strings is needed: \['a text'\]"),
     ],
@@ -174,6 +180,12 @@ def test_bad_texts_are_one_line(page: SimpleNamespace) -> None:
         (lambda: model.fill_mask("a"), r"no \[MASK\] in 'a'"),
         (lambda: bert_jax.load(page.folder / "runs/water").fill_mask("[MASK]"), "this model has no masked-LM head"),
         (lambda: bert_jax.predict(page.folder / "runs/first", ["a"]), "holds a pretrained model; fine-tune it first"),
+        (
+            lambda: bert_jax.predict(page.folder / "runs/water", ["a", ("b", "c")]),
+            r"^texts\[1\] is \('b', 'c'\); a string is needed for this model$",
+        ),
+        (lambda: bert_jax.predict(page.folder / "runs/water", [1]), r"^texts\[0\] is 1; a string is needed for this"),
+        (lambda: model.encode(None), "^texts is None; a list of strings is needed"),
     ]:
         with pytest.raises(UserError, match=message):
             call()
