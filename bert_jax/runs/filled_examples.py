@@ -54,7 +54,7 @@ def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> 
     """Return sentences of the held-out text, with ``[MASK]`` in place of a word near the middle, and these words.
 
     At most ``NUMBER``, from all parts of a mixture alike, from places that are spread evenly over the text. There are
-    none if no sentence has 8 to 16 tokens and a word of one piece.
+    none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
     """
     each = -(-NUMBER // len(corpus.parts))
     found: list[tuple[str, str]] = []
@@ -76,7 +76,8 @@ def _masked(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: i
     starts = np.append(~tokenizer.is_continuation[ids], True)  # bool [L + 1]: whether a word starts here
     words = [tokenizer.surfaces[token][0] for token in ids]
     whole = [i for i, word in enumerate(words) if starts[i] and starts[i + 1] and word.isalpha()]
-    if not whole or np.isin(ids, list(tokenizer.special_ids)).any():
+    others = sum(not word.isalpha() for word in words)  # signs and numbers: many of them make no prose
+    if not whole or others > len(words) // 6 or np.isin(ids, list(tokenizer.special_ids)).any():
         return None
     place = min(whole, key=lambda i: (len(words[i]) < SHORT, abs(i - len(ids) // 2)))
     text = f"{tokenizer.decode(ids[:place])} {MASK} {tokenizer.decode(ids[place + 1 :])}".strip()
