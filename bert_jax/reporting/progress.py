@@ -98,7 +98,7 @@ class Progress:
         self._rate.add(self._work(step), now)
         self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
         period = REDRAW_SECONDS if self._live else self._every
-        if self._drawn_at is None or now - self._drawn_at >= period:
+        if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= period:
             self._draw()
 
     def note(self, text: str) -> None:

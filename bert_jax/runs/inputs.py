@@ -161,6 +161,13 @@ class Inputs:
             config = self.corpus.part(name) if name else self.corpus
             where = f"config.corpus.parts.{name}" if name else "config.corpus"
             corpora[name] = self._open(config, place, name or "the corpus", where, tokenizer, note)
+        fewest = min(corpus.split("heldout").num_tokens for corpus in corpora.values())
+        if fewest < FEW_TOKENS:
+            more = min(0.3, round(self.corpus.heldout_fraction * FEW_TOKENS / fewest, 2))
+            note(
+                "so little held-out text gives rough figures; in a new --workdir, "
+                f"--config.corpus.heldout_fraction={more} holds out more"
+            )
         mixture = self._mixed(corpora)
         if self.corpus.parts:
             note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
@@ -204,12 +211,6 @@ class Inputs:
             check = line_ends(train, Pieces.of(tokenizer), Fixes(corpus.manifest, where))
             if check.status != "ok":
                 note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix} mends it")
-        if heldout.num_tokens < FEW_TOKENS:
-            more = min(0.3, round(self.corpus.heldout_fraction * FEW_TOKENS / heldout.num_tokens, 2))
-            note(
-                "so little held-out text gives rough figures; in a new --workdir, "
-                f"--config.corpus.heldout_fraction={more} holds out more"
-            )
         return corpus
 
     def _make_vocabulary(self, lowercase: bool, note: Note) -> None:

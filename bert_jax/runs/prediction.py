@@ -224,7 +224,8 @@ def trial(predictor: Predictor, workdir: str) -> str:
         typed = " ".join(f'"{role.upper()}"' for role in typed_roles(predictor)).replace('"WORDS"', '"TEXT"')
     except UserError:
         typed = "--input=FILE"
-    return f"predict --workdir={workdir} {typed}"
+    own = any(catalogue.names_in([predictor.trained.facts["task"], predictor.trained.config.encoder]))
+    return f"predict --workdir={workdir}{' --trust_code' if own else ''} {typed}"
 
 
 def _tagged(name: str, text: str) -> Example:

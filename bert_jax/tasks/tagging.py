@@ -118,7 +118,7 @@ class Task(ExampleTask):
     def _note_long(self, total: int, long: int, cut: int) -> None:
         if not long:
             return
-        how = f"read in windows that share {self.config.overlap} of them"
+        how = "read in windows that overlap"
         if self.config.overflow == "cut":
             how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
         self.notes.append(f"{long:,} of {total:,} sentences are longer than {self.setting.max_length} tokens, {how}")

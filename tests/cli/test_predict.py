@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
-from bert_jax.runs.prediction import Predictor, texts_as_examples
+from bert_jax.runs.prediction import Predictor, texts_as_examples, trial
 from bert_jax.tasks.classification import Config
 from bert_jax.training.mesh import unbox
 from tests.tasks import toy_tasks
@@ -104,3 +104,11 @@ def test_predictions_say_how_far_they_are(workdir):
     seen = []
     predictor.predict(texts_as_examples(predictor, ["a text"] * 40), progress=lambda *done: seen.append(done))
     assert seen == [(32, 40), (40, 40)]
+
+
+def test_what_to_type_next_lets_own_code_run(workdir):
+    predictor = Predictor.load(str(workdir))
+    assert trial(predictor, "run") == 'predict --workdir=run "TEXT"'
+    own = {"task": {"name": "toy.py@0123456789abcdef"}}
+    trained = dataclasses.replace(predictor.trained, facts={**predictor.trained.facts, **own})
+    assert trial(dataclasses.replace(predictor, trained=trained), "run") == 'predict --workdir=run --trust_code "TEXT"'

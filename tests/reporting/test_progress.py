@@ -91,6 +91,15 @@ def test_the_last_line_is_not_said_twice():
     assert len(stream.getvalue().splitlines()) == 1
 
 
+def test_the_last_line_comes_before_what_is_said_after_it():
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(3, stream, clock=clock)
+    run(progress, clock, [1, 2, 3])
+    progress.note("done")
+    progress.finish()
+    assert [line.split()[:2] for line in stream.getvalue().splitlines()] == [["step", "1/3"], ["step", "3/3"], ["done"]]
+
+
 def test_on_a_terminal_one_line_is_rewritten_and_notes_stand_above_it():
     stream, clock = Terminal(), Clock()
     progress = Progress(100, stream, clock=clock)

@@ -124,3 +124,13 @@ def test_embeddings_that_do_not_fit_the_vocabulary_are_an_error_before_training(
     assert run(["pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]) == 2
     assert "the model 333 embeddings; leave config.model.vocab_size out" in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_a_mixture_with_little_to_hold_out_is_told_so_once(inputs: Inputs) -> None:
+    options = {"options": inputs.corpus.options}
+    corpus = dataclasses.replace(inputs.corpus, options={}, parts={"a": options, "b": options})
+    told: list[str] = []
+    dataclasses.replace(inputs, corpus=corpus).open_corpus(inputs.open_vocabulary(told.append), told.append)
+    said = [line for line in told if "holds out more" in line]
+    assert len(said) == 1
+    assert "rough figures; in a new --workdir, --config.corpus.heldout_fraction=0.3 holds out more" in said[0]
