@@ -178,9 +178,9 @@ class ExampleTask(abc.ABC):
         between = (Part.of("bilstm", BiLstm, num_layers=layers),) if layers else ()
         return Model(model, (*between, *self.head(model.dropout_rate if rate is None else rate)))
 
-    @abc.abstractmethod
     def count(self, batch: Batch) -> jax.Array:
-        """Return the number of targets in the batch."""
+        """Return the number of targets in the batch, by which its loss is divided."""
+        return jnp.sum(batch["label_weights"])
 
     @abc.abstractmethod
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
@@ -72,9 +71,6 @@ class Task(ExampleTask):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)
         return (POOLER, Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate))
-
-    def count(self, batch: Batch) -> jax.Array:
-        return jnp.sum(batch["label_weights"])
 
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         loss, accuracy = cross_entropy(outputs["logits"], batch["labels"], batch["label_weights"])

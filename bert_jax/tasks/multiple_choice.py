@@ -92,9 +92,6 @@ class Task(ExampleTask):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
 
-    def count(self, batch: Batch) -> jax.Array:
-        return jnp.sum(batch["label_weights"])
-
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         logits = jnp.where(batch["choice_weights"] > 0, outputs["logits"], NEVER)  # [B, C]
         loss, accuracy = cross_entropy(logits, batch["labels"], batch["label_weights"])

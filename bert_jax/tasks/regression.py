@@ -70,9 +70,6 @@ class Task(ExampleTask):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", Classifier, dropout_rate=dropout_rate))
 
-    def count(self, batch: Batch) -> jax.Array:
-        return jnp.sum(batch["label_weights"])
-
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         errors = outputs["logits"][:, 0] - batch["labels"]  # [B]
         return {"loss": Sum(jnp.sum(errors**2 * batch["label_weights"]), self.count(batch))}

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import configuration
@@ -181,9 +180,6 @@ class Task(ExampleTask):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         del dropout_rate
         return (Part.of("qa_outputs", SpanClassifier),)
-
-    def count(self, batch: Batch) -> jax.Array:
-        return jnp.sum(batch["label_weights"])
 
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         weights = batch["label_weights"]
