@@ -97,14 +97,14 @@ def _short(value: float) -> str:
     return f"{value:.6g}"
 
 
-def thin(points: Points, most: int = MAX_POINTS) -> list[tuple[float, float | None]]:
-    """Return at most ``most`` of the points.
+def thin(points: Points) -> list[tuple[float, float | None]]:
+    """Return at most ``MAX_POINTS`` of the points.
 
     Of each group of neighbours, the lowest and the highest are kept, so that spikes stay visible.
     """
-    if len(points) <= most:
+    if len(points) <= MAX_POINTS:
         return list(points)
-    buckets = (most - 2) // 2
+    buckets = (MAX_POINTS - 2) // 2
     inner = points[1:-1]
     edges = [round(i * len(inner) / buckets) for i in range(buckets + 1)]
     kept = [points[0]]

@@ -123,13 +123,9 @@ def test_regression_is_scipys_and_scikit_learns():
     assert tied > 20
 
 
-def test_a_constant_prediction_has_no_correlation_and_says_so():
-    notes: list[str] = []
-    found = regression.regression_metrics(["pearson", "spearmanr"], [1.0, 2.0, 3.0], [0.1] * 3, notes.append)
+def test_a_constant_prediction_has_no_correlation():
+    found = regression.regression_metrics(["pearson", "spearmanr"], [1.0, 2.0, 3.0], [0.1] * 3)
     assert found == {"pearson": 0.0, "spearmanr": 0.0}
-    assert notes == ["all predictions are equal: the correlation is undefined and counted as 0"]
-    regression.regression_metrics(["mean_squared_error"], [1.0, 2.0], [0.1] * 2, notes.append)
-    assert len(notes) == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

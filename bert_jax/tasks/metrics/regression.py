@@ -11,28 +11,18 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import check_lengths
 
 
-def regression_metrics(
-    names: Sequence[str],
-    labels: Sequence[float],
-    predictions: Sequence[float],
-    note: Callable[[str], None] | None = None,
-) -> dict[str, float]:
+def regression_metrics(names: Sequence[str], labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
     """Return the scores called ``names``: pearson, spearmanr, mean_squared_error or mean_absolute_error.
 
     For spearmanr, equal values share the mean of their ranks. A correlation is 0 if there are fewer than two examples,
-    or if the labels or the predictions are constant; ``note`` then gets a line that says so (a model that always
-    predicts the same value has learned nothing about the order). If a prediction is not finite, scores are nan.
+    or if the labels or the predictions are constant: a model that always predicts the same value has learned nothing
+    about the order. If a prediction is not finite, scores are nan.
 
     Raises ``UserError`` for unknown names and for unequal lengths.
     """
     check_names(names)
     check_lengths(labels, predictions)
     true, predicted = np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
-    constant = " and ".join(
-        kind for kind, values in (("labels", true), ("predictions", predicted)) if _constant(values)
-    )
-    if constant and note and not {"pearson", "spearmanr"}.isdisjoint(names):
-        note(f"all {constant} are equal: the correlation is undefined and counted as 0")
     with np.errstate(invalid="ignore", over="ignore"):
         return {name: METRICS[name](true, predicted) for name in names}
 
