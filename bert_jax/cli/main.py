@@ -350,7 +350,10 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # not absl's, which are hidden
     options = [option for action in ours for option in action.option_strings if option.startswith("--")]
     for text in unknown:
-        hint = nearest(text.partition("=")[0], options) if text.startswith("-") else f"options: {', '.join(options)}"
+        name = text.partition("=")[0]
+        hint = nearest(name, options) if text.startswith("-") else f"options: {', '.join(options)}"
+        if name.lstrip("-").partition(".")[0] in (*recipes.PRETRAINING, *recipes.FINETUNING):
+            hint = f"a key of the recipe is --config.{name.lstrip('-')}=VALUE"
         raise UserError(f"unexpected argument {text!r}; {hint}")
     place = getattr(arguments, "workdir", None) or ""
     if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):

@@ -12,6 +12,7 @@ from bert_jax.corpora.byte_ranges import TITLE, lines, of_articles, paragraphs
 from bert_jax.corpora.names import below
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import Unpacked, unpacked
+from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
@@ -39,7 +40,7 @@ class Source:
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in order of name; large plain files are cut unless a file is a document."""
-        return globbed.pieces(globbed.find(self.paths, KINDS), cut=self.document_boundary != "file")
+        return globbed.pieces(self._names(), cut=self.document_boundary != "file")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of ``piece``. The first piece of a file without text yields a ``Skipped`` instead."""
@@ -75,13 +76,19 @@ class Source:
     def fingerprint(self) -> str:
         """Return the hash of the settings and of every file's name and content."""
         settings = (self.format, self.document_boundary, self.language, self.bad_text)
-        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
+        return globbed.fingerprint(self._names(), settings)
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest's description of the source."""
-        names = globbed.find(self.paths, KINDS)
+        names = self._names()
         facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
         return {"source": "text_files", **dataclasses.asdict(self), **facts}
+
+    def _names(self) -> list[str]:
+        names = globbed.find(self.paths, KINDS)
+        if records := [below(name) for name in names if ".jsonl" in name.rpartition("/")[2]]:
+            raise UserError(f"{records[0]} is JSON Lines, not plain text; take --config.corpus.source=jsonl")
+        return names
 
     def _sentences(self, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
         """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for each skipped item."""

@@ -129,7 +129,7 @@ def compared(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[s
 
 
 def _against(metric: str, value: float, name: str, baseline: float) -> tuple[str, str]:
-    gap = value - baseline
+    gap = round(value, 3) - round(baseline, 3)  # of what is shown
     if not gap:
         return f"no better than {name} {baseline:.3f}", "bad"
     better = (gap < 0) == lower_is_better(metric)

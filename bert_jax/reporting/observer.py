@@ -156,12 +156,15 @@ class RunObserver(Observer):
 
     def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
         super().begin(step, resumed, work, warmup_steps)
-        self.status.lost(self.log.cut_back(step if resumed else -1))
+        lost = self.log.cut_back(step if resumed else -1)
+        self.status.lost(lost)
         self.status.cut_back(step if resumed else -1)
         baselines = reading.read_object(files.as_path(self._workdir) / "baselines.json") or {}
         self._alarms = Alarms(self.log.records(), baselines, warmup_steps, self._num_steps)
         if resumed:
             self.note(f"resumed at step {step:,}")
+        elif lost:
+            self.note("the run that was begun here saved no step; it begins anew")
         self.progress.start(step, work)
         self.status.update(state="training", step=step)
 

@@ -85,7 +85,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("How fast it was", step_times(steady(records, run))),
         section("Where the time went", goodput(state, run)),
         section("What it was made from", _lineage(run, records)),
-        section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None)),
+        section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None, examples)),
     ]
     body = "\n".join(part for part in parts if part)
     path = folder / FILE
@@ -341,11 +341,18 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _commands(workdir: str, run: Mapping[str, Any], state: Mapping[str, Any], details: Mapping[str, Any] | None) -> str:
+def _commands(
+    workdir: str,
+    run: Mapping[str, Any],
+    state: Mapping[str, Any],
+    details: Mapping[str, Any] | None,
+    examples: list[Any],
+) -> str:
     """Return HTML with useful commands for this run. ``details`` is None for a pretraining run."""
     where = f"--workdir={shlex.quote(workdir)}"
+    text = shlex.quote(examples[0]["text"] if examples else "A sentence of your text with a [MASK].")
     listed = [
-        ("Fill in a blank", f"bert-jax fill-mask {where} 'The function returns the [MASK] of the array.'"),
+        ("Fill in a blank", f"bert-jax fill-mask {where} {text}"),
         ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
         ("See how the run stands", f"bert-jax status {where}"),
         ("Write this page again", f"bert-jax report {where}"),

@@ -71,7 +71,10 @@ class RunLog:
             self._mirror.push_soon()
 
     def cut_back(self, step: int) -> float:
-        """Remove the records after ``step``, here and in the loggers; return the seconds of work that are lost."""
+        """Remove the records after ``step``, here and in the loggers; return the seconds of work that are lost.
+
+        They are infinite if no record is left: then all the work is lost.
+        """
         lines = reading.read_bytes(self._path).splitlines(keepends=True)
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
         before, after = (_last_time(part) for part in (lines, kept))
@@ -81,7 +84,7 @@ class RunLog:
         self._open()
         records = self.records()
         self._tell(lambda logger: logger.cut_back(records))
-        return max(0.0, before - after) if before and after else 0.0
+        return max(0.0, before - after) if after or not before else math.inf
 
     def records(self) -> list[Record]:
         """Return all records in the order in which they were written."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
+from bert_jax.checkpoints.remote_steps import whole_steps
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
@@ -215,6 +216,9 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     run = reading.read_object(files.as_path(workdir) / "run.json") or {}
     if status["state"] in RUNNING and not _alive(status):
         status["state"] = "stopped"
+        whole = whole_steps(files.as_path(workdir) / "checkpoints")
+        if status["last_save_step"] not in whole:  # the save had begun when the run was killed
+            status |= {"last_save_step": max(whole, default=None), "last_save_time": None}
     return {**status, "command": run.get("command")}
 
 

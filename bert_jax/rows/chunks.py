@@ -90,8 +90,8 @@ def check(split: Sentences, max_length: int) -> None:
     if not (np.diff(split.document_starts[:_LOOKED_AT]) > 1).any():
         raise UserError(
             "no document of the split has 2 sentences, so that no second segment follows a first one; masked LM alone "
-            "learns from such text (--config.objective.name=mlm), or check in config.corpus.options what ends a "
-            "sentence (text_files: format) and a document (document_boundary)"
+            "learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or check in "
+            "config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
         )
     if max_length < SPECIAL_TOKENS_PER_ROW + 2:
         raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")

@@ -264,10 +264,9 @@ def _trusted(trust_code: bool, source: str) -> str:
 
 def _path(name: str, path: AnyPath) -> str:
     """Return a path as text, with ``~`` replaced by the home folder."""
-    text = os.path.expanduser(os.fspath(path))
-    if not text:
-        raise UserError(f"{name} is empty; give a path")
-    return text
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise UserError(f"{name} is {path!r}; give a path")
+    return os.path.expanduser(os.fspath(path))
 
 
 def _given(name: str, path: AnyPath | None) -> str | None:

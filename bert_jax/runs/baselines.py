@@ -18,6 +18,7 @@ from bert_jax.training.loop import Experiment
 Note = Callable[[str], None]
 TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
 UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
+ONE_SIDED = 0.9  # a larger one comes from documents of one sentence, which longer rows do not mend
 PHASES = "phases"  # the entry with the shares of each phase's own labels
 
 
@@ -75,8 +76,13 @@ def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[st
 
 def _unbalanced(phase: Phase, name: str, rate: float, inspect: str) -> str:
     term = name.partition("_")[0].upper()
+    longer = f"longer rows help, in a new --workdir: --config.phases.{phase.kind}.max_length={2 * phase.max_length}"
+    if rate > ONE_SIDED:
+        longer = (
+            "masked LM alone fits such text, in a new --workdir: --config.objective.name=mlm "
+            "--config.objective.arrangement=sentences"
+        )
     return (
         f"{phase.kind}: {rate:.0%} of the {term} labels of its rows of {phase.max_length} are the same, so {term} "
-        f"accuracy begins at {rate:.2f} there and teaches little; longer rows help, in a new --workdir: "
-        f"--config.phases.{phase.kind}.max_length={2 * phase.max_length} ({inspect} says more)"
+        f"accuracy begins at {rate:.2f} there and teaches little; {longer} ({inspect} says more)"
     )

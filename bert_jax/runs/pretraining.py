@@ -225,7 +225,9 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 place = settings.corpus.path or files.as_path(workdir) / CORPUS
                 write_baselines(task, experiment, workdir, corpus.fingerprint, place, observer.note)
             of_run = (experiment.schedule, experiment.checkpoints)
-            remarks = [line for part in of_run for line in part.remarks(experiment.phases.num_steps)]
+            remarks = [line for part in of_run for line in part.remarks(experiment.phases.num_steps) if not saved]
+            if reached == experiment.phases.num_steps:
+                remarks = [f"all {reached:,} steps are done already; --extend with more steps goes on"]
             for line in [*given_way, *remarks, *(probe.notes if probe else ())]:
                 observer.note(line)
             start = None

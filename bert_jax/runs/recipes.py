@@ -232,6 +232,9 @@ def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, 
         raise UserError(f"{where} is a value ({node!r}), it has no key {key!r}")
     if where == "config" and key not in node and key not in (known := groups(node)):
         raise UserError(f"unknown key {where}.{key}; {nearest(key, {*node, *known})}")
+    if where == "config.corpus" and key in ("source", "options") and (parts := node.get("parts")):
+        flags = ", ".join(f"--{where}.parts.{part}.{key}" for part in parts)
+        raise UserError(f"{where}.{key} does not count beside {where}.parts, which have their own; give {flags}")
     old = node.get(key, ConfigDict() if rest else None)
     value = _set(old, rest, new, f"{where}.{key}", read)
     if isinstance(node, dict):
@@ -249,6 +252,8 @@ def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, 
 def _value(value: Any, old: Any, where: str) -> Any:
     """Return ``value`` as it replaces ``old`` in a config: a mapping becomes a group, and a group needs a mapping."""
     value = _plain(value)
+    if isinstance(old, tuple | list) and isinstance(value, str):
+        return type(old)([value])
     if isinstance(old, ConfigDict | dict) and not isinstance(value, dict):
         raise _no_group(old, where)
     return ConfigDict(value) if isinstance(value, dict) else value

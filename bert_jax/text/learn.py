@@ -98,7 +98,7 @@ def learn_from_counts(
       UserError: there is no word, or ``size`` is too small for the special tokens and the alphabet.
     """
     if not words:
-        raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
+        raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
     words = dict(sorted(words.items()))
     alphabet = _alphabet(words, min_frequency, size, coverage)
     reserved = [*SPECIAL_TOKENS, *alphabet]

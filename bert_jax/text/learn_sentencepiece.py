@@ -51,7 +51,7 @@ def learn_sentencepiece(
     model = io.BytesIO()
     sentences = sample(texts, max_sentences)
     if not sentences:
-        raise UserError("the text to learn a vocabulary from is empty; check the paths of the corpus")
+        raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
     normalizer = folding_normalizer() if lowercase else library.SentencePieceNormalizer(rule_name="nmt_nfkc")
     try:
         library.SentencePieceTrainer.train(

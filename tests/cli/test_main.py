@@ -60,6 +60,11 @@ def test_version(capsys):
         (["vocab", "--config=quickstart", "--output=v", "--config.vocab.sise=9"], "did you mean 'size'?"),
         (["vocab", "--config=quickstart", "--output=v", "--config.corpus.source=docstring"], "mean 'docstrings'?"),
         (["vocab", "--config=quickstart", "--output=v", "stray"], "'stray'"),
+        (["pretrain", "--config=quickstart", "--workdir=r", "--seed=1"], "a key of the recipe is --config.seed=VALUE"),
+        (
+            ["pretrain", "--config=continue:replay", "--workdir=r", "--config.corpus.source=jsonl"],
+            "give --config.corpus.parts.general.source, --config.corpus.parts.own.source",
+        ),
         (["tokenize", "--vocab=v", "--config.seed=1", "a"], "--config=RECIPE"),
         (["tokenize", "--vocab=v", "a", "b", "c"], "at most two"),
         (["tokenize", "--vocab=nowhere.txt", "a"], "nowhere.txt"),

@@ -49,6 +49,15 @@ def test_one_sentence_a_line_and_blank_lines_between_documents(tmp_path):
     assert [(d.id, d.sentences) for d in items(whole)] == list(documents(whole).items())
 
 
+def test_json_lines_are_not_read_as_prose(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(b"")
+    for use in (Source.pieces, Source.fingerprint, Source.describe):
+        with pytest.raises(
+            UserError, match="a.jsonl.gz is JSON Lines, not plain text; take --config.corpus.source=jsonl"
+        ):
+            use(Source((str(tmp_path / "*"),)))
+
+
 def test_each_line_can_be_a_document(tmp_path):
     (tmp_path / "a.txt").write_text("\ufeffOne. Two.\r\n \nThree.\nFour")
     found = documents(Source(paths=(f"{tmp_path}/a.txt",), document_boundary="line"))

@@ -1,6 +1,7 @@
 """metrics.jsonl is exact after a cut, and every logger is a view of it that can never stop a run."""
 
 import json
+import math
 import resource
 import sys
 import types
@@ -136,6 +137,7 @@ def test_cut_back_tells_how_much_time_was_lost(tmp_path, open_log):
     log = open_log(tmp_path)
     assert log.cut_back(3) == pytest.approx(6.0)
     assert log.cut_back(3) == 0.0
+    assert log.cut_back(-1) == math.inf, "nothing is left: all the time is lost"
     assert log.cut_back(-1) == 0.0
     assert log.records() == []
 

@@ -175,6 +175,15 @@ def test_a_status_that_lacks_fields_is_read_as_far_as_it_goes(tmp_path, open_sta
     assert status.read(tmp_path)["state"] == "starting"
 
 
+def test_a_save_that_a_kill_cut_short_is_not_called_saved(tmp_path):
+    (tmp_path / "status.json").write_text(
+        json.dumps({"state": "training", "last_save_step": 40, "last_save_time": 1.0})
+    )
+    (tmp_path / "checkpoints" / "40.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert status.read(tmp_path)["last_save_step"] is None
+    assert "nothing yet" in status.describe(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["{}", '{"state": 5}', '{"state": "asleep"}'])
 def test_a_status_without_a_state_is_one_line(tmp_path, content):
     (tmp_path / "status.json").write_text(content)

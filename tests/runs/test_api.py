@@ -147,7 +147,8 @@ def test_curves_are_a_picture(page: SimpleNamespace) -> None:
     ("call", "message"),
     [
         (lambda: bert_jax.load("nowhere"), "^nowhere is neither a Hugging Face directory"),
-        (lambda: bert_jax.load(""), "source is empty; give a path"),
+        (lambda: bert_jax.load(""), "source is ''; give a path"),
+        (lambda: bert_jax.load(None), "source is None; give a path"),
         (lambda: bert_jax.pretrain("quickstrt", "run"), "unknown recipe 'quickstrt'; did you mean 'quickstart'"),
         (lambda: bert_jax.pretrain("glue", "run"), "this recipe is one for fine-tuning"),
         (lambda: bert_jax.batches("glue", "run"), "this recipe is one for fine-tuning"),
@@ -223,6 +224,8 @@ def test_overrides_of_a_recipe() -> None:
     }
     assert tree.model.size == "tiny", "the caller's tree stays as it is"
     assert recipes.with_values({"model": {"size": "tiny"}}, {}).is_locked
+    paths = recipes.with_values({"corpus": {"options": {"paths": ()}}}, {"corpus.options.paths": "a,b.txt"})
+    assert paths.corpus.options.paths == ("a,b.txt",), "as one path on the command line"
     for change, message in [
         ({"modle.size": "x"}, "unknown key config.modle; did you mean 'model'"),
         ({"model": "mini"}, r"config.model is a group; set one of its keys \(max_length, size\) or give it whole"),

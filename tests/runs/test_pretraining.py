@@ -385,7 +385,9 @@ def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.Cap
     assert low < baselines["unigram_cross_entropy"] < high + 0.1
     assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == set(parts)
     assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
-    assert "reading" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "reading" not in said
+    assert "steps are done already; --extend with more steps goes on" in said
 
 
 def test_a_part_with_too_little_to_hold_out_is_named(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]):
