@@ -392,7 +392,7 @@ def finish(
     trained = predictor.trained.config
     exports = settings.export and plain and not trained.causal and trained.encoder in families()
     model = f", model {export_newest(request.workdir, observer)}" if exports else ""
-    report = report_at_the_end(request.workdir, observer, BETTER_START)
+    report = report_at_the_end(request.workdir, observer, BETTER_START, predictor.step)
     observer.note(
         f"done, best by {metric} at step {predictor.step:,}: report {report}{model}, predictions in {workdir}\n"
         f"next: {program()} {trial(predictor, request.workdir)}"

@@ -28,13 +28,13 @@ BETTER_START = (
 )
 
 
-def report_at_the_end(workdir: str, observer: Observer, cure: str) -> str:
+def report_at_the_end(workdir: str, observer: Observer, cure: str, step: int = sys.maxsize) -> str:
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
-    The user reads how the newest evaluation compares with that of step 0 and with the baselines. If it is worse than a
-    baseline, ``cure`` follows: what helps.
+    The user reads how the newest evaluation until ``step`` compares with that of step 0 and with the baselines. If it
+    is worse than a baseline, ``cure`` follows: what helps.
     """
-    evaluations = observer.evaluations(sys.maxsize)
+    evaluations = observer.evaluations(step)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
     if evaluations:
         first, last = evaluations[0], evaluations[-1]

@@ -137,3 +137,14 @@ def test_a_damaged_export_is_written_anew(workdir: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     finish_run(workdir)
     assert "exported to" not in capsys.readouterr().err
+
+
+def test_the_verdict_is_on_the_step_that_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "baselines.json").write_text(json.dumps({"majority_rate": 0.5}))
+    observer = observe(tmp_path)
+    with observer.to_the_end():
+        observer.begin(0, resumed=False, work=float)
+        for step, accuracy in enumerate((0.25, 0.75, 0.625)):
+            observer.evaluation(step, {"accuracy": accuracy})
+        finishing.report_at_the_end(str(tmp_path), observer, "more", 1)
+    assert "held-out accuracy 0.750 (0.250 at step 0): 0.250 better than majority rate 0.500" in capsys.readouterr().err
