@@ -30,7 +30,7 @@ class TextTokens:
 class ItemEncoder:
     """Encodes an item as ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
 
-    If the item has words, each word is encoded separately.
+    If the item has words, each word is encoded separately, as ``tasks.tagging`` does.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_length: int):
@@ -63,8 +63,10 @@ class ItemEncoder:
         return TextTokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
 
     def _encode_word(self, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        encoded = self._tokenizer.encode(word)
-        return encoded.input_ids[1:-1], encoded.offsets[1:-1]
+        joiner = self._tokenizer.joiner  # the space before a word in running text
+        encoded = self._tokenizer.encode(joiner + word)
+        offsets = ((max(0, a - len(joiner)), max(0, b - len(joiner))) for a, b in encoded.offsets[1:-1])
+        return encoded.input_ids[1:-1], tuple(offsets)
 
 
 def padded_length(longest: int, most: int) -> int:

@@ -26,6 +26,7 @@ from bert_jax.models.model import config_of
 from bert_jax.reporting.run_record import Kind, kind_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import TrainState, abstract, overlay
 
@@ -286,9 +287,14 @@ def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, i
 
 
 def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
-    """Return a dict: each of ``added`` -> the ids of the pieces (at least one) into which ``old`` cuts its text."""
+    """Return a dict: each of ``added`` -> the ids of the pieces (at least one) into which ``old`` cuts its text.
+
+    A piece that begins a word is cut with the space before it that running text has, unless it begins an ideograph.
+    """
+    begins = [continues is False and not IDEOGRAPH.match(text) for text, continues in added]
+    texts = [old.joiner + text if begin else text for (text, _), begin in zip(added, begins, strict=True)]
     cut = {}
-    for surface, ids in zip(added, old.encode_batch([text for text, _ in added]), strict=True):
+    for surface, ids in zip(added, old.encode_batch(texts), strict=True):
         first, *others = ids.tolist() or [old.unk_id]
         if surface[1]:
             first = index.get((old.surfaces[first][0], True), first)

@@ -2,6 +2,8 @@
 
 The tag of a word is predicted at the word's first piece; other pieces and special tokens are ignored. The classifier is
 linear, without a CRF. A word that the tokenizer turns into no piece becomes ``[UNK]``, so that every word has a tag.
+Every word, also the first, is encoded with the space before it that running text has, as transformers does for words
+(``is_split_into_words`` with ``add_prefix_space=True``).
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class Task(ExampleTask):
         tokenizer, capacity = self.setting.tokenizer, self.setting.max_length - 2
         number = {name: i for i, name in enumerate(self.setting.labels)}
         unknown = np.array([tokenizer.unk_id], np.int32)
-        flat = iter(tokenizer.encode_batch([word for example in examples for word in example["words"]]))
+        texts = (tokenizer.joiner + word for example in examples for word in example["words"])
+        flat = iter(tokenizer.encode_batch(list(texts)))
         sequences: dict[str, list[np.ndarray]] = {name: [] for name in FEATURES}
         rows_of, long, cut = [], 0, 0
         for i, example in enumerate(examples):

@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
     mask_id: int
     special_ids: tuple[int, ...]  # the five above
     pair_separators: int  # the number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa
-    joiner: str  # put before each sentence but the first: " " if a space changes the sentence's first piece, else ""
+    joiner: str  # put before a word, and before a sentence that follows another: " " if that changes its piece, else ""
 
     @property
     def size(self) -> int:

@@ -12,6 +12,7 @@ import safetensors
 
 from bert_jax.errors import UserError
 from bert_jax.features import extract
+from bert_jax.features.encoding import ItemEncoder
 from bert_jax.features.extract import Encoder, Extractor, learned_weights
 from bert_jax.features.inputs import Input, Item, check, items
 from bert_jax.features.layers import LAYERS
@@ -20,8 +21,10 @@ from bert_jax.features.run import FeatureRequest, write_features
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.byte_bpe import ByteBpe
 from bert_jax.text.wordpiece import WordPiece
 from tests.models.helpers import random_params, tiny
+from tests.text.byte_level_files import roberta
 
 TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "bank", "river", ",", "."))
 CONFIG = tiny(vocab_size=TOKENIZER.size, num_layers=4, hidden_size=24, mlp_dim=16)
@@ -108,6 +111,15 @@ def test_offsets_and_words_align_with_the_text():
     assert spans == ["", "a", "b", "c", "d", "é", ",", "river", ""]
     assert one.tokens.word_ids.tolist() == [-1, 0, 0, 0, 1, 1, 2, 3, -1]
     assert one.vectors["last"].shape == (9, CONFIG.hidden_size)
+
+
+def test_given_words_are_encoded_with_the_space_of_running_text():
+    tokenizer = ByteBpe(json.dumps(roberta()))
+    words = ("the", "cat", "héworld", "the")
+    tokens = ItemEncoder(tokenizer, 40)(Item("x", " ".join(words), words=words))
+    running = tokenizer.encode(" " + " ".join(words))
+    assert tokens.input_ids.tolist() == list(running.input_ids)
+    assert [tuple(span) for span in tokens.offsets + (tokens.word_ids >= 0)[:, None]] == list(running.offsets)
 
 
 def test_given_words_keep_their_numbers():

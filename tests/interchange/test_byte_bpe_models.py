@@ -68,3 +68,19 @@ def test_rows_follow_their_pieces_to_another_vocabulary() -> None:
     assert 0 < added < 20
     for piece in ("<mask>", "</s>", "Ġthe", "a", "Ã"):
         np.testing.assert_array_equal(rows[new.vocab.index(piece)], old_rows[TOKENIZER.vocab.index(piece)])
+
+
+def test_a_new_piece_that_begins_a_word_starts_from_pieces_after_a_space() -> None:
+    """Pieces of WordPiece say whether they begin a word, the old tokenizer's by the space that they hold."""
+    new = WordPiece((*SPECIAL_TOKENS, "thecat", "world", "##world", "中"))
+    params, _ = with_vocabulary(PARAMS, TOKENIZER, new)
+    old_rows, rows = (np.asarray(p["encoder"]["embeddings"]["word_embeddings"]) for p in (PARAMS, params))
+    parts = {
+        "thecat": ["Ġthe", "cat"],
+        "world": ["Ġwor", "ld"],
+        "##world": ["w", "or", "ld"],
+        "中": ["ä", "¸", "Ń"],  # no space comes before it in running text
+    }
+    for piece, names in parts.items():
+        mean = old_rows[[TOKENIZER.vocab.index(name) for name in names]].mean(axis=0)
+        np.testing.assert_allclose(rows[new.vocab.index(piece)], mean, rtol=1e-6, atol=1e-7)

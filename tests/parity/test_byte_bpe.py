@@ -1,5 +1,6 @@
 """Byte-level tokenizers as ``transformers`` loads ours, and as we read its own files."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,11 +9,15 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 import tokenizers
 
+from bert_jax.features.encoding import ItemEncoder
+from bert_jax.features.inputs import Item
 from bert_jax.interchange.tokenizer_files import write_tokenizer
+from bert_jax.tasks.tagging import Config, Task
 from bert_jax.text.byte_bpe import ByteBpe
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.tokenizer import load
 from tests.models.helpers import tiny
+from tests.tasks import toy_tasks
 from tests.text.byte_level_files import MERGES, modern_bert, roberta
 
 pytestmark = pytest.mark.parity
@@ -56,3 +61,22 @@ def test_we_read_what_a_roberta_tokenizer_saves(tmp_path):
     ours = load(tmp_path)
     assert ours.pair_separators == 2
     check(ours, theirs)
+
+
+def test_words_to_tag_have_the_ids_of_is_split_into_words():
+    """RoBERTa's tokenizer is read as published, and theirs is asked for the space that token classification needs."""
+    theirs = transformers.RobertaTokenizer(
+        vocab=roberta()["model"]["vocab"],
+        merges=[tuple(merge.split(" ")) for merge in MERGES],
+        add_prefix_space=True,
+    )
+    words = ["the", "cat", "Hello", "\u200b", "中文", "naïve", "the"]
+    expected = theirs(words, is_split_into_words=True)["input_ids"]
+    assert "Ġthe" in theirs.convert_ids_to_tokens(expected)[1]
+    setting = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 1)}).setting
+    example = {"id": "0", "words": words, "tags": ["O"] * len(words)}
+    tokenizer = ByteBpe(json.dumps(roberta()))
+    setting = dataclasses.replace(setting, splits={"train": (example,)}, tokenizer=tokenizer, max_length=64)
+    assert Task(Config(metrics="accuracy"), setting).rows["train"].sequences["input_ids"].tolist() == expected
+    item = Item("0", " ".join(words), words=tuple(words))
+    assert ItemEncoder(tokenizer, 64)(item).input_ids.tolist() == expected

@@ -1,18 +1,23 @@
 """Token tagging: which piece carries which tag, sentences longer than a row, and a run from end to end."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cluster.exit_codes import INTERRUPTED
 from bert_jax.errors import UserError
 from bert_jax.reporting.observer import RunObserver
-from bert_jax.tasks.tagging import windows
+from bert_jax.tasks.tagging import Config, Task, windows
+from bert_jax.text.byte_bpe import ByteBpe
 from tests.tasks import toy_tasks
+from tests.text.byte_level_files import BYTE_LEVEL, roberta
 
 SENTENCE = {"id": "s", "words": ["the", "smith", "was", "\u200b", "jones"], "tags": ["O", "B-PER", "O", "O", "I-PER"]}
 
@@ -42,6 +47,21 @@ def test_the_first_piece_carries_the_tag():
         weights += [1] + [0] * (len(word) - 1)
     assert batch["labels"][0, : len(labels)].tolist() == labels
     assert batch["label_weights"][0].tolist() == weights + [0] * (32 - len(weights))
+
+
+def test_words_of_a_byte_level_tokenizer_have_spaces_before_them():
+    """RoBERTa's tokenizer puts no space before a text; ``tokenizers`` reads words with add_prefix_space=True."""
+    spaced = roberta() | {"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}, "truncation": None}
+    library = tokenizers.Tokenizer.from_str(json.dumps(spaced))
+    setting = toy_tasks.make_task("tagging", {"train": [SENTENCE]}).setting
+    for content in (roberta(), spaced):
+        task = Task(Config(), dataclasses.replace(setting, tokenizer=ByteBpe(json.dumps(content)), max_length=40))
+        ids, word_ids = (task.rows["train"].sequences[name] for name in ("input_ids", "word_ids"))
+        expected = library.encode(SENTENCE["words"], is_pretokenized=True)
+        assert ids.tolist() == expected.ids
+        assert "Ġthe" in expected.tokens
+        firsts = [expected.word_ids.index(number) for number in range(len(SENTENCE["words"]))]
+        assert np.flatnonzero(word_ids).tolist() == firsts
 
 
 @pytest.mark.parametrize("seed", range(20))
