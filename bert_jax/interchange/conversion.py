@@ -127,7 +127,7 @@ def read_params(
       pad_id: the id of the padding token, on which RoBERTa's positions depend.
 
     Raises:
-      UserError: a shape does not fit the config, or a tensor of the encoder is missing.
+      UserError: a shape does not fit the config, or a tensor of the encoder is missing or has no place in ours.
     """
     shapes = shapes_of(config, head)
     entries = list(head.family.entries(config.num_layers, head.architecture, pad_id))
@@ -149,6 +149,11 @@ def read_params(
     essential = [e.theirs for e in entries if names.part(e) == "encoder" and e.theirs in missing]
     if essential:
         problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
+    own = (f"{head.family.prefix}embeddings.", f"{head.family.prefix}encoder.")
+    if strange := [name for name in left if name.replace("/", ".").startswith(own)]:
+        problems.append(
+            f"{len(strange)} tensors of the encoder have no place in the model of config.json, such as {strange[0]}"
+        )
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
     broken = {names.part(e) for e in entries if e.theirs in missing}  # incomplete heads are left out

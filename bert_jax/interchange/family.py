@@ -71,6 +71,19 @@ class Family(abc.ABC):
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         return f"{self.prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
+    def folded(
+        self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return the tensors of the file as our modules have them, and lines that say what was added to what.
+
+        Args:
+          tensors: the tensors under their current names.
+          theirs: the content of ``config.json``.
+          where: the folder's name for error messages.
+        """
+        del theirs, where
+        return tensors, ()
+
     @property
     def redundant(self) -> tuple[str, ...]:
         """The names of tensors that an import ignores if a file has them: copies of other tensors, and buffers."""

@@ -146,12 +146,12 @@ def _import_local(folder: Path, where: str, advice: str) -> Imported:
     config = family.from_config(described, where)
     tokenizer = read_tokenizer(folder, config, where)
     raw = read_tensors(folder, where)
-    tensors = present_names(family, raw, where)
+    tensors, folded = family.folded(present_names(family, raw, where), described, where)
     head = of_config(family, described, tensors, where)
     read = read_params(tensors, config, head, where, tokenizer.pad_id)
     checked = check_outputs(functools.partial(family.outputs, raw), read.params, config, head, advice)
     title = f"read {where}: {head.architecture}, {_count(tensors)} parameters"
-    notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), checked)
+    notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded, checked)
     report = Report(title, read.moved, read.missing, read.unused, notes)
     return Imported(read.params, config, tokenizer, head, report, licence_of(folder))
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from flax import linen as nn
+from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields, of_facts, of_pretraining
@@ -89,6 +90,44 @@ def test_albert_is_read_where_its_layers_are_all_one() -> None:
     head = Head("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
     assert config_fields(head)["classifier_dropout_prob"] == 0.2
     assert "classifier_dropout_prob" not in config_fields(dataclasses.replace(head, classifier_dropout=None))
+
+
+def with_tasks(folder: Path, row: Any) -> np.ndarray:
+    """Write a random ErnieModel with three task embeddings, the first of which is ``row``; its word vectors."""
+    config, head = config_of("ernie"), head_of("ernie", "Model")
+    export_model(params_of(config, head), config, TOKENIZER, folder, "card", head)
+    tensors = load_file(folder / "model.safetensors")
+    tasks = np.random.default_rng(1).normal(0.0, 0.2, (3, config.hidden_size)).astype(np.float32)
+    tasks[0] += row
+    save_file(tensors | {"embeddings.task_type_embeddings.weight": tasks}, folder / "model.safetensors")
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | {"use_task_id": True, "task_type_vocab_size": 3}))
+    (folder / "SHA256SUMS").unlink()
+    (folder / "README.md").unlink()
+    return tasks
+
+
+def test_an_ernie_with_task_ids_has_task_0_in_its_token_types(tmp_path: Path) -> None:
+    tasks = with_tasks(tmp_path / "model", 1.0)
+    raw = load_file(tmp_path / "model" / "model.safetensors")
+    read = import_model(tmp_path / "model")
+    found = read.params["encoder"]["embeddings"]["token_type_embeddings"]
+    np.testing.assert_array_equal(found, raw["embeddings.token_type_embeddings.weight"] + tasks[0])
+    assert (read.missing, read.unused) == ((), ())
+    assert "embedding of task 0 is added to each token type" in read.report.line
+    export_model(read.params, read.config, TOKENIZER, tmp_path / "again", "card", read.head)
+    assert not json.loads((tmp_path / "again" / "config.json").read_text()).get("use_task_id")
+
+
+def test_no_tensor_of_an_encoder_is_dropped(tmp_path: Path) -> None:
+    with_tasks(tmp_path, 0.0)
+    described = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(described | {"use_task_id": False}))
+    with pytest.raises(UserError, match=r"1 tensors of the encoder have no place .*ernie.embeddings.task_type"):
+        import_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(described | {"num_hidden_layers": 1}))
+    with pytest.raises(UserError, match=r"16 tensors of the encoder have no place .*ernie.encoder.layer.1"):
+        import_model(tmp_path)
 
 
 def test_the_class_of_what_was_trained() -> None:

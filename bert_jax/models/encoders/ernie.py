@@ -1,4 +1,7 @@
-"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with ReLU, as in PaddlePaddle's Chinese model."""
+"""ERNIE 1.0 (Sun et al. 2019): BERT's computation with ReLU, as in PaddlePaddle's Chinese model.
+
+ERNIE 2.0 and 3.0 compute the same for one task; ``interchange.families.ernie`` says how an import treats task ids.
+"""
 
 from __future__ import annotations
 
