@@ -24,6 +24,7 @@ from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import OwnSource, documents
 from bert_jax.errors import UserError
 from bert_jax.storage import files
+from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.languages import check_language
 from bert_jax.text.learn import COVERAGE, learn_from_counts, learn_wordpiece
@@ -162,16 +163,23 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
 
     Raises:
       UserError: the config is bad, ``output`` has the file name of another kind of tokenizer, a vocabulary lacks a
-        special token, or a corpus has no text.
+        special token or has added tokens that text would lose, or a corpus has no text.
     """
     files.check_new(output)
     vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
     tokenizers.check_name(output, vocab.kind, vocab.path)
     if vocab.path:
-        tokenizer = tokenizers.load(vocab.path, vocab.lowercase)
+        tokenizer = given_tokenizer(vocab)
     else:
         tokenizer = _learn(vocab, build(CorpusConfig, config["corpus"], "config.corpus"), output)
     tokenizer.save(output)
+    return tokenizer
+
+
+def given_tokenizer(vocab: VocabularyConfig) -> Tokenizer:
+    """Return the tokenizer at ``vocab.path``. Raises ``UserError`` if text would lose added tokens of it."""
+    tokenizer = tokenizers.load(vocab.path, vocab.lowercase)
+    added_tokens.check(tokenizer, added_tokens.declared(vocab.path), vocab.path)
     return tokenizer
 
 

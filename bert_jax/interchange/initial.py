@@ -25,6 +25,7 @@ from bert_jax.models.layers import stack_layers
 from bert_jax.models.model import config_of
 from bert_jax.reporting.run_record import Kind, kind_of, read_run
 from bert_jax.storage import files
+from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
@@ -144,6 +145,7 @@ def load_initial(source: str, flag: str = "--init=") -> Initial:
             "original checkpoint (bert_config.json)"
         )
     trained = load_trained(workdir, int(step) if step else None)
+    added_tokens.check(trained.tokenizer, added_tokens.kept(workdir, trained.tokenizer), f"{flag}{workdir}")
     at, parent = (workdir, trained.step), None
     if identity := (trained.facts.get("run") or {}).get("identity"):  # an imported model has no identity
         key = hashlib.sha256(json.dumps([identity, trained.step], sort_keys=True).encode()).hexdigest()

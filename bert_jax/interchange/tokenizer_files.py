@@ -9,11 +9,12 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
+from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.byte_level import FILE_NAME
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.wordpiece import WordPiece, lines_of
 
 MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
 
@@ -56,7 +57,8 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
       lowercase: whether the tokenizer lower-cases text. If None, its files decide.
 
     Raises:
-      UserError: the folder has no tokenizer, or its number of pieces does not fit the model's embeddings.
+      UserError: the folder has no tokenizer, or two that differ, or one with added tokens that text would lose, or its
+        number of pieces does not fit the model's embeddings.
     """
     vocabulary = tokenizers.existing(folder)
     if vocabulary is None:
@@ -66,8 +68,10 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
         )
     if lowercase is None and files.as_path(vocabulary).name != FILE_NAME:  # a tokenizer.json says it itself
         lowercase = _lowercase(folder)
+    _check_same(folder, where)
     tokenizer = tokenizers.load(vocabulary, lowercase)
-    if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < _pieces_of_json(folder):
+    added_tokens.check(tokenizer, added_tokens.declared(folder), where)
+    if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < len(_pieces_of_json(folder)):
         raise UserError(
             f"{where}/{tokenizer.file_name} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; "
             "copy the whole folder again"
@@ -85,12 +89,27 @@ def is_padded(num_embeddings: int, num_pieces: int) -> bool:
     return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
 
 
-def _pieces_of_json(folder: Path) -> int:
-    """Return the number of pieces in ``tokenizer.json``; 0 if the file or its vocabulary is missing."""
+def _pieces_of_json(folder: Path) -> dict[str, int] | list[Any]:
+    """Return the pieces in ``tokenizer.json``; empty if the file or its vocabulary is missing."""
     path = folder / "tokenizer.json"
     model = read_json(path).get("model") if path.exists() else None
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    return len(vocabulary) if isinstance(vocabulary, dict | list) else 0
+    return vocabulary if isinstance(vocabulary, dict | list) else []
+
+
+def _check_same(folder: Path, where: str) -> None:
+    """Raise ``UserError`` if ``vocab.txt`` lacks pieces of the ``tokenizer.json`` beside it: it was cut short."""
+    theirs, file = _pieces_of_json(folder), folder / WordPiece.file_name
+    if not (isinstance(theirs, dict) and file.exists()):
+        return
+    lines = lines_of(reading.read_bytes(file).decode("utf-8-sig", "replace"))
+    for i, piece in enumerate(sorted(theirs, key=theirs.__getitem__)):
+        if i >= len(lines) or lines[i] != piece:
+            found = f"{lines[i]!r} on line {i + 1:,}" if i < len(lines) else f"{len(lines):,} lines"
+            raise UserError(
+                f"{where}/{file.name} has {found}, but {where}/tokenizer.json has {len(theirs):,} pieces, {piece!r} as "
+                f"number {i + 1:,}: one of them was cut short or changed; copy the whole folder again"
+            )
 
 
 def _lowercase(folder: Path) -> bool | None:

@@ -32,6 +32,7 @@ from bert_jax.reporting.run_log import read_records
 from bert_jax.reporting.run_record import write_run
 from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import Directory
+from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -111,6 +112,7 @@ def export_workdir(
     if trained.config.causal or "bilstm" in trained.params:
         found = "reads from left to right" if trained.config.causal else "has a BiLSTM"
         raise UserError(f"the model of {workdir} {found} and cannot be exported: transformers has no class for it")
+    added_tokens.check(trained.tokenizer, added_tokens.kept(workdir, trained.tokenizer), workdir)
     head = trained.head
     if architecture and architecture != head.architecture:
         head = Head(architecture)

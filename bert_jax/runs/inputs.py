@@ -23,6 +23,7 @@ from bert_jax.corpora.prepare import (
     CorpusConfig,
     VocabularyConfig,
     find_source,
+    given_tokenizer,
     learn_tokenizer,
     prepare_corpus,
     prepare_vocabulary,
@@ -307,7 +308,7 @@ def find_vocabulary(
     if initial:
         return initial.tokenizer
     if config.path:
-        return tokenizers.load(config.path, config.lowercase)
+        return given_tokenizer(config)
     texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
     return learn_tokenizer(config, texts)
 

@@ -46,11 +46,13 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
         text = reading.read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the vocabulary as UTF-8") from error
-    # Only "\n" ends a line: U+2028 and the like are pieces of published vocabularies.
-    pieces = [line.removesuffix("\r") for line in text.split("\n")]
-    if not pieces[-1]:
-        pieces.pop()
-    return check_vocab(pieces, str(path))
+    return check_vocab(lines_of(text), str(path))
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a ``vocab.txt``. Only a line feed ends a line: U+2028 and the like are published pieces."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
 
 
 def check_vocab(pieces: Sequence[str], where: str) -> tuple[str, ...]:

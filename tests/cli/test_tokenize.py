@@ -5,6 +5,9 @@ import json
 import pytest
 
 from bert_jax.cli import main
+from bert_jax.text.wordpiece import WordPiece
+from tests.text.byte_level_files import roberta
+from tests.text.test_unigram_json import albert
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he", "##llo", "world", "Hello"]
 
@@ -55,3 +58,19 @@ def test_a_vocabulary_without_a_special_token_names_it(capsys, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(piece for piece in VOCAB if piece != "[MASK]"))
     assert main.run(["tokenize", f"--vocab={tmp_path / 'vocab.txt'}", "hello"]) == 2
     assert "[MASK]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram"])
+def test_added_tokens_that_would_be_cut_are_named(capsys, tmp_path, kind):
+    form = {"wordpiece": json.loads(WordPiece(VOCAB).tokenizer_json()), "byte_bpe": roberta(), "unigram": albert()}[
+        kind
+    ]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(form))
+    assert main.run(["tokenize", f"--vocab={path}", "hello"]) == 0
+    vocabulary = form["model"]["vocab"]
+    form["added_tokens"].append({**form["added_tokens"][0], "id": len(vocabulary), "content": "<e1>"})
+    path.write_text(json.dumps(form))
+    assert main.run(["tokenize", f"--vocab={path}", "the <e1> child"]) == 2
+    error = capsys.readouterr().err
+    assert f"{path} has added tokens that text would lose, because it is read without them: '<e1>'; give" in error

@@ -15,6 +15,7 @@ from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, import_model
 from bert_jax.interchange.initial import load_initial
 from bert_jax.interchange.tokenizer_files import is_padded
+from bert_jax.interchange.workdir import export_workdir, import_into_workdir
 from bert_jax.storage.checksums import CHECKSUMS
 from tests.interchange.small_model import PARAMS, TOKENIZER, assert_same
 
@@ -131,6 +132,17 @@ def without(name: str) -> Any:
     return lambda folder: rewrite(folder, lambda tensors: {n: x for n, x in tensors.items() if n != name})
 
 
+def cut_in_a_piece(folder: Path) -> None:
+    """As many lines as pieces; the last line lacks the end of its piece."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"]["6th"] = content["model"]["vocab"].pop("6")
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def cut_before_a_special_token(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CL")
+
+
 def add_line(path: Path) -> None:
     path.write_text(path.read_text() + "one more\n")
 
@@ -151,6 +163,81 @@ def test_a_folder_with_a_tokenizer_json_alone_has_the_same_tokenizer(copy: Path)
 
 def cut_vocabulary(folder: Path) -> None:
     (folder / "vocab.txt").write_text("\n".join(TOKENIZER.vocab[:60]) + "\n")
+
+
+def add_to_json(folder: Path, *names: str) -> None:
+    """Add tokens as transformers does: after the vocabulary, in ``added_tokens`` alone."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    special = content["added_tokens"][0]
+    content["added_tokens"] += [{**special, "id": 64 + i, "content": name} for i, name in enumerate(names)]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def pad_embeddings(folder: Path) -> None:
+    def padded(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {
+            n: np.pad(x, ((0, 8), *[(0, 0)] * (x.ndim - 1))) if 64 in x.shape[:1] else x for n, x in tensors.items()
+        }
+
+    rewrite(folder, padded)
+    edit_config(folder, vocab_size=72)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_added_tokens_that_text_would_lose_are_named(copy: Path, alone: bool) -> None:
+    """With a vocab.txt beside it, and without, as old and new versions of transformers save a tokenizer."""
+    add_to_json(copy, *(f"<e{i}>" for i in range(8)))
+    pad_embeddings(copy)
+    if alone:
+        (copy / "vocab.txt").unlink()
+    message = "added tokens that text would lose, .* '<e0>', '<e1>', '<e2>', '<e3>', '<e4>' and 3 more; give the token"
+    for read in (import_model, load_initial, lambda path: import_into_workdir(path, str(copy / "run"))):
+        with pytest.raises(UserError, match=message) as error:
+            read(str(copy))
+        assert "\n" not in str(error.value)
+    assert not (copy / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("added_tokens.json", {"<e1>": 64}),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<e1>"]}),
+        ("special_tokens_map.json", {"additional_special_tokens": [{"content": "<e1>", "lstrip": False}]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"entity_token": "<e1>"}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[PAD]"}, "64": {"content": "<e1>"}}}),
+        ("tokenizer_config.json", {"additional_special_tokens": ["[unused1]"]}),
+    ],
+)
+def test_added_tokens_are_found_in_every_file_that_names_them(copy: Path, name: str, content: Any) -> None:
+    (copy / name).write_text(json.dumps(content))
+    with pytest.raises(
+        UserError, match=r"text would lose, because it is read without them: '(<e1>|\[unused1\])'; give"
+    ):
+        import_model(copy)
+
+
+def test_added_tokens_that_are_no_loss_are_read_past(copy: Path) -> None:
+    """The five special tokens of published folders, those around whole texts, and what is read as a piece."""
+    add_to_json(copy, "[BOS]", "<|endoftext|>")
+    (copy / "special_tokens_map.json").write_text(json.dumps({"bos_token": "[BOS]", "cls_token": "[CLS]"}))
+    (copy / "added_tokens.json").write_text(json.dumps({"a": 5}))
+    assert_same(import_model(copy).params, PARAMS)
+
+
+def test_a_run_of_an_earlier_import_with_added_tokens_is_not_exported(copy: Path) -> None:
+    """Such an import kept the added tokens as the last pieces of vocab.txt, which no text gives."""
+    vocab = (*TOKENIZER.vocab[:-2], "<e1>", "</e1>")
+    (copy / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocab))
+    (copy / "tokenizer.json").unlink()
+    workdir = str(copy / "run")
+    import_into_workdir(str(copy), workdir)
+    for read in (lambda: export_workdir(workdir, str(copy / "out")), lambda: load_initial(workdir)):
+        with pytest.raises(
+            UserError, match=f"{workdir} has added tokens that text would lose, .*: '</e1>', '<e1>'; give"
+        ):
+            read()
+    assert not (copy / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +283,9 @@ def only_pickle(folder: Path) -> None:
         (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
         (lambda f: (f / "config.json").write_text("[]"), "config.json is a JSON list, not an object"),
         (no_vocabulary, r"has no vocab.txt or spiece.model or tokenizer.json; save the tokenizer's vocabulary there"),
-        (cut_vocabulary, "has 60 pieces, the model 64 embeddings; copy the whole folder again"),
+        (cut_vocabulary, r"vocab.txt has 60 lines, but .*tokenizer.json has 64 pieces, '3' as number 61: one of them"),
+        (cut_in_a_piece, r"has '6' on line 64, but .*tokenizer.json has 64 pieces, '6th' as number 64: one of them"),
+        (cut_before_a_special_token, r"has '\[CL' on line 3, but .* '\[CLS\]' as number 3: .* copy the whole folder"),
         (lambda f: add_line(f / "vocab.txt"), "has 65 pieces, the model 64 embeddings"),
     ],
 )  # fmt: skip
