@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.interchange.architectures import PIPELINES, Head
 from bert_jax.interchange.pooling import Pooling
+from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
 
 # Package versions with which the export of every class was loaded successfully (make test-parity).
@@ -219,6 +220,6 @@ def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str
     rows = []
     for measure, value in metrics.items():
         to_beat = ", ".join(f"{name} {line:.4f}" for name, line in known_baselines(measure, baselines))
-        rows.append(f"| {measure.replace('_', ' ')} | {value:.4f} | {to_beat} |")
+        rows.append(f"| {in_words(measure)} | {value:.4f} | {to_beat} |")
     figures = "\n".join(rows)
     return f"| held-out figure | value | to beat, without learning |\n|---|---|---|\n{figures}\n"

@@ -49,6 +49,15 @@ def decimal(value: object) -> str:
     return f"{value:,.3f}" if is_number(value) else MISSING
 
 
+def in_words(metric: str) -> str:
+    """Return a metric's name for display: ``mlm_loss/old_text`` becomes ``mlm loss/old_text``.
+
+    After the slash stands the name of a part of a mixture or of a split, which a user gave.
+    """
+    name, slash, part = metric.partition("/")
+    return name.replace("_", " ") + slash + part
+
+
 def phase_label(name: str) -> str:
     """Return a phase's name for display: ``128`` becomes ``phase 128``, while ``phase1`` stays as it is."""
     return name if name.startswith("phase") else f"phase {name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bert_jax.reporting.formats import MISSING, figure, is_number
+from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 
 # Metric -> (title, decimals). A metric without an entry is drawn under its own name.
 TITLES = {
@@ -84,7 +84,7 @@ def title(metric: str) -> str:
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
     """
     name, _, split = metric.partition("/")
-    text = TITLES.get(name, (name.replace("_", " "), 3))[0]
+    text = TITLES.get(name, (in_words(name), 3))[0]
     return f"{text}: {split}" if split else text
 
 
@@ -151,7 +151,7 @@ def verdicts(
             before = (untrained or {}).get(metric)
             start = f" ({before:.3f} at step 0)" if is_number(before) else ""
             texts = ", ".join(text for text, _ in found)
-            lines.append(f"held-out {metric.replace('_', ' ')} {value:.3f}{start}: {texts}")
+            lines.append(f"held-out {in_words(metric)} {value:.3f}{start}: {texts}")
             colours |= {colour for _, colour in found}
     return [*lines, cure] if "bad" in colours else lines
 

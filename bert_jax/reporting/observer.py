@@ -13,7 +13,7 @@ from bert_jax.cluster import distributed, signals
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting import activity
 from bert_jax.reporting.alarms import Alarms
-from bert_jax.reporting.formats import decimal
+from bert_jax.reporting.formats import decimal, in_words
 from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import Progress
 from bert_jax.reporting.report import write_report
@@ -184,7 +184,7 @@ class RunObserver(Observer):
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.log.write(step, "eval", metrics)
-        shown = ", ".join(f"{name.replace('_', ' ')} {decimal(value)}" for name, value in metrics.items())
+        shown = ", ".join(f"{in_words(name)} {decimal(value)}" for name, value in metrics.items())
         self.note(f"step {step:,} held-out: {shown}")
         if text := self._alarms.evaluation(step, metrics):
             self.alarm(step, text)

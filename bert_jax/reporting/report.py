@@ -17,7 +17,7 @@ from bert_jax.program import MISSING, duration
 from bert_jax.reporting import run_log, status
 from bert_jax.reporting.charts import svg
 from bert_jax.reporting.curves import SPLITS, charts_of, metric_names
-from bert_jax.reporting.formats import count, figure, is_number, phase_label
+from bert_jax.reporting.formats import count, figure, in_words, is_number, phase_label
 from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
     HEADLINE,
@@ -150,7 +150,7 @@ def _tiles(
     known = [name for name, value in metrics_of(last).items() if is_number(value)]
     headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
     headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
-    tiles = [(kind + n.replace("_", " "), figure(last[n]), *compared(n, last[n], baselines)) for n in headline]
+    tiles = [(kind + in_words(n), figure(last[n]), *compared(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.reporting.formats import MISSING, is_number
+from bert_jax.reporting.formats import MISSING, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
 from bert_jax.reporting.measures import cell, title, to_beat
 from bert_jax.reporting.page import folded, table
@@ -123,8 +123,7 @@ def _epoch(value: float) -> str:
 
 
 def _in_a_line(metric: str) -> str:
-    text = metric.replace("_", " ")
-    return text.replace("f1", "F1")
+    return in_words(metric).replace("f1", "F1")
 
 
 def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:

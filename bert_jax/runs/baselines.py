@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.objectives.base import PretrainingObjective, majority_rates
 from bert_jax.program import program
-from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files, reading
 from bert_jax.training.loop import Experiment
@@ -43,7 +43,7 @@ def write_baselines(
         by_phase = {one.kind: _of_phase(task, experiment.phases, i) for i, one in enumerate(experiment.phases.phases)}
         figures |= {PHASES: {kind: rates for kind, rates in by_phase.items() if rates}}
         files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
-    shown = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items() if name != PHASES]
+    shown = [f"{in_words(name)} {value:.3f}" for name, value in figures.items() if name != PHASES]
     if shown:
         note(f"to beat on the held-out rows: {', '.join(shown)}")
     listed = ",".join(dict.fromkeys(str(length) for _, length in lengths))

@@ -250,6 +250,9 @@ def test_a_value_is_held_against_its_strongest_baseline():
     assert measures.verdicts({"mlm_loss/legal": 2.5}, known, "more") == [
         "held-out mlm loss/legal 2.500: 0.500 better than unigram 3.000"
     ]
+    of_parts = {f"unigram_cross_entropy/{part}": 3.0 for part in ("_", "old_text")}
+    lines = measures.verdicts({"mlm_loss/_": 2.5, "mlm_loss/old_text": 2.5}, of_parts, "more")
+    assert [line.partition(" 2.500")[0] for line in lines] == ["held-out mlm loss/_", "held-out mlm loss/old_text"]
     assert measures.compared("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
     assert measures.compared("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
     assert measures.compared("mlm_loss/other", 2.5, known) == ("", "")
