@@ -5,6 +5,7 @@ The page loads nothing from other files or the network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -64,7 +65,7 @@ tr:last-child > td, tr:last-child > th[scope=row] { border-bottom: 0; }
 thead th { color: var(--soft); font-size: .82rem; font-weight: 500; white-space: nowrap; }
 th[scope=row] { font-weight: 500; min-width: 8em; }
 td.n, th.n { text-align: right; white-space: nowrap; padding-right: 10px; }
-td.wrap { overflow-wrap: anywhere; }
+td.wrap { overflow-wrap: anywhere; } .flag { white-space: nowrap; }
 .split { display: flex; height: 14px; border-radius: 7px; overflow: hidden; gap: 2px; margin: 4px 0 12px; }
 .split i { display: block; min-width: 2px; }
 .keys { display: flex; flex-wrap: wrap; gap: 4px 22px; font-size: .9rem; margin: 0; padding: 0; list-style: none; }
@@ -128,6 +129,7 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .scatter { max-width: 520px; } .scatter svg circle { fill: var(--train); opacity: .55; }
 .scatter svg circle:hover { opacity: 1; } .scatter svg .even { stroke: var(--reference); stroke-dasharray: 5 4; }
 """
+FLAG = re.compile(r"--\w+")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains
 
 
@@ -156,6 +158,11 @@ def section(title: str, body: str) -> str:
     return f"<section>\n<h2>{escape(title)}</h2>\n{body}\n</section>" if body else ""
 
 
+def escaped(text: str) -> str:
+    """Return text as HTML in which no line breaks between the hyphens of a flag and its name."""
+    return FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> str:
     """Return an HTML table. ``head`` and ``rows`` hold plain text, which is escaped here.
 
@@ -168,7 +175,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int 
     titles = "".join(f'<th scope="col"{kind(i)}>{escape(cell)}</th>' for i, cell in enumerate(head))
     lines = []
     for first, *rest in rows:
-        cells = "".join(f"<td{kind(i)}>{escape(cell)}</td>" for i, cell in enumerate(rest, start=1))
+        cells = "".join(f"<td{kind(i)}>{escaped(cell)}</td>" for i, cell in enumerate(rest, start=1))
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     heading = f"<thead><tr>{titles}</tr></thead>" if head else ""
     return f'<div class="scroll"><table>{heading}<tbody>\n' + "\n".join(lines) + "\n</tbody></table></div>"

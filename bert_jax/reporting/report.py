@@ -29,7 +29,7 @@ from bert_jax.reporting.measures import (
     title,
     to_beat,
 )
-from bert_jax.reporting.page import folded, page, section, table
+from bert_jax.reporting.page import escaped, folded, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
 from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
@@ -314,14 +314,43 @@ def _examples(examples: list[Any]) -> str:
 
 
 def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
-    facts = {k: v for k, v in run.items() if k not in ("config", "restarts", "name") and v not in (None, "", [], {})}
+    facts = _made_from(run)
     if is_number(facts.get("started")):
         facts["started"] = _moment(facts["started"])
-    rows = [[name.replace("_", " "), _text(value)] for name, value in flatten(facts).items()]
+    rows = [[name, _text(value)] for name, value in flatten(facts).items() if value not in (None, "", [], {})]
     rows += [[f"{word}s", "; ".join(map(_start, of))] for word, of in _starts(run) if of]
     lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
     config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
     return lineage + (folded("Configuration", table([], config, numbers_from=9)) if config else "")
+
+
+def _made_from(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``run.json`` says of the run's inputs and settings, without keys that did not count.
+
+    Of ``vocab`` and ``corpus`` these are the keys that the recipe names, of ``model``, ``objective`` or ``task``, and
+    ``phases`` those that the run arrived at.
+    """
+    own, identity, config = (_mapping(run.get(name)) for name in ("facts", "identity", "config"))
+    plain = {
+        name: value for name, value in run.items() if name not in ("facts", "identity", "config", "restarts", "name")
+    }
+    made = {**plain, **identity, **own} | ({"phases": run["phases"]} if "phases" in run else {})
+    for name in ("vocab", "corpus"):
+        if name in identity:
+            made[name] = _counted(_mapping(config.get(name)))
+    if identity.get("init") and "path" not in made.get("vocab", {}):
+        made["vocab"] = {}  # it is that of the model
+    return made
+
+
+def _counted(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of a vocabulary or corpus that count: beside a path no others, beside parts no source."""
+    if config.get("path"):
+        return {name: config[name] for name in ("path", "weight") if name in config}
+    if parts := _mapping(config.get("parts")):
+        rest = {name: value for name, value in config.items() if name not in ("source", "options")}
+        return {**rest, "parts": {name: _counted(_mapping(part)) for name, part in parts.items()}}
+    return {name: value for name, value in config.items() if name != "path"}
 
 
 def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
@@ -361,5 +390,5 @@ def _commands(
         listed = commands(workdir, details)
     if run.get("command") and state.get("state") != "finished" and state.get("resumable", True):
         listed.insert(0, ("Go on where it stopped", str(run["command"])))
-    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escape(what)}</pre></div>" for why, what in listed)
+    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escaped(what)}</pre></div>" for why, what in listed)
     return f'<div class="card commands">{"".join(lines)}</div>'

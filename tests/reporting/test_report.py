@@ -229,6 +229,28 @@ def test_an_extension_is_no_restart(tmp_path):
     assert "3 restarts" not in text
 
 
+def test_a_run_was_made_from_what_counted(tmp_path):
+    """The corpus has the keys that the recipe names, and of these those that count; keys and flags stay whole."""
+    unused = {"source": "docstrings", "heldout_fraction": 0.05}
+    run = {
+        "command": "bert-jax pretrain --config.corpus.path=poems",
+        "config": {"corpus": {**unused, "path": "poems"}, "vocab": {"size": 8000, "path": ""}},
+        "identity": {"corpus": {**unused, "options": {}}, "vocab": {"size": 8000}, "init": "a_model", "seed": 1},
+        "facts": {"model": {"num_layers": 2}},
+    }
+    write_run(tmp_path, run=run)
+    write_report(tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    text = " ".join(Reader(html).text).partition("What it was made from")[2].partition("Configuration")[0]
+    for expected in ("corpus.path poems", "init a_model", "model.num_layers 2", "seed 1"):
+        assert expected in text
+    for absent in ("docstrings", "heldout", "8000", "identity", "facts"):
+        assert absent not in text
+    assert '<span class="flag">--config</span>.corpus.path' in html
+    parts = {"old": {"source": "jsonl", "options": {"paths": ["a"]}}, "new": {"path": "b", "source": "jsonl"}}
+    assert report._counted({"source": "docstrings", "parts": parts}) == {"parts": {**parts, "new": {"path": "b"}}}
+
+
 def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
     write_run(tmp_path, run={"restarts": [{"time": 0.0}, {"time": 60.0, "step": 20}, {}]})
     write_report(tmp_path)
