@@ -209,9 +209,23 @@ def _run(path: str, argument: str | None) -> ConfigDict:
 def _as_config(value: Any, path: str) -> ConfigDict:
     if not isinstance(value, ConfigDict | dict):
         raise UserError(f"{path} gives {type(value).__name__}; a ConfigDict is needed")
-    config = ConfigDict(value)
+    config = _group(value, path)
     config.unlock()
     return config
+
+
+def _group(value: Any, where: str) -> ConfigDict:
+    """Return a mapping as a group of a config. Raises ``UserError`` for a key that is not text or has a dot."""
+    _check_keys(value, where)
+    return ConfigDict(value)
+
+
+def _check_keys(value: Any, where: str) -> None:
+    if isinstance(value, ConfigDict | Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str) or "." in key:
+                raise UserError(f"{where} has the key {key!r}; a key is text without dots, its groups are nested")
+            _check_keys(inner, where)
 
 
 def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, Any, str], Any]) -> Any:
@@ -256,7 +270,7 @@ def _value(value: Any, old: Any, where: str) -> Any:
         return type(old)([value])
     if isinstance(old, ConfigDict | dict) and not isinstance(value, dict):
         raise _no_group(old, where)
-    return ConfigDict(value) if isinstance(value, dict) else value
+    return _group(value, where) if isinstance(value, dict) else value
 
 
 def _no_group(old: Mapping[str, Any], where: str) -> UserError:
@@ -291,7 +305,8 @@ def parse_value(text: str, old: Any, where: str) -> Any:
     if isinstance(old, ConfigDict | dict):
         if not isinstance(value, dict):
             raise _no_group(old, where)
-        return ConfigDict(value)
+        return _group(value, where)
+    _check_keys(value, where)
     return value
 
 

@@ -56,6 +56,15 @@ def test_the_recipes_that_readme_names_are_there():
     assert {f"finetune/{name}" for name in wanted} <= set(recipes.names())
 
 
+@pytest.mark.parametrize("tree", ['{"a.b": 1}', '{"seed": 1, "model": {"": {"size.": 1}}}'])
+def test_a_key_with_a_dot_is_refused(tree, tmp_path, recipe):
+    (path := tmp_path / "recipe.json").write_text(tree)
+    assert "recipe.json has the key '" in fails(str(path))
+    assert "config.model.options has the key 'a.b'" in fails(recipe, ["--config.model.options={'a.b': 1}"])
+    assert "config.unset has the key 5" in fails(recipe, ["--config.unset={5: 1, 'b': 2}"])
+    assert "config.new" not in fails(recipe, ["--config.unset={'a': {'b.c': 2}}"])
+
+
 ARGUMENTS = {
     "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
     "swag": ("swag", "hellaswag", "dream", "csqa"),

@@ -76,7 +76,7 @@ def archive() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         for n in range(8):
-            file.writestr(f"all/{('neg', 'pos')[n % 2]}/{n}.txt", f"a film {n}")
+            file.writestr(zipfile.ZipInfo(f"all/{('neg', 'pos')[n % 2]}/{n}.txt"), f"a film {n}")  # of no time
     return packed.getvalue()
 
 
