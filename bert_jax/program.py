@@ -35,7 +35,12 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
-def warn(text: str) -> None:
-    """Print a warning as one line on stderr. If stderr is closed, do nothing."""
+def say(line: str) -> None:
+    """Print a line for the user on stderr. If stderr is closed, or its terminal is gone, do nothing."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning as one line on stderr, as ``say`` does."""
+    say(f"warning: {text}")

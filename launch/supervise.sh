@@ -9,7 +9,7 @@ leaving='' # the signal by which we ourselves were told to go: nothing is restar
 # called before each attempt. Returns the code of the last one, 130 after Ctrl-C.
 keep_running() {
   local count=$1 limit=$2 grace=$3 _start=$4 before=${5:-:} code=0
-  trap 'leaving=TERM; signal_all TERM' TERM HUP
+  trap 'leaving=TERM; signal_all TERM' TERM HUP USR1
   trap interrupted INT
   while :; do
     "$before"

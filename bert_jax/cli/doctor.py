@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 import json
 
-from bert_jax.cli.main import print_note, seconds
+from bert_jax.cli.main import seconds
+from bert_jax.program import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.runs.doctor import examine
     from bert_jax.runs.findings import table
 
-    print_note(f"asking jax for its devices, for at most {arguments.device_seconds:g} s")
+    say(f"asking jax for its devices, for at most {arguments.device_seconds:g} s")
     found = examine(arguments.device_seconds)
     sound = all(finding.verdict != "bad" for finding in found)
     if arguments.json:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_model, print_note
+from bert_jax.cli.main import add_model
+from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
@@ -24,8 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
         files.check_writable(arguments.output)
 
     predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
-    examples = read_examples(predictor, arguments.input, arguments.format, "dev", print_note)
-    metrics, records = predictor.predict(examples, note=print_note, progress=progress_notes(print_note))
+    examples = read_examples(predictor, arguments.input, arguments.format, "dev", say)
+    metrics, records = predictor.predict(examples, note=say, progress=progress_notes(say))
     if arguments.output:
         write_output(records, arguments.output)
     if arguments.json:

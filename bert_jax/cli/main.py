@@ -8,7 +8,6 @@ import importlib
 import math
 import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from bert_jax.cluster import exit_codes, signals
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import Preempted, UserError, first_line
+from bert_jax.program import say
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs import own_code, recipes
 from bert_jax.storage import reading, write_errors
@@ -70,7 +70,7 @@ def _run(argv: Sequence[str]) -> int:
         known = ending(error)
         if known is None:
             raise
-        print_note(known[0])
+        say(known[0])
         return known[1]
 
 
@@ -240,7 +240,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     from bert_jax.training import compile_cache
 
     processes = distributed.find(vars(arguments), arguments.distributed)
-    with signals.heard(signal.SIGTERM):
+    with signals.heard(*signals.TOLD_TO_END):
         try:
             if processes is not None:
                 config = arguments.config.to_json_best_effort()
@@ -250,18 +250,13 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
                 work()
                 code = exit_codes.DONE
             except Preempted as ended:
-                print_note(str(ended))
+                say(str(ended))
                 code = exit_codes.of_preempted(ended)
             distributed.leave()
             return code
         except BaseException as error:
             distributed.end_by(error, ending(error))  # at once, because other processes wait for this one
             raise
-
-
-def print_note(line: str) -> None:
-    """Print a line for the user on stderr, so that stdout holds only the command's output."""
-    print(line, file=sys.stderr)
 
 
 def verbs() -> dict[str, str]:

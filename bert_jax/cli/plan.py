@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.main import add_config, print_note
+from bert_jax.cli.main import add_config
 from bert_jax.errors import UserError
+from bert_jax.program import say
 
 NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale", "tokens")
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = [f"--init={arguments.init}"] if arguments.init else []
     typed = (f"--config={arguments.recipe}", *start, *arguments.overrides)
     request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES}, recipe=typed)
-    found = plan(arguments.config.to_dict(), request, print_note)
+    found = plan(arguments.config.to_dict(), request, say)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0 if found.fits else 1
 
@@ -77,6 +78,6 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise UserError("--compare is empty; give the workdir of a pretraining run")
     from bert_jax.runs.plan_comparison import compare
 
-    found = compare(arguments.compare, arguments.topology, print_note)
+    found = compare(arguments.compare, arguments.topology, say)
     print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
     return 0

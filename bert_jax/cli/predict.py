@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_model, print_note
+from bert_jax.cli.main import add_model
 from bert_jax.errors import UserError
+from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
@@ -43,8 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.texts:
         examples = texts_as_examples(predictor, arguments.texts)
     else:
-        examples = read_examples(predictor, arguments.input, arguments.format, "test", print_note)
-    _, records = predictor.predict(examples, note=print_note, progress=progress_notes(print_note))
+        examples = read_examples(predictor, arguments.input, arguments.format, "test", say)
+    _, records = predictor.predict(examples, note=say, progress=progress_notes(say))
     if arguments.output:
         print(write_output(records, arguments.output, arguments.submission))
         return

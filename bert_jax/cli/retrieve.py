@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_trust, print_note, whole
+from bert_jax.cli.main import add_trust, whole
+from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
@@ -59,15 +60,15 @@ def run(arguments: argparse.Namespace) -> None:
         collection = read_squad(given.squad)
     elif given.query and not given.corpus:
         sentences, more = own_sentences(given.workdir)
-        print_note(f"{'the first ' if more else ''}{len(sentences):,} sentences of the run's own text are searched")
+        say(f"{'the first ' if more else ''}{len(sentences):,} sentences of the run's own text are searched")
         collection = of_documents(sentences, given.query)
     elif given.query:
         collection = read_documents(given.corpus, given.query)
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
-    found = retrieve(collection, request, given.baseline, progress_notes(print_note, what="texts encoded"))
+    found = retrieve(collection, request, given.baseline, progress_notes(say, what="texts encoded"))
     if found.note:
-        print_note(found.note)
+        say(found.note)
     records = as_records(collection, found.rankings)
     if given.output:
         write_predictions(given.output, records)

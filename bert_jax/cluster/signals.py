@@ -1,4 +1,4 @@
-"""Handles SIGTERM and Ctrl-C in one process.
+"""Handles Ctrl-C and the signals ``TOLD_TO_END`` in one process.
 
 If there is nothing to save, the first signal raises ``Preempted`` or ``KeyboardInterrupt``, so that commands clean up
 as after any error. During training, a ``Termination`` notes the signal, and the run saves before it ends. A second
@@ -44,6 +44,8 @@ class Hearer(Protocol):
         ...
 
 
+# SLURM sends SIGUSR1 some time before a limit where --signal=USR1@SECONDS asks for it; SIGHUP: a terminal was closed.
+TOLD_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 hearers: list[Hearer] = []  # the innermost is last; only the last one receives signals
 last_words: list[Callable[[], Any]] = []  # functions called before the process ends at once, to tell others
 _interrupts: list[float] = []  # time of the first Ctrl-C
@@ -55,7 +57,8 @@ def heard(*numbers: int) -> Iterator[None]:
     """Context manager: handle the signals ``numbers`` inside the context.
 
     The innermost ``Hearer`` records a signal; if there is none, the signal raises an exception. This does nothing
-    outside of the main thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script.
+    outside of the main thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script and
+    SIGHUP under nohup.
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -83,12 +86,12 @@ def before_the_end(word: Callable[[], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Context manager: keep SIGTERM and Ctrl-C from processes that are started inside the context.
+    """Context manager: keep Ctrl-C and ``TOLD_TO_END`` from processes that are started inside the context.
 
     This process handles the signals in another of its threads, or when the context ends.
     """
-    resource_tracker.ensure_running()  # its start unblocks both signals, so start it first
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    resource_tracker.ensure_running()  # its start unblocks two of them, so start it first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *TOLD_TO_END})
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, FINAL, INTERRUPTED, PEER_LOST, PREEMPTED
-from bert_jax.cluster.signals import ECHO_SECONDS
+from bert_jax.cluster.signals import ECHO_SECONDS, TOLD_TO_END
 from bert_jax.program import duration
 
 WAIT_SECONDS = 5.0  # wait before a restart, so that the last process of the old job is gone
@@ -22,10 +22,10 @@ KILL_SECONDS = 3.0  # time for a process to end at once before it is killed
 def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
     """Run ``bert-jax`` with ``arguments`` until it is done, or has crashed and been restarted ``restarts`` times.
 
-    SIGTERM and Ctrl-C end the supervision after the process has saved and ended: whoever sent the signal decides about
-    a new start. Both are passed on as SIGTERM: a terminal also sends Ctrl-C to the process itself, and a second Ctrl-C
-    would end it at once. If another process of the job was told to end, this process has saved and ended too; it is
-    started again, and that does not count as a restart.
+    Ctrl-C and the signals ``TOLD_TO_END`` end the supervision after the process has saved and ended: whoever sent the
+    signal decides about a new start. All are passed on as SIGTERM: a terminal also sends Ctrl-C to the process itself,
+    and a second Ctrl-C would end it at once. If another process of the job was told to end, this process has saved and
+    ended too; it is started again, and that does not count as a restart.
 
     Returns:
       The exit code of the last process, or ``INTERRUPTED`` after Ctrl-C.
@@ -48,8 +48,8 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
         if child is not None and child.returncode is None:
             tell(child)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script ignores interrupts in its background jobs
+    for number in (signal.SIGINT, *TOLD_TO_END):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as Ctrl-C is in the background, and SIGHUP under nohup
             signal.signal(number, hear)
     crashes = 0
     while True:

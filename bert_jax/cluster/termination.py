@@ -1,4 +1,7 @@
-"""Ends training on SIGTERM or Ctrl-C: saves the step, then ends the process. In a job, all processes end together."""
+"""Ends training on SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C: saves the step, then ends the process.
+
+In a job, all processes end together.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,28 @@ class _LeftError(Preempted):
 
 
 class Termination:
-    """Context manager that handles Ctrl-C, and SIGTERM, which a process gets before its machine is taken away.
+    """Context manager that handles Ctrl-C and ``TOLD_TO_END``: the machine or the terminal goes, or the time is over.
 
-    In a job of one process this class handles both signals itself. In a job of several processes JAX handles SIGTERM
-    and chooses a step at which all processes can stop together. JAX does not handle Ctrl-C, so a Ctrl-C is turned into
-    a SIGTERM, and the other processes are told at the end that it was a Ctrl-C. Before the first step there is nothing
-    to save, so either signal raises an exception at once.
+    In a job of one process this class handles the signals itself. In a job of several processes JAX handles SIGTERM
+    and chooses a step at which all processes can stop together. JAX handles no other, so another is turned into
+    a SIGTERM, and the other processes are told at the end if it was a Ctrl-C. Before the first step there is nothing
+    to save, so a signal raises an exception at once.
     """
 
     def __init__(self) -> None:
         self.saves = False  # set once there is a step to save
         self.interrupted = False  # whether a signal was Ctrl-C
-        self._signalled: float | None = None  # time of the first signal
+        self._signalled = False
+        self._insisted: float | None = None  # time of the first SIGTERM or Ctrl-C
         self._waits = False  # whether the process is waiting for a batch
         self._asked, self._reached = 0, False
         self._contexts = contextlib.ExitStack()
 
     def __enter__(self) -> Termination:
         if threading.current_thread() is threading.main_thread():
-            own = [signal.SIGINT] if HeartbeatClient.open is not None else [signal.SIGINT, signal.SIGTERM]
+            own = [signal.SIGINT, *signals.TOLD_TO_END]
+            if HeartbeatClient.open is not None:
+                own.remove(signal.SIGTERM)
             self._contexts.enter_context(signals.heard(*own))
         signals.hearers.append(self)
         return self
@@ -54,7 +60,7 @@ class Termination:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         signals.hearers.remove(self)
         self._contexts.close()
-        if kind is None and self._signalled is not None:  # too late for all to leave together
+        if kind is None and self._signalled:  # too late for all to leave together
             raise KeyboardInterrupt if self.interrupted else Preempted("told to end; the same command goes on")
 
     def hear(self, number: int) -> bool:
@@ -62,15 +68,17 @@ class Termination:
         if not self.saves:
             return False
         self.interrupted = self.interrupted or number == signal.SIGINT
-        now = time.monotonic()
-        if self._signalled is None:
-            self._signalled = now
+        now, first = time.monotonic(), not self._signalled
+        if first:
+            self._signalled = True
             with contextlib.suppress(OSError):
                 os.write(2, b"\ntold to end: saving this step first; a second signal ends at once\n")
-        elif number == signal.SIGTERM and now - self._signalled > SAME_SECONDS:
-            signals.end_at_once(128 + number)
+        if number in (signal.SIGTERM, signal.SIGINT):  # the others come before a SIGTERM, or several times
+            self._insisted = self._insisted or now
+            if number == signal.SIGTERM and now - self._insisted > SAME_SECONDS:
+                signals.end_at_once(128 + number)
         if HeartbeatClient.open is not None:
-            if number == signal.SIGINT:
+            if first and number != signal.SIGTERM:
                 os.kill(os.getpid(), signal.SIGTERM)  # JAX handles it
         elif self._waits:
             raise _LeftError("told to end while a batch was waited for; the same command goes on")
@@ -85,7 +93,7 @@ class Termination:
         at 1, even in a resumed run.
         """
         if HeartbeatClient.open is None:
-            return self._signalled is not None
+            return self._signalled
         if not self._reached:
             self._asked += 1
             self._reached = bool(multihost_utils.reached_preemption_sync_point(self._asked))
@@ -105,7 +113,7 @@ class Termination:
         while True:
             try:
                 self._waits = True
-                if HeartbeatClient.open is None and self._signalled is not None:
+                if HeartbeatClient.open is None and self._signalled:
                     return
                 item = next(iterator)
                 self._waits = False

@@ -141,14 +141,14 @@ def _watching(folder: Path) -> Iterator[None]:
             if any(codes):
                 died.extend(codes)
                 if in_main:
-                    signal.pthread_kill(caller, signal.SIGUSR1)  # nothing else interrupts a thread that waits in Beam
+                    signal.pthread_kill(caller, signal.SIGUSR2)  # nothing else interrupts a thread that waits in Beam
                 return
 
     def tell(number: int, frame: FrameType | None) -> None:
         raise _WorkerDiedError
 
     in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGUSR1, tell) if in_main else None
+    before = signal.signal(signal.SIGUSR2, tell) if in_main else None
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     workers = _Workers(folder, done)
@@ -168,7 +168,7 @@ def _watching(folder: Path) -> Iterator[None]:
         done.set()
         watcher.join()  # its signal must not arrive after the handler is removed
         if in_main:
-            signal.signal(signal.SIGUSR1, before)
+            signal.signal(signal.SIGUSR2, before)
 
 
 @contextlib.contextmanager

@@ -217,7 +217,7 @@ class Progress:
             encoding = getattr(self._stream, "encoding", None) or "utf-8"
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
             self._stream.flush()
-        except (OSError, ValueError, LookupError):
+        except (AttributeError, OSError, ValueError, LookupError):  # AttributeError: Python has no stderr
             self._closed = True
 
 

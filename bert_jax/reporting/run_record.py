@@ -13,7 +13,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import time
 import types
 import uuid
@@ -27,6 +26,7 @@ from bert_jax.cluster.exit_codes import BAD_INPUT
 from bert_jax.cluster.heartbeat_client import leave_at_once
 from bert_jax.configuration import differences, merged, old_defaults, unknown_keys, unnamed_kept
 from bert_jax.errors import UserError
+from bert_jax.program import say
 from bert_jax.storage import files, lease, reading
 
 _PACKAGES = (
@@ -319,7 +319,7 @@ def only_writer(workdir: str) -> Iterator[None]:
     if not distributed.is_first():
         yield
     elif files.is_remote(workdir):
-        with lease.held(workdir, _tell, _leave):
+        with lease.held(workdir, say, _leave):
             yield
     else:
         path = Path(files.as_path(workdir))
@@ -385,10 +385,6 @@ def _remove_unused(workdir: Path, new: Sequence[Path]) -> None:
     with contextlib.suppress(OSError):  # someone has put something else there
         for folder in new:
             folder.rmdir()
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _leave(reason: str) -> None:

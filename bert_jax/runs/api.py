@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -17,6 +16,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.program import say
 from bert_jax.runs import own_code, recipes
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def batches(
 
     request = PretrainingRequest(_path("workdir", workdir), init=_given("init", init), vocab=_given("vocab", vocab))
     tree = _tree(config, overrides, trust_code, request)
-    return training_batches(tree, request, first_step, _note)
+    return training_batches(tree, request, first_step, say)
 
 
 @_quiet
@@ -220,10 +220,10 @@ def predict(
     predictor = Predictor.load(_trusted(trust_code, _path("workdir", workdir)), step, chosen)
     if input is not None:
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
-        examples = read_examples(predictor, _path("input", input), own_format, "test", _note)
+        examples = read_examples(predictor, _path("input", input), own_format, "test", say)
     else:
         examples = texts_as_examples(predictor, in_a_row(texts or (), typed_roles(predictor)))
-    return predictor.predict(examples, note=_note, progress=progress_notes(_note))[1]
+    return predictor.predict(examples, note=say, progress=progress_notes(say))[1]
 
 
 def curves(workdir: AnyPath) -> Curves:
@@ -283,7 +283,3 @@ def _call(function: str, config: Recipe, workdir: AnyPath, **arguments: Any) -> 
 
 def _shown(value: Any) -> str:
     return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -16,6 +16,7 @@ import pytest
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import supervisor
 from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, INTERRUPTED, PEER_LOST
+from bert_jax.cluster.signals import TOLD_TO_END
 from tests.training import gang
 
 
@@ -34,7 +35,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *TOLD_TO_END)}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
     yield tmp_path / "codes"
     for number, handler in before.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(signals, "end_at_once", lambda code=130: codes.append(code))
     monkeypatch.setattr(signals, "ECHO_SECONDS", -1.0)
     first = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *signals.TOLD_TO_END)}
     yield codes
     assert {number: signal.getsignal(number) for number in before} == before
     signal.signal(signal.SIGINT, first)
@@ -46,7 +47,7 @@ def ending(work: Callable[[Termination], object]) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Preempted)], ids=["Ctrl-C", "SIGTERM"]
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), *((number, Preempted) for number in signals.TOLD_TO_END)]
 )
 def test_before_the_first_step_it_raises(number: signal.Signals, raised: type[BaseException]) -> None:
     def work(termination: Termination) -> None:
@@ -57,7 +58,7 @@ def test_before_the_first_step_it_raises(number: signal.Signals, raised: type[Ba
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(signal.SIGINT, Interrupted), (signal.SIGTERM, Preempted)], ids=["Ctrl-C", "SIGTERM"]
+    ("number", "kind"), [(signal.SIGINT, Interrupted), *((number, Preempted) for number in signals.TOLD_TO_END)]
 )
 def test_in_training_the_step_is_saved_first(number: signal.Signals, kind: type[Preempted]) -> None:
     def work(termination: Termination) -> None:
@@ -116,6 +117,22 @@ def test_sigterm_to_the_supervisor_and_to_the_run_is_one(ended: list[int], monke
     assert ended == [143]
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_notice_and_then_sigterm_are_one(number: signal.Signals, ended: list[int], monkeypatch: Any) -> None:
+    """SLURM sends SIGUSR1 before the time limit and SIGTERM at it; a shell that ends passes its SIGHUP on."""
+
+    def work(after: Termination) -> None:
+        begun(after)
+        monkeypatch.setattr(termination, "SAME_SECONDS", -1.0)
+        for each in (number, number):
+            signal.raise_signal(each)
+        monkeypatch.setattr(termination, "SAME_SECONDS", 2.0)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert type(ending(work)) is Preempted
+    assert ended == []
+
+
 def test_a_signal_after_the_last_step_raises_at_the_end() -> None:
     def work(termination: Termination) -> None:
         begun(termination)
@@ -124,13 +141,14 @@ def test_a_signal_after_the_last_step_raises_at_the_end() -> None:
     assert type(ending(work)) is KeyboardInterrupt
 
 
-def test_an_ignored_interrupt_stays_ignored() -> None:
-    """As in the background of a shell script."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    """As Ctrl-C is in the background of a shell script, and SIGHUP under nohup."""
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         with Termination() as termination:
             begun(termination)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
             assert not termination.reached()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
-from tests import hardships
+from tests import hardships, toy
 from tests.training import gang
 from tests.training.gang import Gang
 
@@ -33,7 +35,7 @@ def stick(*_):
 
     HeartbeatClient.at = at
 
-signal.signal(signal.SIGUSR1, stick)
+signal.signal(signal.SIGUSR2, stick)
 sys.exit(run())
 """
 
@@ -95,13 +97,50 @@ def test_sigterm_to_all_processes_of_a_run(recipe: Path, whole: dict[int, Path],
     assert gang.finish(recipe, run, 1, *flags) == gang.records(whole[1])
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_other_signals_to_one_of_two_save_too(
+    recipe: Path, whole: dict[int, Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    job = Gang(recipe, tmp_path / "run", 2)
+    job.reach(7)
+    job.send(1, number)
+    ended = job.end()
+    assert [code for code, _ in ended] == [PREEMPTED] * 2, ended
+    assert gang.finish(recipe, tmp_path / "run", 2) == gang.records(whole[2])
+
+
+def test_a_closed_terminal_saves(recipe: Path, whole: dict[int, Path], tmp_path: Path) -> None:
+    """Its end sends SIGHUP to every process in it, and what is written to it fails."""
+    run, flags = tmp_path / "run", ["--config.loader.num_workers=2"]
+    command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={run}", *flags]
+    terminal, inside = os.openpty()
+    opened = ["sh", "-c", f'exec "$@" <{os.ttyname(inside)} >{os.ttyname(inside)} 2>&1', "sh", *command]
+    job = subprocess.Popen(opened, env=toy.environment(), start_new_session=True)
+    os.close(inside)
+    shown = b""
+    while b"  7/60" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    assert job.wait(300) == PREEMPTED
+    assert saved_steps(str(run))[-1] == gang.records(run)[-1]["step"]
+    assert gang.finish(recipe, run, 1, *flags) == gang.records(whole[1])
+
+
+def test_a_run_without_standard_streams(recipe: Path, whole: dict[int, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={run}"]
+    done = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], env=toy.environment(), check=False)
+    assert done.returncode == 0
+    assert gang.records(run) == gang.records(whole[1])
+
+
 @pytest.mark.parametrize("stuck", [0, 1])
 def test_a_process_that_is_stuck_ends_all(recipe: Path, tmp_path: Path, stuck: int) -> None:
     """It lives and its line is open, but it does nothing any more."""
     job = Gang(recipe, tmp_path / "run", 2, program=("-c", STUCK))
     job.reach(7)
     job.until(lambda: '"training"' in (tmp_path / "run" / "status.json").read_text())
-    job.send(stuck, signal.SIGUSR1)
+    job.send(stuck, signal.SIGUSR2)
     begun = time.monotonic()
     ended = job.end()
     took = time.monotonic() - begun

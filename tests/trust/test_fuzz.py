@@ -218,7 +218,14 @@ def test_fifty_runs_through_the_real_command(inputs: Inputs, tmp_path: Path) -> 
 def test_fifty_other_verbs_through_the_real_command(inputs: Inputs, tmp_path: Path) -> None:
     """Every verb in turn: its flags, and the files that it reads."""
     rng = damage.generator("fuzz of the other real commands")
-    cases = [*(verbs.one_of([name]) for name in verbs.ALL), formats.examples, hugging_face, original, run_file, formats.text]
+    cases = [
+        *(verbs.one_of([name]) for name in verbs.ALL),
+        formats.examples,
+        hugging_face,
+        original,
+        run_file,
+        formats.text,
+    ]
     really(rng.sample(cases, len(cases)), damage.scaled(50), rng, inputs, tmp_path)
 
 
