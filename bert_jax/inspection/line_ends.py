@@ -1,4 +1,4 @@
-"""Finds hard-wrapped text: lines of about one width that end in the middle of sentences."""
+"""Finds hard-wrapped text (lines of about one width that end within sentences), and text without spaces."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ RUNS, RUN_SENTENCES = 64, 512  # runs of sentences from all over the split: enou
 FEW_MARKS = 0.35  # in prose, few lines but titles end without a final mark
 WRAPPED = (6, 60)  # tokens of such a line, on average: from a narrow column to a wide window
 WIDTH_SPREAD = 0.65  # their standard deviation over their mean: titles, lists and verse vary more
+LONG_WORD = 16  # pieces of a word; a longer one is a name of many bytes, or text without spaces
+
+
+def in_long_words(split: CorpusSplit, is_continuation: np.ndarray) -> float:
+    """Return the share of the pieces that are in words of more than ``LONG_WORD`` pieces.
+
+    Args:
+      is_continuation: bool [V], see ``Tokenizer``.
+    """
+    long = total = 0
+    for tokens, _ in _runs(split):
+        sizes = np.diff(np.flatnonzero(~is_continuation[tokens]), prepend=0, append=len(tokens))
+        long, total = long + int(sizes[sizes > LONG_WORD].sum()), total + len(tokens)
+    return ratio(long, total)
 
 
 def line_ends(split: CorpusSplit, pieces: Pieces, fixes: Fixes) -> Check:

@@ -235,10 +235,9 @@ class PretrainingObjective(abc.ABC):
         )
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the corpus that masking reads in any phase."""
-        every = {rows.masking.unit for rows in self._rows.values()}
-        return tuple(sorted(every - {units.PIECE, units.WORD}))
+    def units(self) -> tuple[str, ...]:
+        """The units of masking in all phases: "piece", "word", or columns of the corpus."""
+        return tuple(sorted({rows.masking.unit for rows in self._rows.values()}))
 
     def _needed(self) -> set[str]:
         """Return the names of the features of a batch that heads and terms read, without those that ``inputs`` adds."""
@@ -277,7 +276,7 @@ class PretrainingObjective(abc.ABC):
                 "leave config.model.vocab_size out to take the vocabulary's"
             )
         corpus.check_tokenizer(tokenizer)
-        corpus.check_columns(self.columns)
+        corpus.check_columns(units.columns(self.units))
         self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
         self.heldout_parts = tuple(self._corpora.parts)
         self._facts = TokenFacts.of(tokenizer)

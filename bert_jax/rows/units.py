@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,6 +11,11 @@ from bert_jax.corpora.columns import CONTINUES
 from bert_jax.rows.features import Bools, Ids, TokenFacts
 
 PIECE, WORD = "piece", "word"  # units that need no column
+
+
+def columns(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the units ``names`` that are columns of the corpus."""
+    return tuple(name for name in names if name not in (PIECE, WORD))
 
 
 def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: npt.NDArray[np.uint8] | None) -> Bools:

@@ -32,10 +32,11 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.inspection.fixes import Fixes
-from bert_jax.inspection.line_ends import line_ends
+from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.interchange.initial import Initial
 from bert_jax.records import Example
+from bert_jax.rows import units
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -43,6 +44,7 @@ from bert_jax.text.tokenizer import Tokenizer
 Note = Callable[[str], None]
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
+TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
 FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
 ORIGIN = "vocab.json"  # file with hashes of the vocabulary and of what it was made from
 
@@ -57,7 +59,7 @@ class Inputs:
     initial: Initial | None
     bound: bool  # whether the run has saved a step
     private: bool = False
-    columns: tuple[str, ...] = ()  # the columns of the corpus that the objective reads
+    units: tuple[str, ...] = ()  # the units of masking: "piece", "word", or columns of the corpus
     builds: bool = True  # if False, an outdated vocabulary or corpus is an error, not made again
 
     @property
@@ -73,7 +75,7 @@ class Inputs:
         for where, corpus in (parts or {"config.corpus": self.corpus}).items():
             if corpus.path:
                 there = Corpus(corpus.path)
-                there.check_columns([*corpus.columns, *self.columns])
+                there.check_columns([*corpus.columns, *units.columns(self.units)])
                 if tokenizer and not self.bound:  # a run with a saved step uses the vocabulary in its workdir
                     there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
@@ -212,6 +214,14 @@ class Inputs:
             check = line_ends(train, Pieces.of(tokenizer), Fixes(corpus.manifest, where))
             if check.status != "ok":
                 note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix} mends it")
+            share = in_long_words(train, tokenizer.is_continuation) if units.WORD in self.units else 0.0
+            if share > TOO_LONG:
+                note(
+                    f"{name.removeprefix('the ')}: masking takes whole words, and {share:.0%} of the pieces are in "
+                    f"words of more than {LONG_WORD} pieces, as in text without spaces; too long words are never "
+                    f"masked; in a new --workdir, --{where}.columns=\"{{'words': {{'annotator': 'segmenter'}}}}\" "
+                    "--config.objective.masking.unit=words masks the words that a segmenter finds in Chinese"
+                )
         return corpus
 
     def _make_vocabulary(self, lowercase: bool, note: Note) -> None:

@@ -36,6 +36,7 @@ from bert_jax.reporting.observer import Observer, observe
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
+from bert_jax.rows.units import columns
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end
@@ -189,7 +190,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         if initial and not saved and request.init_optimizer == "kept":
             initial.check_moments([part.name for part in bare.parts])
         prepared = prepare(settings.probe, experiment)
-        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, bare.columns)
+        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, bare.units)
         inputs.check()
         run = run_record.described(
             workdir, *recorded(config, settings, request), request.extend, bool(saved), settings.absent()
@@ -303,7 +304,7 @@ def checked(
     check_whole_batches(task, experiment, mesh)
     check_kernel(model, mesh, [specs[kind] for kind in kinds])
     builds = not (settings.corpus.path or settings.corpus.parts)
-    if builds and (absent := [name for name in task.columns if name not in settings.corpus.columns]):
+    if builds and (absent := [name for name in columns(task.units) if name not in settings.corpus.columns]):
         known = configuration.nearest(absent[0], ("piece", "word", *settings.corpus.columns))
         raise UserError(
             f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without "

@@ -77,10 +77,8 @@ def training_batches(
         seed, _ = continued_seed(settings.seed, initial, "pretraining")
         experiment = dataclasses.replace(settings.experiment(), seed=seed)
         make_task = checked(settings, experiment, initial, jax.devices()[:1])
-        columns = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).columns
-        inputs = Inputs(
-            request.workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, columns
-        )
+        units = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).units
+        inputs = Inputs(request.workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, units)
         inputs.check()
         tokenizer, corpus = open_inputs(inputs, note)
     chosen = choose_model(settings.model, tokenizer.size, initial)

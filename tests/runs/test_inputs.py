@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,30 @@ def test_a_column_that_masking_reads_is_asked_for_before_anything_is_made(inputs
     given = dataclasses.replace(inputs, workdir=f"{inputs.workdir}/next", corpus=corpus, vocab=vocab)
     given.check()
     with pytest.raises(UserError, match="has no column 'words'"):
-        dataclasses.replace(given, columns=("words",)).check()
+        dataclasses.replace(given, units=("word", "words")).check()
     assert not Path(given.workdir).exists()
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "wordpiece"])
+def test_whole_words_of_text_without_spaces_are_told_of(inputs: Inputs, tmp_path: Path, kind: str) -> None:
+    """In WordPiece and sentencepiece an ideograph begins a word; byte-level, a sentence would be one."""
+    rng = random.Random(0)
+    sentences = ["".join(rng.choices("中文的句子里没有空格所以整句是一个词", k=30)) + "。" for _ in range(400)]
+    text = tmp_path / "chinese.txt"
+    text.write_text("\n".join(line + "\n" * (i % 8 == 0) for i, line in enumerate(sentences)), encoding="utf-8")
+    vocab = configuration.build(VocabularyConfig, {"kind": kind, "size": 290 if kind == "byte_bpe" else 40}, "config")
+    options = {**inputs.corpus.options, "paths": (str(text),)}
+    chinese = Inputs(str(tmp_path / "new"), vocab, dataclasses.replace(inputs.corpus, options=options), None, False)
+    for units, expected in ((("word",), kind == "byte_bpe"), (("piece", "words"), False)):
+        told: list[str] = []
+        made = dataclasses.replace(chinese, units=units)
+        made.open_corpus(made.open_vocabulary(told.append), told.append)
+        said = [line for line in told if "{'words': {'annotator': 'segmenter'}}" in line]
+        assert len(said) == expected, told
+    told = []
+    english = dataclasses.replace(inputs, units=("word",))
+    english.open_corpus(english.open_vocabulary(told.append), told.append)
+    assert not any("whole words" in line for line in told)
 
 
 @pytest.mark.parametrize(
