@@ -62,6 +62,10 @@ def test_there_and_back(tmp_path: Path, encoder: str, ending: str) -> None:
     described = json.loads((tmp_path / "model" / "config.json").read_text())
     assert described["model_type"] == encoder
     assert described["architectures"] == [head.architecture]
+    from tests import floor  # it draws its models by the functions above
+
+    wanted = json.loads(floor.FILE.read_text())[f"export {encoder} {ending}"]
+    assert floor.arrays(load_file(tmp_path / "model" / "model.safetensors")) == wanted
 
 
 def test_positions_of_roberta_are_counted_from_after_the_padding(tmp_path: Path) -> None:
