@@ -24,7 +24,7 @@ DISAMBIGUATION = (
     *("begriffsklärung", "homonymie", "desambiguación", "desambiguação", "disambigua", "dp", "doorverwijspagina"),
     *("ujednoznacznienie", "неоднозначность", "многозначность", "消歧义", "消歧義", "曖昧さ回避", "aimai", "동음이의"),
 )
-TEMPLATE = re.compile(r"\{\{\s*([^{}|<>\n]+?)\s*(?:\||\}\})")
+TEMPLATE = re.compile(r"\{\{([^{}|<>]++)(?:\||\}\})")
 NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # 6: files, 14: categories
 
 
@@ -95,10 +95,16 @@ class Source:
         except ElementTree.ParseError as error:
             message = f"{where} has a page that is not XML ({error}); replace the file"
             return BadTextError(where, "not XML", message).counted(self.bad_text)
+        given = page.findtext("ns") or "0"
+        try:
+            namespace = int(given)
+        except ValueError:
+            message = f"{where} has a page with the namespace {given[:40]!r}, not a number; replace the file"
+            return BadTextError(where, "not a namespace", message).counted(self.bad_text)
         title = page.findtext("title") or f"{below(piece.name)}#{page.findtext('id')}"
         texts = page.findall("revision/text")
         text = (texts[-1].text or "") if texts else ""
-        if int(page.findtext("ns") or 0) not in self.namespaces:
+        if namespace not in self.namespaces:
             return Skipped(title, "other namespace")
         if page.find("redirect") is not None or text.lstrip()[:9].upper() == "#REDIRECT":
             return Skipped(title, "redirect")
@@ -114,7 +120,7 @@ class Source:
 def _disambiguates(title: str, text: str) -> bool:
     if "__DISAMBIG__" in text or title.endswith("(disambiguation)"):
         return True
-    return any(name.lower() in DISAMBIGUATION for name in TEMPLATE.findall(text))
+    return any(name.strip().lower() in DISAMBIGUATION for name in TEMPLATE.findall(text))
 
 
 def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:

@@ -24,7 +24,7 @@ TYPED_NAME = re.compile(r"\s*[*`]*[\w.]+`*( *, *[*`]*[\w.]+`*)* : ")  # numpydoc
 NAMED_ENTRY = re.compile(r"\s*(:\w+( \S+)+:|[*`]*\w+`*( *\([^()]*\))?:)\s+(?=\S)")  # "x (int): text", ":param x: text"
 BULLET = re.compile(r"\s*([-*+•]|\(?\d{1,2}[.)])\s+(?=\S)")
 UNREAD_SECTIONS = ("See Also", "References")  # sections of numpydoc that are lists of names
-INLINE_MARKUP = re.compile(r":[\w:.-]+:(?=`)|`+|\*\*(?=\S)|(?<=\S)\*\*|(?<=[`\w])__?(?=\s|$)")
+INLINE_MARKUP = re.compile(r":[\w:.-]{2,99}+(?<=:)(?=`)|`+|\*\*(?=\S)|(?<=\S)\*\*|(?<=[`\w])__?(?=\s|$)")
 MIN_WORDS = 3
 MIN_LETTERS = 0.65  # least share of letters among characters other than spaces; code, formulas and tables have less
 

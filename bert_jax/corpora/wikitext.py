@@ -20,9 +20,9 @@ DROPPED = (
 NAMESPACES = ("file", "image", "media", "category")  # links to these show no text; English names work in any wiki
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
 MAGIC = re.compile(r"__[A-Z]+__")
-EMPTY = re.compile(r"[ \xa0]*\([\s,;:]*\)")  # left by a template that was alone in brackets
+EMPTY = re.compile(r"(?:(?<![ \xa0])[ \xa0]++)?\([\s,;:]*+\)")  # left by a template that was alone in brackets
 OPENED = re.compile(r"\([\s,;:]+")
-BEFORE_MARK = re.compile(r"[ \xa0]+(?=[,.;:)](?:\s|$))")
+BEFORE_MARK = re.compile(r"(?<![ \xa0])[ \xa0]++(?=[,.;:)](?:\s|$))")
 LIST, HEADING = "\x01", "\x02"  # mark the start of a line that is a list item or heading; they cannot occur in XML
 
 

@@ -15,7 +15,7 @@ from bert_jax.examples.values import is_unicode
 SHOWN = 3
 QRELS = ("query-id", "corpus-id", "score")
 JSON_ENDINGS = (".json", ".jsonl")
-OBJECT = re.compile(r"\s*\[?\s*\{")  # how a file of JSON objects begins
+OBJECT = re.compile(r"\s*+(?:\[\s*+)?\{")  # how a file of JSON objects begins
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, whole_text
 
 SPACE = re.compile(r"[\s,]*")
-NEXT_OBJECT = re.compile(r"\n(?=\s*\{)")
+NEXT_OBJECT = re.compile(r"\n[^\S\n]*+(?=\{)")
+CUT = 1 << 16  # characters; an error costs time in proportion to the text before it, so that text is cut off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +83,9 @@ def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:
             value = Bad(where, f"is not JSON ({str(error).partition(':')[0][:80]})")
             following = NEXT_OBJECT.search(text, place)
             end = following.end() if following else len(text)
+            if end > CUT:
+                line += text.count("\n", counted, end)
+                text, counted, end = text[end:], 0, 0
         yield where, value
         place = SPACE.match(text, end).end()  # type: ignore[union-attr]
 

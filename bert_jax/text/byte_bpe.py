@@ -250,11 +250,11 @@ class ByteBpe:
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
         """Return a pattern that matches any special token, each in its own group, with the white space it absorbs."""
-        choices = []
+        choices, white = [], rf"[^\S{NOT_WHITE}]"
         for name in sorted(self._by_name, key=len, reverse=True):
             entry = self._added[self.vocab[self._by_name[name]]]
-            before, after = (rf"[^\S{NOT_WHITE}]*" if entry[side] else "" for side in ("lstrip", "rstrip"))
-            choices.append(f"{before}({re.escape(name)}){after}")
+            before = f"(?:(?<!{white}){white}++)?" if entry["lstrip"] else ""  # from a run's start: linear in its length
+            choices.append(f"{before}({re.escape(name)}){f'{white}*+' if entry['rstrip'] else ''}")
         return re.compile("|".join(choices))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:

@@ -11,7 +11,7 @@ LETTERS = rf"(?:(?![{UNSPACED}])\w)+"
 PARTS = re.compile(
     rf"[{UNSPACED}]"
     r"|\.{2,}|-{2,}"  # an ellipsis, a dash
-    r"|(?:[^\W\d_]\.){2,}(?!\w)"  # U.S.
+    r"|(?:[^\W\d_]\.){2,99}(?!\w)"  # U.S.
     r"|\d[\d.,:/]*\d"  # 1,250.5
     r"|['’]s\b"
     rf"|{LETTERS}(?:(?:[-&.@/]|['’](?!s\b)){LETTERS})*"  # twenty-one, O'Neill, AT&T, example.com

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.examples import jsonl
 from bert_jax.examples.tags import spans_to_iob2, to_iob2
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
@@ -88,7 +89,9 @@ def test_json_lines_objects_after_one_another_and_arrays_are_the_same(tmp_path):
         records(tmp_path / "inside", "jsonl", field="data.row")
 
 
-def test_what_is_not_json_is_bad_and_the_rest_is_read(tmp_path):
+@pytest.mark.parametrize("cut", [1, 20, jsonl.CUT])
+def test_what_is_not_json_is_bad_and_the_rest_is_read(tmp_path, monkeypatch, cut):
+    monkeypatch.setattr(jsonl, "CUT", cut)
     written(tmp_path, a__jsonl='{"a": 1}\n{"a": 2\n{"a": 3}\n[4]\nnull\n')
     found = records(tmp_path / "a.jsonl", "jsonl")
     assert found[0] == {"a": 1}
@@ -96,6 +99,7 @@ def test_what_is_not_json_is_bad_and_the_rest_is_read(tmp_path):
     assert "is not JSON" in found[1].reason
     assert found[2] == {"a": 3}
     assert [bad.reason for bad in found[3:]] == ["has a JSON array, not an object", "has a JSON null, not an object"]
+    assert [item.where.rpartition(":")[2] for item in found] == ["1", "2", "3", "4", "5"]
 
 
 def test_conll_columns(tmp_path):

@@ -1,0 +1,130 @@
+"""Every expression that runs over users' text takes time in proportion to it: a megabyte of its worst case is read.
+
+What takes the square of the length would take hours here; the deadline is far above what a slow machine needs.
+"""
+
+import functools
+import importlib
+import json
+import pathlib
+import re
+import signal
+
+import pytest
+
+import bert_jax
+from bert_jax.corpora import hits
+from bert_jax.features.neighbours import whole_word
+from bert_jax.text.byte_bpe import ByteBpe
+from tests.text.byte_level_files import roberta
+
+CHARACTERS = 1_000_000
+DEADLINE = 120  # seconds
+PACKAGES = ("corpora", "corpora/annotators", "examples", "features", "inspection", "tasks", "tasks/metrics", "text")
+SPACES = ("a", " ", "x")
+# expression -> how it is used, and its worst cases: what comes before, what is repeated, what comes after
+WORST = {
+    "corpora.byte_ranges.BLANK_LINES": ("match", ("", " ", "x"), ("", "\n", "x"), ("", " \n", "x")),
+    "corpora.byte_ranges.GAP": ("findall", ("\n", " ", "x"), ("\n", " \n", "x"), ("", "a\n", "")),
+    "corpora.byte_ranges.TITLE": ("fullmatch", ("= a", " =", "x"), ("= a", " = a", "x"), ("= a =", "\n", "x")),
+    "corpora.docstrings.SKIPPED_FILE": ("match", ("", "a", ""), ("", "_test", ".p")),
+    "corpora.duplicates.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
+    "corpora.hits._BEFORE_AT": ("match", ("", "a", "")),
+    "corpora.hits._C1": ("findall", ("", "\u0080", ""), ("", "é", "")),
+    "corpora.hits._CHINESE_MOBILE": ("findall", ("", "1", ""), ("", "13", "")),
+    "corpora.hits._DOMAIN": ("findall", ("@", "a.", "-"), ("", "@a.", "-"), ("@", "a", "-"), ("", "@a-", "")),
+    "corpora.hits._MOJIBAKE": ("findall", ("", "Ã", ""), ("", "Ã©", "")),
+    "corpora.hits._PHONES": ("findall", ("", "+0", ""), ("+", "0", ""), ("", "000 ", ""), ("", "000-", "0")),
+    "corpora.annotators.lexicon.SPACED": ("match", ("", "a", "")),
+    "corpora.hugging_face_dataset.COMMIT": ("fullmatch", ("", "a", "x")),
+    "corpora.mediawiki.NAMESPACE": ("findall", ('<namespace key="6"', "a", ""), ("", '<namespace key="6">', "")),
+    "corpora.mediawiki.TEMPLATE": ("findall", ("{{", " ", "x"), ("", "{{ ", ""), ("", "{{a", ""), ("{{", "a ", "\n")),
+    "corpora.prose.BULLET": ("match", ("", " ", "x"), ("-", " ", "")),
+    "corpora.prose.CODE_DIRECTIVE": ("match", ("", " ", "x"), ("..", " ", "x")),
+    "corpora.prose.EXAMPLE_OR_TABLE": ("match", ("", "= ", "x"), ("", "=", "x"), ("=", " ", "x")),
+    "corpora.prose.FENCE": ("match", ("", " ", "x")),
+    "corpora.prose.INLINE_MARKUP": ("findall", ("", ":", ""), ("", ":a", ""), ("", "*", " "), ("", "_", "a")),
+    "corpora.prose.MARKUP": ("match", (".. ", "a", ""), ("..", " ", "x"), (".. ", "a-", ":")),
+    "corpora.prose.NAMED_ENTRY": ("match", (":a", " b", ""), (":a", " b:", ""), ("a (", "b", ""), ("a:", " ", "")),
+    "corpora.prose.RULER": ("match", ("", "= ", "x"), ("", "=", "x"), ("===", " ", "x")),
+    "corpora.prose.SECTION": ("match", ("Args", " ", "x"), ("", " ", "x")),
+    "corpora.prose.TYPED_NAME": ("match", ("a", ", a", "!"), ("a", " ", "!"), ("", "a", "!"), ("", "*`", "!")),
+    "corpora.prose.UNDERLINE": ("match", ("", "=", "x"), ("===", " ", "x"), ("", " ", "x")),
+    "corpora.unpacking.STREAM": ("search", ("", "B", ""), ("", "BZh91AY&S", "")),
+    "corpora.wikitext.BEFORE_MARK": ("findall", SPACES, ("", "  .", "x"), ("", " \xa0", "x")),
+    "corpora.wikitext.EMPTY": ("findall", SPACES, ("", "( ", ""), ("", " (", ""), ("", "(;", "")),
+    "corpora.wikitext.INTERLANGUAGE": ("match", ("aa", "-a", ""), ("aa-", "a", "")),
+    "corpora.wikitext.MAGIC": ("findall", ("", "_", ""), ("__", "A", ""), ("", "__A", "")),
+    "corpora.wikitext.OPENED": ("findall", ("(", " ", "x"), ("", "( ", ""), ("", "(", "")),
+    "examples.collection.OBJECT": ("match", ("", " ", "x"), ("[", " ", "x")),
+    "examples.jsonl.NEXT_OBJECT": ("search", ("", "\n", "x"), ("\n", " ", "x"), ("", "\n ", "x")),
+    "examples.jsonl.SPACE": ("match", ("", " ", "x"), ("", ", ", "x")),
+    "examples.values.SURROGATE": ("search", ("", "é", "")),
+    "features.retrieval.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
+    "inspection.pieces._MOJIBAKE": ("search", ("", "Ã", ""), ("", "a", "")),
+    "inspection.pieces._NO_TEXT": ("fullmatch", ("[unused", "1", "x"), ("<", ">", "x")),
+    "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
+    "tasks.metrics.spans._ARTICLES": ("findall", ("", "a", ""), ("", "a ", ""), ("", "the", "")),
+    "tasks.metrics.spans._CMRC_PIECES": ("findall", ("", "a", ""), ("", "一", ""), ("", "a一", "")),
+    "text.learn.IDEOGRAPH": ("findall", ("", "a", ""), ("", "一", "")),
+    "text.surrogates._SURROGATE": ("search", ("", "é", "")),
+    "text.wordpiece.PUNCTUATION": ("split", ("", "a", ""), ("", "-", "")),
+    "text.words.PARTS": (
+        "findall",
+        ("", "a.一.", "x"),
+        ("a", ".一", "x"),
+        ("1", ".,", "x"),
+        ("", "a-", ""),
+        ("", "a.", "b"),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _deadline():
+    """Interrupt a case that takes more than the deadline; ``re`` looks for signals while it searches."""
+
+    def stop(*_):
+        raise TimeoutError(f"not read in {DEADLINE} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(DEADLINE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@functools.cache
+def expressions():
+    """Return name -> the compiled expressions, of every module that reads text."""
+    found = {}
+    root = pathlib.Path(bert_jax.__file__).parent
+    for path in (path for package in PACKAGES for path in (root / package).glob("*.py")):
+        if names := re.findall(r"^(\w+) = re\.compile\(", path.read_text(), re.MULTILINE):
+            module = ".".join(path.relative_to(root).with_suffix("").parts)
+            values = importlib.import_module(f"bert_jax.{module}")
+            found |= {f"{module}.{name}": [getattr(values, name)] for name in names}
+    return found | {"corpora.hits._PHONES": [pattern for _, pattern in hits._PHONES]}
+
+
+def test_every_expression_has_its_worst_cases():
+    assert expressions().keys() == WORST.keys()
+
+
+def long(before, unit, after):
+    return before + unit * (CHARACTERS // len(unit)) + after
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_a_megabyte_of_an_expressions_worst_case_is_read(name):
+    how, *cases = WORST[name]
+    for pattern in expressions()[name]:
+        for case in cases:
+            text = long(*case)
+            getattr(pattern, how)(text.encode() if isinstance(pattern.pattern, bytes) else text)
+
+
+def test_expressions_that_are_made_for_a_word_or_a_vocabulary():
+    assert not whole_word("aa", ignore_case=True).findall(long("", "a", ""))
+    encoded = ByteBpe(json.dumps(roberta())).encode(long("", " ", "x"), special_tokens_in_text=True)
+    assert encoded.pieces[-2:] == ("x", "</s>")
