@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Mapping
+from types import MappingProxyType
+
+OF_MACHINE: Mapping[str, str] = MappingProxyType(
+    {  # words in an error of a library that the machine or its settings cause -> what to do
+        "Unable to initialize backend": "set JAX_PLATFORMS to a platform that is there, such as cpu, or unset it",
+        "can't start new thread": "raise the limits on memory and processes (ulimit -v, ulimit -u), or free memory",
+    }
+)
 
 
 class _ShownInOneLine(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from hashlib import sha256
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import tensorstore as ts
 
 
-def digests(state: Path, pool: Executor) -> dict[str, str]:
+def digests(state: Path, pool: Executor, names: Iterable[str] | None = None) -> dict[str, str]:
     """Return the sha256 of every piece of an array, by name, such as ``params.encoder.kernel/0.0``.
 
-    The digest is "" if the piece cannot be read.
+    The digest is "" if the piece cannot be read. If ``names`` is given, only these pieces are read.
 
     Raises:
       ValueError: the index in the local folder ``state`` is damaged.
@@ -25,7 +26,7 @@ def digests(state: Path, pool: Executor) -> dict[str, str]:
         except ValueError:
             return ""
 
-    keys = sorted(store.list().result())
+    keys = sorted(store.list().result()) if names is None else [name.encode() for name in names]
     return {key.decode(): found for key, found in zip(keys, pool.map(digest, keys), strict=True)}
 
 

@@ -9,7 +9,6 @@ of damage and report each in hundreds of lines, because it reads all arrays at o
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +18,12 @@ from etils import epath
 
 from bert_jax.checkpoints import index
 from bert_jax.checkpoints.leaves import listed
+from bert_jax.errors import first_line
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, damages
 
 STATE = "state"
+FACTS = "facts/metadata"
 ARRAYS = "ARRAYS"
 THREADS = 8  # the number of threads that compute digests
 
@@ -36,7 +37,7 @@ class DamagedStepError(ValueError):
 
 
 class ForeignStepError(DamagedStepError):
-    """A step is undamaged but is in the wrong place. The message says which run or step it belongs to."""
+    """A step is in the wrong place. The message says which run or step it belongs to."""
 
     def of(self, step: int) -> str:
         return f"checkpoints/{step} {self}"
@@ -85,29 +86,59 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
     """Yield a text for each damaged file of a step that says what is wrong. See ``check_step``."""
     step = files.as_path(folder)
     if (sums := _list(step)) is not None:
+        agrees = True
         for name, finding in damages(step, _of_items(step), share, sums):
-            yield finding + _arrays_clause(damaged_arrays(step, name))
+            agrees = False
+            yield finding + _arrays_clause(step, name)
+        if agrees:
+            yield from _unlike(step, share)
+    elif (step / ARRAYS).exists():  # older versions wrote neither of the two lists
+        yield f"{CHECKSUMS} is missing"
     elif not files.is_remote(step):
         yield from _cut_short(Path(step))
 
 
-def damaged_arrays(step: epath.Path, name: str) -> list[str]:
-    """Return the names of the arrays that are damaged because the file ``name`` is, as far as that can be found out."""
-    if files.is_remote(step) or not name.startswith(f"{STATE}/"):
-        return []
-    if not all((Path(step) / STATE / other).is_file() for other in files.below(step / STATE)):
-        return []  # tensorstore would wait for a pipe for ever
+def _unlike(step: epath.Path, share: tuple[int, int]) -> Iterator[str]:
+    """Yield a text for what is wrong with a step that agrees with its list of files, which may have been rewritten."""
+    if (step / FACTS).exists() and reading.parsed_object(reading.read_bytes(step / FACTS)) is None:
+        yield f"{FACTS} is not a JSON object"
+    if files.is_remote(step) or not (step / ARRAYS).exists():
+        return
     try:
-        wanted = files.listed(reading.read_text(step / ARRAYS))
-        with ThreadPoolExecutor(THREADS) as pool:
-            found = index.digests(Path(step) / STATE, pool)
-    except (OSError, ValueError):  # the step is of an older version, or its index is damaged
-        return []
-    return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted.get(key, digest)})
+        if arrays := damaged_arrays(step, share):
+            yield f"the sha256 of {_named(arrays)} is not that of {ARRAYS}"
+    except ValueError as error:
+        yield f"the arrays cannot be compared with {ARRAYS} ({first_line(error).partition('[')[0].strip()})"
 
 
-def _arrays_clause(arrays: list[str]) -> str:
-    return f" (array{'s' if len(arrays) > 1 else ''} {listed(arrays)})" if arrays else ""
+def damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[str]:
+    """Return the names of the arrays of a local step that differ from its list ``ARRAYS``. ``share``: see
+    ``check_step``.
+
+    Raises:
+      ValueError: the list or the index of the arrays is damaged.
+      OSError: there is no list, because an older version saved the step, or it cannot be read.
+    """
+    wanted = files.listed(reading.read_text(step / ARRAYS))
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = index.digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
+    return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted[key]})
+
+
+def _arrays_clause(step: epath.Path, name: str) -> str:
+    """Return a clause that names the arrays that are damaged because the file ``name`` is, or "" if none is known."""
+    if files.is_remote(step) or not name.startswith(f"{STATE}/"):
+        return ""
+    if not all((Path(step) / STATE / other).is_file() for other in files.below(step / STATE)):
+        return ""  # tensorstore would wait for a pipe for ever
+    with contextlib.suppress(OSError, ValueError):
+        if arrays := damaged_arrays(step):
+            return f" ({_named(arrays)})"
+    return ""
+
+
+def _named(arrays: list[str]) -> str:
+    return f"array{'s' if len(arrays) > 1 else ''} {listed(arrays)}"
 
 
 def _list(step: epath.Path) -> str | None:
@@ -123,13 +154,12 @@ def _of_items(step: epath.Path) -> list[str]:
 
 def _cut_short(step: Path) -> Iterator[str]:
     """Yield a text for each file that is missing or too short, in a step without a list."""
-    for name in ("facts/metadata", f"{STATE}/_METADATA"):
+    for name in (FACTS, f"{STATE}/_METADATA"):
         try:
-            json.loads(reading.read_bytes(step / name))
+            if reading.parsed_object(reading.read_bytes(step / name)) is None:
+                yield f"{name} is not a JSON object"
         except FileNotFoundError:
             yield f"{name} is missing"
-        except ValueError:
-            yield f"{name} is not JSON"
     needed: dict[str, int] = {}
     try:
         needed = index.lengths(step / STATE)

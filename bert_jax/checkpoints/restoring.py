@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
@@ -14,18 +13,20 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax.checkpoints.integrity import STATE, DamagedStepError, ForeignStepError, check_step
+from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step
 from bert_jax.checkpoints.leaves import Fresh, none_fresh, read_tree
-from bert_jax.checkpoints.remote_steps import readable, whole_steps
+from bert_jax.checkpoints.remote_steps import MARKS, readable, unmarked_steps, whole_steps
 from bert_jax.cluster import distributed
-from bert_jax.errors import PassingError, UserError, first_line
+from bert_jax.errors import OF_MACHINE, PassingError, UserError, first_line
 from bert_jax.program import warn
 from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
+FROZEN = "frozen"  # another, with the parameters of parts that are not trained
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # the word in errors of JAX and tensorstore if memory or another resource is short
 UNVERIFIED = "is unverified: it has no list of sha256, as those that older versions have saved"
+UNMARKED = f"is not complete: it has none of {', '.join(MARKS)}"
 T = TypeVar("T")
 
 
@@ -46,23 +47,38 @@ def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
 
 
 def is_verified(workdir: str, step: int) -> bool:
-    """Return whether a step has a list of sha256 and agrees with it. If the store has an error, return False."""
+    """Return whether a step is in its place, has a list of sha256 and agrees with it; False if a store has an error."""
+    folder = steps_folder(workdir) / str(step)
     try:
-        return check_step(steps_folder(workdir) / str(step))
+        return check_step(folder) and misplaced(folder, workdir, step) is None
     except (DamagedStepError, OSError):
         return False
 
 
-def restore(
-    workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh, run_id: str | None = None
-) -> Any | None:
+def misplaced(folder: str | os.PathLike[str], workdir: str | os.PathLike[str], step: int) -> str | None:
+    """Return whose step is in ``folder`` according to its facts, if not ``step`` of the run in ``workdir``; else None.
+
+    Raises:
+      DamagedStepError: the facts are damaged.
+    """
+    facts, home = _facts(files.as_path(folder)), steps_folder(os.fspath(workdir)).parent
+    places = [home, home.parent] if home.name in (BEST, FROZEN) else [home]
+    run = next(filter(None, (reading.read_object(place / "run.json") for place in places)), {})
+    found = facts.get("run")
+    saved_by = found.get("run_id") if isinstance(found, dict) else None
+    if "run_id" in run and saved_by != run["run_id"] and (saved_by or "step" in facts):  # old steps may name neither
+        return f"is of another run ({saved_by}; this one is {run['run_id']})"
+    saved = facts.get("step", step)  # old steps do not have it
+    return None if saved == step else f"holds step {saved}"
+
+
+def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh) -> Any | None:
     """Return the newest undamaged step, placed as ``shapes`` says; None if nothing was saved yet.
 
-    A step counts as damaged also if it is of another run than ``run_id`` (unless that is None), or of another number
-    than its folder. Leaves that a step of an earlier version lacks are made by ``fresh``; by default they are an error.
-    Damaged steps are set aside when an older step has been restored. If there is no older step, nothing is changed,
-    because for a step without a list of sha256 the fault may lie elsewhere. In a job of several processes, each
-    verifies a part of the files.
+    A step counts as damaged also if it is of another run or of another number than its folder. Leaves that a step of an
+    earlier version lacks are made by ``fresh``; by default they are an error. Damaged steps are set aside when an older
+    step has been restored. If there is no older step, nothing is changed, because for a step without a list of sha256
+    the fault may lie elsewhere. In a job of several processes, each verifies a part of the files.
 
     Raises:
       PassingError: the store does not answer.
@@ -72,7 +88,7 @@ def restore(
     for step in _agreed_steps(workdir):
         state, verified = None, False
         try:
-            read = functools.partial(_own_state, step=step, shapes=shapes, fresh=fresh, run_id=run_id)
+            read = functools.partial(_own_state, step=step, shapes=shapes, fresh=fresh)
             state, verified = _read(workdir, step, read, together=True)
         except DamagedStepError as error:
             damaged[step] = error.of(step)
@@ -121,13 +137,15 @@ def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bo
       together: whether all processes call this at the same time.
 
     Raises:
-      DamagedStepError: the step differs from what was saved, or has no list and cannot be read.
+      DamagedStepError: the step differs from what was saved, is misplaced, or has no list and cannot be read.
       Exception: any other error of ``read``, which is not caused by damage.
     """
     path, several = steps_folder(workdir) / str(step), together and jax.process_count() > 1
     with readable(path, copied=not several) as folder:
         shared = several and folder == os.fspath(path)
         verified = check_step(folder, (jax.process_index(), jax.process_count()) if shared else (0, 1))
+        if found := misplaced(folder, workdir, step):
+            raise ForeignStepError(found)
         try:
             return read(epath.Path(folder)), verified
         except Exception as error:  # a damaged file can make a library raise anything
@@ -144,7 +162,8 @@ def _of_machine(error: BaseException) -> BaseException | None:
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop()
-        if isinstance(found, MemoryError | jax.errors.JaxRuntimeError) or EXHAUSTED in str(found) or _of_files(found):
+        said = any(words in str(found) for words in (EXHAUSTED, *OF_MACHINE))
+        if isinstance(found, MemoryError | jax.errors.JaxRuntimeError) or said or _of_files(found):
             return found
         seen.add(id(found))
         inner = [*(found.exceptions if isinstance(found, BaseExceptionGroup) else ()), found.__cause__]
@@ -181,6 +200,11 @@ def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
         )
     if isinstance(error, UserError):
         return None
+    if isinstance(error, PermissionError):
+        return UserError(
+            f"{what} cannot be read ({error.strerror}: {error.filename}). Nothing was changed: make it readable, then "
+            "run the same command again"
+        )
     return UserError(
         f"{what} is as it was saved, but cannot be restored ({first_line(error)}). Nothing was changed: go on with the "
         "model and the version of this program that saved it, or give another --workdir"
@@ -201,12 +225,8 @@ def read_step(workdir: str, step: int, shapes: Any, fresh: Fresh = none_fresh) -
     return _read(workdir, step, lambda path: _state(path, shapes, fresh))[0]
 
 
-def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh, run_id: str | None) -> Any:
-    """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step or run."""
-    found = _facts(folder).get("run")
-    saved_by = found.get("run_id") if isinstance(found, dict) else None
-    if run_id and saved_by and saved_by != run_id:  # old steps do not name their run
-        raise ForeignStepError(f"is of another run ({saved_by}; this one is {run_id})")
+def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh) -> Any:
+    """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step."""
     state = _state(folder, shapes, fresh)
     saved = int(state["step"] if isinstance(state, Mapping) else state.step)
     if saved != step:
@@ -215,8 +235,10 @@ def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh, run_id:
 
 
 def _facts(folder: epath.Path) -> dict[str, Any]:
-    """Return the facts (the metadata) saved with a step."""
-    return json.loads(reading.read_bytes(files.as_path(folder) / "facts" / "metadata"))  # type: ignore[no-any-return]
+    """Return the facts (the metadata) saved with a step. Raises ``DamagedStepError`` if they are damaged."""
+    if (facts := reading.parsed_object(reading.read_bytes(folder / FACTS))) is None:
+        raise DamagedStepError(f"{FACTS} is not a JSON object")
+    return facts
 
 
 def _state(step: epath.Path, shapes: Any, fresh: Fresh) -> Any:
@@ -236,11 +258,17 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
       (parameters, the facts saved with them, step).
 
     Raises:
-      UserError: there is no complete checkpoint or no such step, or the step is damaged.
+      UserError: there is no complete checkpoint or no such step; or the step is damaged, misplaced or not complete.
     """
     steps = saved_steps(workdir)
     if not steps and not files.as_path(workdir).exists():
         raise UserError(f"there is no folder {workdir}; give that of a run")
+    lost = max(unmarked_steps(steps_folder(workdir)), default=-1)
+    if step is None and lost > max(steps, default=-1):
+        found = f"{workdir}: checkpoints/{lost} {UNMARKED}"
+        if not steps or not files.is_remote(workdir):
+            raise UserError(f"{found}; {_advice(workdir, lost)}")
+        warn(f"{found}; step {steps[-1]} is taken")  # several processes save without a rename there
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         advice = "choose one of them" if steps else "train first"
@@ -256,16 +284,16 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     except Exception as error:  # a damaged file can make a library raise anything
         if isinstance(error, UserError) or _of_machine(error):
             raise
-        raise UserError(
-            f"{workdir}: step {step} cannot be read ({first_line(error)}); {_advice(workdir, step)}"
-        ) from error
+        found = error.of(step) if isinstance(error, ForeignStepError) else f"step {step} cannot be read"
+        found += "" if isinstance(error, ForeignStepError) else f" ({first_line(error)})"
+        raise UserError(f"{workdir}: {found}; {_advice(workdir, step)}") from error
     if not verified:
         warn(f"{workdir}: step {step} {UNVERIFIED}")
     return params, facts, step
 
 
 def _advice(workdir: str, step: int) -> str:
-    """Return advice on which step to choose instead of ``step``, which cannot be read."""
+    """Return advice on which step to choose instead of ``step``, which cannot be used."""
     run = os.path.dirname(workdir) if PurePath(workdir).name == BEST else workdir
     others = [s for s in saved_steps(run) if (run, s) != (workdir, step)]
     if verified := [s for s in others if is_verified(run, s)]:
@@ -290,4 +318,6 @@ def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
             partial_restore=True,
         ),
     )
-    return restored["params"], _facts(step)
+    facts = _facts(step)
+    facts.pop("step", None)
+    return restored["params"], facts

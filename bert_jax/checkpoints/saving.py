@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoints.integrity import write_lists
-from bert_jax.checkpoints.remote_steps import RemoteSteps, whole_steps
+from bert_jax.checkpoints.remote_steps import NUMBER, RemoteSteps, whole_steps
 from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
@@ -120,7 +120,7 @@ class Checkpoints:
             return
         newest = max(whole_steps(self._directory), default=-1)
         for place in sorted(self._directory.iterdir(), key=lambda entry: entry.name):
-            if not place.name.isdecimal() or int(place.name) <= newest:
+            if not NUMBER.fullmatch(place.name) or int(place.name) <= newest:
                 continue
             if not (place / files.UNFINISHED).exists():
                 raise UserError(
@@ -140,7 +140,8 @@ class Checkpoints:
             self.wait()
             self._check_space(tree)
             self._saving = step
-            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=ocp.args.JsonSave(dict(facts)))
+            described = ocp.args.JsonSave({**facts, "step": step})  # so that a step in another's folder is noticed
+            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=described)
             if not self._manager.save(step, args=items, force=True):
                 raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")
             if self._store:

@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.checkpoints.integrity import findings
     from bert_jax.checkpoints.overview import overview
+    from bert_jax.checkpoints.restoring import UNMARKED, misplaced
     from bert_jax.errors import UserError
 
     there = overview(arguments.workdir)
@@ -30,13 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     for saved in found:
         if saved.set_aside:
             verdict = "set aside: it was found to be damaged"
+        elif saved.unmarked:
+            damaged, verdict = True, UNMARKED
         elif arguments.action == "ls":
             verdict = "has a list of sha256" if saved.listed else "unverified: no list of sha256"
         else:
-            wrong = list(findings(saved.folder))
+            home = saved.folder.parent.parent
+            wrong = list(findings(saved.folder)) or list(filter(None, [misplaced(saved.folder, home, saved.step)]))
             damaged = damaged or bool(wrong)
             whole = "whole" if saved.listed else "unverified: no list of sha256; no file is missing or cut short"
             verdict = "; ".join(wrong) or whole
         when = "-" if saved.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(saved.time))
         print(f"{saved.name:<{width}}  {saved.size / 1e6:>10,.2f} MB  {when:<19}  {verdict}", flush=True)
-    return 1 if damaged else 0
+    return 1 if damaged and arguments.action == "verify" else 0

@@ -8,6 +8,7 @@ import importlib
 import math
 import os
 import re
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from bert_jax import catalogue
 from bert_jax.cluster import exit_codes, signals
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
-from bert_jax.errors import Preempted, UserError, first_line
+from bert_jax.errors import OF_MACHINE, Preempted, UserError, first_line
 from bert_jax.program import say
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs import own_code, recipes
@@ -30,6 +31,7 @@ from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
 PATHS = re.compile(r"--(workdir|compare|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
+LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
 LINE = 2000  # longer error messages are shortened to so many characters
 
 
@@ -98,6 +100,10 @@ def ending(error: BaseException) -> tuple[str, int] | None:
             advice = write_errors.write_advice(error)
         where = "" if error.filename is None else f"{error.filename}: "
         return f"error: {where}{reason}; {advice}", code
+    for words, advice in OF_MACHINE.items() if isinstance(error, RuntimeError) else ():
+        if words in str(error):
+            forever = "known backends" in str(error)  # a platform that is there may only be taken
+            return f"error: {first_line(error)}; {advice}", exit_codes.BAD_INPUT if forever else exit_codes.CRASHED
     if place:
         what = f"error: {place}, in a file of your own: {type(error).__name__}: {first_line(error)}"
         return f"{what}; mend it there (BERT_JAX_TRACEBACK=1 shows the traceback)", exit_codes.CRASHED
@@ -300,6 +306,9 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in known:
         print(usage(), file=sys.stderr)
         raise UserError(f"unknown verb {argv[0]!r}; {nearest(argv[0], known)}")
+    if 0 <= (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) < LEAST_MEMORY:
+        found = f"addresses are limited to {limit / 1e9:.1f} GB (ulimit -v), with which libraries abort"
+        raise UserError(f"{found}; allow at least {LEAST_MEMORY / 1e9:.0f} GB, or all: ulimit -v unlimited")
     module = importlib.import_module(f"bert_jax.cli.{known[argv[0]]}")
     parser = CommandParser(
         prog=f"bert-jax {argv[0]}",

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoints.leaves import named_leaves, none_fresh
-from bert_jax.checkpoints.restoring import read_params, read_step
+from bert_jax.checkpoints.restoring import FROZEN, read_params, read_step
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
@@ -36,7 +36,6 @@ Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 # Heads whose outputs stand for the labels of a task.
 TASK_HEADS = ("classifier", "qa_outputs")
-FROZEN = "frozen"  # a folder in the workdir for the parameters of parts that are not trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.checkpoints.restoring import BEST, read_params, saved_steps
+from bert_jax.checkpoints.remote_steps import unmarked_steps
+from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.mixture import Mixture
@@ -79,11 +80,16 @@ def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], in
     Args:
       step: if None, the step of the best evaluation if the run chose one, else the newest step.
     """
-    best, frozen = (str(files.as_path(workdir) / name) for name in (BEST, "frozen"))
-    params, facts, step = read_params(best if step is None and saved_steps(best) else workdir, step)
-    if saved_steps(frozen):
+    best, frozen = (str(files.as_path(workdir) / name) for name in (BEST, FROZEN))
+    params, facts, step = read_params(best if step is None and _holds_steps(best) else workdir, step)
+    if _holds_steps(frozen):
         params = {**read_params(frozen)[0], **params}
     return params, facts, step
+
+
+def _holds_steps(workdir: str) -> bool:
+    """Return whether steps were saved into ``workdir``, even if they have lost the marks that they are complete."""
+    return bool(saved_steps(workdir) or unmarked_steps(steps_folder(workdir)))
 
 
 def export_workdir(

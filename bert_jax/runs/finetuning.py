@@ -228,8 +228,9 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             start = None
             if given and not saved:
                 start = start_from(given, model, tokenizer, "fresh", observer.note, head=head)
+            facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, given, workdir, facts, bool(saved))
-            train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, frozen)
+            train_and_evaluate(task, experiment, workdir, observer, facts, start, frozen)
             if not distributed.is_first():
                 return {}
             return finish(settings, request, splits, observer, experiment.selection.metric)

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import reprlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -218,6 +219,7 @@ def typed_roles(predictor: Predictor) -> list[str]:
 
 def trial(predictor: Predictor, workdir: str) -> str:
     """Return a verb with its flags to try the model: a search for vectors of texts, otherwise predictions."""
+    workdir = shlex.quote(workdir)
     if predictor.trained.facts["task"]["name"] == "sentence_embeddings":
         return f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"'
     try:

@@ -396,4 +396,4 @@ def finish(
     observer.note(f"done: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:
         example = shlex.quote(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
-        observer.note(f"next: {program()} fill-mask --workdir={request.workdir} {example}")
+        observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(request.workdir)} {example}")

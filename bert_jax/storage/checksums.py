@@ -39,7 +39,7 @@ def damages(
 
     Raises:
       FileNotFoundError: the folder has no list.
-      OSError: a store does not answer, or too many files are open.
+      OSError: a store does not answer, too many files are open, or a file must not be read.
     """
     try:
         text = reading.read_bytes(folder / sums).decode("utf-8", errors="replace")
@@ -70,7 +70,7 @@ def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> st
     except (reading.NotPlainError, IsADirectoryError) as error:
         return f"{name} {_no_file(error)}"
     except OSError as error:
-        if is_passing(error) or error.errno in write_errors.FEW:
+        if is_passing(error) or error.errno in write_errors.FEW or isinstance(error, PermissionError):
             raise
         return f"{name} cannot be read ({error.strerror or error})"
 

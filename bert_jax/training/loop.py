@@ -198,7 +198,7 @@ def _train(
 
     with observer.during("restoring"):
         wanted = abstract_fresh(*how, mesh, update)[0]
-        state: Any = restore(workdir, wanted, observer.note, fresh, facts["run"].get("run_id"))
+        state: Any = restore(workdir, wanted, observer.note, fresh)
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
             frozen = initialise_frozen(task, experiment.seed, mesh, update)
         else:

@@ -18,6 +18,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoints import restoring
+from bert_jax.checkpoints.integrity import ARRAYS
 from bert_jax.checkpoints.remote_steps import MARKS
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
@@ -83,6 +84,12 @@ def restore(workdir: str, notes: list[str]) -> TrainState | None:
 
 def assert_same(found: Any, expected: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, expected)
+
+
+def unlist(step: Path) -> None:
+    """Leave a step as older versions saved it, without lists of sha256."""
+    for name in (CHECKSUMS, ARRAYS):
+        (step / name).unlink()
 
 
 def damage(workdir: str, step: int) -> None:
@@ -152,7 +159,11 @@ def test_a_step_that_was_put_there_is_set_aside(tmp_path: Path) -> None:
     shutil.copytree(other / "checkpoints" / "10", run / "checkpoints" / "10")
     shutil.copytree(run / "checkpoints" / "5", run / "checkpoints" / "20")
     notes: list[str] = []
-    assert_same(restoring.restore(str(run), abstract(state_at(0)), notes.append, run_id="ours"), state_at(5))
+    (run / "run.json").write_text('{"run_id": "ours"}')
+    for step, found in ((20, r"checkpoints/20 holds step 5"), (10, r"checkpoints/10 is of another run \(theirs; ")):
+        with pytest.raises(UserError, match=f"^{run}: {found}.*; choose another of its steps: 5$"):
+            read_params(str(run), step)
+    assert_same(restore(str(run), notes), state_at(5))
     aside = [run / f"damaged-step-{step}" for step in (20, 10)]
     assert notes == [
         f"checkpoints/20 holds step 5; set aside as {aside[0]}",
@@ -342,7 +353,11 @@ DAMAGE = {
     "index cut": (lambda step: [cut(p) for p in step.glob("state/d/*")], "has 10 of"),
     "no index": (lambda step: remove(step, "state/manifest.ocdbt"), "the index of the arrays"),
     "no state": (lambda step: remove(step, "state"), "state/_METADATA is missing"),
-    "metadata cut": (lambda step: cut(step / "state" / "_METADATA"), "state/_METADATA is not JSON"),
+    "metadata cut": (lambda step: cut(step / "state" / "_METADATA"), "state/_METADATA is not a JSON object"),
+    "facts null": (
+        lambda step: (step / "facts" / "metadata").write_text("null"),
+        "facts/metadata is not a JSON object",
+    ),
     "no facts": (lambda step: remove(step, "facts/metadata"), "facts/metadata is missing"),
 }
 
@@ -359,7 +374,7 @@ def test_a_step_without_a_list_is_checked_for_what_is_missing(
     spoil, expected = DAMAGE[name]
     save(str(tmp_path), 5, 10)
     for step in (5, 10):
-        (tmp_path / "checkpoints" / str(step) / CHECKSUMS).unlink()
+        unlist(tmp_path / "checkpoints" / str(step))
     spoil(tmp_path / "checkpoints" / "10")
     capfd.readouterr()
     with pytest.raises(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,9 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import UserError
 from bert_jax.storage import files
-from bert_jax.storage.checksums import CHECKSUMS
+from bert_jax.storage.checksums import CHECKSUMS, write_checksums
 from bert_jax.training.state import abstract
-from tests.checkpoints.test_checkpoints import FACTS, assert_same, restore, save, state_at
+from tests.checkpoints.test_checkpoints import FACTS, assert_same, restore, save, state_at, unlist
 from tests.trust.damage import flip_bit
 
 
@@ -125,16 +126,95 @@ def test_no_step_is_without_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert check_step(step_of(tmp_path, 10))
 
 
-@pytest.mark.parametrize("mark", ["commit_success.txt", CHECKSUMS])
-def test_a_lost_mark_does_not_hide_a_step(saved: Path, mark: str) -> None:
+@pytest.mark.parametrize("lost", [["commit_success.txt"], [CHECKSUMS, "ARRAYS"]])
+def test_a_lost_mark_does_not_hide_a_step(saved: Path, lost: list[str]) -> None:
     """The step before would be believed to be the newest."""
-    (step_of(saved, 10) / mark).unlink()
+    for mark in lost:
+        (step_of(saved, 10) / mark).unlink()
     notes: list[str] = []
     assert_same(restore(str(saved), notes), state_at(10))
     unverified = "step 10 is unverified: it has no list of sha256, as those that older versions have saved"
-    assert notes == ([unverified] if mark == CHECKSUMS else [])
+    assert notes == ([unverified] if CHECKSUMS in lost else [])
     save(str(saved), 11)
     assert saved_steps(str(saved)) == [5, 10, 11]
+
+
+def test_a_step_that_lost_all_marks_is_not_passed_over(saved: Path) -> None:
+    for mark in ("commit_success.txt", CHECKSUMS):
+        (step_of(saved, 10) / mark).unlink()
+    said = r"checkpoints/10 is not complete: it has none of commit_success.txt, SHA256SUMS, COMMITTED; "
+    with pytest.raises(UserError, match=f"{saved}: {said}choose another of its steps: 5$"):
+        read_params(str(saved))
+    assert_same(read_params(str(saved), 5)[0], state_at(5).params)
+    with pytest.raises(UserError, match="is in the way of a save"):
+        save(str(saved), 11)
+    shutil.rmtree(step_of(saved, 5))
+    with pytest.raises(UserError, match=f"{said}it has no other that is whole"):
+        read_params(str(saved))
+
+
+def test_a_list_that_is_gone_is_a_loss_if_the_other_is_there(saved: Path) -> None:
+    (step_of(saved, 10) / CHECKSUMS).unlink()
+    with pytest.raises(UserError, match=r"step 10 cannot be read \(SHA256SUMS is missing\); choose .*: 5$"):
+        read_params(str(saved))
+    notes: list[str] = []
+    assert_same(restore(str(saved), notes), state_at(5))
+    assert "step 10 is damaged: SHA256SUMS is missing" in notes[0]
+
+
+def rewrite_sums(step: Path) -> None:
+    """As one who copies a step makes its list anew, ``ARRAYS`` included."""
+    names = [line.partition("  ")[2] for line in (step / CHECKSUMS).read_text().splitlines()]
+    write_checksums(step, names)
+
+
+def test_rewritten_sums_do_not_hide_a_flipped_bit(saved: Path) -> None:
+    step = step_of(saved, 10)
+    flip(arrays_file(step))
+    rewrite_sums(step)
+    with pytest.raises(DamagedStepError, match=r"^the sha256 of array \S+dense.kernel is not that of ARRAYS$"):
+        check_step(step)
+    found = [finding for number in range(3) for finding in findings(step, (number, 3))]
+    assert len(found) == 1
+    flip(step / "state" / "manifest.ocdbt")
+    rewrite_sums(step)
+    with pytest.raises(DamagedStepError, match=r"^the sha256 of arrays .* and \d more is not that of ARRAYS$"):
+        check_step(step)
+    (step / "ARRAYS").write_bytes(b"\xff")
+    rewrite_sums(step)
+    with pytest.raises(DamagedStepError, match=r"^the arrays cannot be compared with ARRAYS \('utf-8' codec"):
+        check_step(step)
+
+
+def test_facts_that_are_null_are_named(saved: Path) -> None:
+    (step_of(saved, 10) / "facts" / "metadata").write_text("null")
+    rewrite_sums(step_of(saved, 10))
+    with pytest.raises(UserError, match=r"step 10 cannot be read \(facts/metadata is not a JSON object\); choose"):
+        read_params(str(saved))
+
+
+@pytest.mark.parametrize("name", ["٣٠٠", "010"])
+def test_a_folder_is_a_step_if_its_name_is_a_number_in_ascii(saved: Path, name: str) -> None:
+    step_of(saved, 10).rename(saved / "checkpoints" / name)
+    assert saved_steps(str(saved)) == [5]
+    assert_same(restore(str(saved), []), state_at(5))
+    save(str(saved), 11)
+    assert saved_steps(str(saved)) == [5, 11]
+
+
+def test_what_must_not_be_read_is_not_damaged(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", "x")
+    monkeypatch.setattr(files, "sha256", raising(denied))
+    with pytest.raises(
+        UserError, match=r"step 10 cannot be read \(Permission denied: x\). Nothing was changed: make it"
+    ):
+        restore(str(saved), [])
+    assert saved_steps(str(saved)) == [5, 10]
+    with pytest.raises(UserError, match=r"step 10 cannot be read \(.*Permission denied"):
+        read_params(str(saved))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(PermissionError):
+        saved_steps(str(saved))
 
 
 def test_processes_share_the_work(saved: Path) -> None:
@@ -162,7 +242,7 @@ def test_only_a_verified_step_is_advised(saved: Path) -> None:
     assert newest_verified(workdir, [5]) == 5
     flip(arrays_file(step_of(saved, 10)))
     assert newest_verified(workdir, [5, 10]) == 5
-    (step_of(saved, 5) / CHECKSUMS).unlink()
+    unlist(step_of(saved, 5))
     assert newest_verified(workdir, [5, 10]) is None
 
 
@@ -188,7 +268,7 @@ SHORTAGES: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("kind", SHORTAGES)
 def test_too_little_memory_is_not_damage(saved: Path, kind: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
-        (step_of(saved, 10) / CHECKSUMS).unlink()
+        unlist(step_of(saved, 10))
     monkeypatch.setattr(restoring, "read_tree", raising(SHORTAGES[kind]()))
     with pytest.raises(
         UserError, match=r"step 10 cannot be restored for lack of memory .* takes 1\d,\d{3} bytes .*fsdp"
@@ -202,7 +282,7 @@ def test_too_little_memory_is_not_damage(saved: Path, kind: str, listed: bool, m
 @pytest.mark.parametrize("listed", [True, False])
 def test_an_error_of_a_device_is_not_damage(saved: Path, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
-        (step_of(saved, 10) / CHECKSUMS).unlink()
+        unlist(step_of(saved, 10))
     monkeypatch.setattr(restoring, "read_tree", raising(jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")))
     with pytest.raises(jax.errors.JaxRuntimeError, match="the chip is gone"):
         restore(str(saved), [])
@@ -212,7 +292,7 @@ def test_an_error_of_a_device_is_not_damage(saved: Path, listed: bool, monkeypat
 @pytest.mark.parametrize("where", ["verified", "read", "read, without a list"])
 def test_too_many_open_files_are_not_damage(saved: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if where == "read, without a list":
-        (step_of(saved, 10) / CHECKSUMS).unlink()
+        unlist(step_of(saved, 10))
     if where == "verified":
         error: Exception = OSError(errno.EMFILE, "Too many open files", "x")
         monkeypatch.setattr(files, "sha256", raising(error))
@@ -264,7 +344,7 @@ def move(source: Any, target: Any) -> None:
 
 def test_a_damaged_best_evaluation_points_at_steps_of_the_run(saved: Path) -> None:
     save_params(str(saved / "best"), state_at(3).params, FACTS)
-    (saved / "checkpoints" / "5" / CHECKSUMS).unlink()
+    unlist(saved / "checkpoints" / "5")
     flip(arrays_file(step_of(saved / "best", 0)))
     with pytest.raises(
         UserError, match=r"best: step 0 cannot be read .*\(array params.dense.kernel\).*another step of the run: 10$"

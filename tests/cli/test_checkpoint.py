@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.checkpoints.remote_steps import MARKS
 from bert_jax.checkpoints.restoring import steps_folder
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.storage import files
-from bert_jax.storage.checksums import CHECKSUMS
-from tests.checkpoints.test_checkpoints import FACTS, save, state_at
+from tests.checkpoints.test_checkpoints import FACTS, save, state_at, unlist
 from tests.checkpoints.test_integrity import arrays_file, flip
 
 
@@ -26,7 +26,7 @@ def test_steps_are_listed_and_verified(tmp_path: Path, capsys: pytest.CaptureFix
     save(str(tmp_path), 5, 10, 15)
     save_params(str(tmp_path / "best"), state_at(3).params, FACTS)
     shutil.move(tmp_path / "checkpoints" / "15", tmp_path / "damaged-step-15")
-    (tmp_path / "checkpoints" / "5" / CHECKSUMS).unlink()
+    unlist(tmp_path / "checkpoints" / "5")
     (tmp_path / "corpus").mkdir()
     assert run(["checkpoint", "ls", *command]) == 0
     found = lines(capsys)
@@ -47,6 +47,25 @@ def test_steps_are_listed_and_verified(tmp_path: Path, capsys: pytest.CaptureFix
     assert "has no saved step 7, only 0, 5, 10, 15; choose one of them" in output.err
     assert run(["checkpoint", "verify", *command]) == 1
     assert "is damaged: its sha256 is not that of SHA256SUMS (array " in lines(capsys)[1][-1]
+
+
+def test_what_is_misplaced_or_not_complete_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(str(tmp_path), 5, 10, 15)
+    steps = tmp_path / "checkpoints"
+    for old, new in (("5", "x"), ("10", "5"), ("x", "10")):
+        (steps / old).rename(steps / new)
+    for mark in MARKS[:2]:
+        (steps / "15" / mark).unlink()
+    (tmp_path / "run.json").write_text('{"run_id": "ours"}')
+    facts = FACTS | {"run": {"run_id": "theirs"}}
+    save_params(str(tmp_path / "best"), state_at(3).params, facts)
+    assert run(["checkpoint", "verify", f"--workdir={tmp_path}"]) == 1
+    another, lost = "is of another run", "is not complete: it has none of commit_success.txt, SHA256SUMS, COMMITTED"
+    said = [line[-1] for line in lines(capsys)]
+    assert said == [f"{another} (None; this one is ours)"] * 2 + [lost, f"{another} (theirs; this one is ours)"]
+    (tmp_path / "run.json").unlink()
+    assert run(["checkpoint", "verify", f"--workdir={tmp_path}"]) == 1
+    assert [line[-1] for line in lines(capsys)] == ["holds step 10", "holds step 5", lost, "whole"]
 
 
 def test_those_of_an_object_store(

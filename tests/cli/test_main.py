@@ -84,6 +84,30 @@ def test_the_traceback_can_be_asked_for(capsys, monkeypatch):
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("found", "code", "advice"),
+    [
+        ("Unable to initialize backend 'foo': 'foo' is not in the list of known backends: ['cpu']", 2, "JAX_PLATFORMS"),
+        ("Unable to initialize backend 'tpu': ALREADY_EXISTS", 1, "JAX_PLATFORMS"),
+        ("can't start new thread", 1, "ulimit -v"),
+    ],
+)
+def test_a_fault_of_the_machine_is_one_line(capsys, monkeypatch, found, code, advice):
+    def fail(arguments):
+        raise RuntimeError(found)
+
+    monkeypatch.setattr(tokenize, "run", fail)
+    assert main.run(["tokenize", "--vocab=v", "a"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {found}; ")
+    assert advice in said
+
+
+def test_too_few_addresses_are_said_before_libraries_abort(capsys, monkeypatch):
+    monkeypatch.setattr(main.resource, "getrlimit", lambda which: (1_500_000_000, -1))
+    assert "limited to 1.5 GB (ulimit -v)" in error_of(capsys, "tokenize", "--vocab=v", "a")
+
+
 def test_an_error_over_several_lines_is_joined(capsys, monkeypatch):
     def fail(arguments):
         raise UserError("first\nsecond")

@@ -109,6 +109,7 @@ def test_predictions_say_how_far_they_are(workdir):
 def test_what_to_type_next_lets_own_code_run(workdir):
     predictor = Predictor.load(str(workdir))
     assert trial(predictor, "run") == 'predict --workdir=run "TEXT"'
+    assert trial(predictor, "my runs/$1") == "predict --workdir='my runs/$1' \"TEXT\""
     own = {"task": {"name": "toy.py@0123456789abcdef"}}
     trained = dataclasses.replace(predictor.trained, facts={**predictor.trained.facts, **own})
     assert trial(dataclasses.replace(predictor, trained=trained), "run") == 'predict --workdir=run --trust_code "TEXT"'

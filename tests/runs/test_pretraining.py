@@ -267,11 +267,12 @@ def test_a_workdir_of_another_config(
 def test_a_longer_run_needs_extend(
     finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(finished, (tmp_path := tmp_path / "my runs") / "run")
     longer = toy.recipe(text, phases={"phase1": {"num_steps": 30, "batch_size": 8, "max_length": 32}})
     assert pretrain(tmp_path, longer) == 2
     assert "--extend" in capsys.readouterr().err
     assert pretrain(tmp_path, longer, "--extend") == 0
+    assert f"fill-mask --workdir='{tmp_path / 'run'}' " in capsys.readouterr().err
     assert records(tmp_path / "run", "train")[-1]["step"] == 30
     [start] = run_record.read_run(str(tmp_path / "run"))["restarts"]
     assert start["extended"] == ["config.phases.phase1.num_steps: 24 -> 30"]
