@@ -82,9 +82,15 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
 
     Raises:
       PassingError: the store does not answer.
-      UserError: there are steps, but all are damaged; or a step is undamaged, but cannot be restored here.
+      UserError: there are steps, but all are damaged; or the newest has lost its marks; or a step is undamaged, but
+        cannot be restored here.
     """
     folder, damaged = steps_folder(workdir), dict[int, str]()
+    if (lost := _newer_unmarked(workdir)) is not None and not workdir.startswith("gs://"):
+        raise UserError(
+            f"{folder / str(lost)} {UNMARKED}; copy it again, or remove it to go on from the newest that is, then run "
+            "the same command"
+        )
     for step in _agreed_steps(workdir):
         state, verified = None, False
         try:
@@ -111,6 +117,16 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
             "and run the same command to begin anew"
         )
     return None
+
+
+def _newer_unmarked(workdir: str) -> int | None:
+    """Return the newest step that lacks every mark of a complete one; None if there is none, or a newer complete one.
+
+    It has lost the marks, unless it lies on gs://: there several processes save without a rename, so that a save that
+    was cut, or still goes on, leaves the same.
+    """
+    lost = max(unmarked_steps(steps_folder(workdir)), default=-1)
+    return lost if lost > max(saved_steps(workdir), default=-1) else None
 
 
 def _agreed_steps(workdir: str) -> list[int]:
@@ -263,12 +279,11 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     steps = saved_steps(workdir)
     if not steps and not files.as_path(workdir).exists():
         raise UserError(f"there is no folder {workdir}; give that of a run")
-    lost = max(unmarked_steps(steps_folder(workdir)), default=-1)
-    if step is None and lost > max(steps, default=-1):
+    if step is None and (lost := _newer_unmarked(workdir)) is not None:
         found = f"{workdir}: checkpoints/{lost} {UNMARKED}"
-        if not steps or not files.is_remote(workdir):
+        if not steps or not workdir.startswith("gs://"):
             raise UserError(f"{found}; {_advice(workdir, lost)}")
-        warn(f"{found}; step {steps[-1]} is taken")  # several processes save without a rename there
+        warn(f"{found}; step {steps[-1]} is taken")
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         advice = "choose one of them" if steps else "train first"

@@ -248,6 +248,12 @@ def test_a_folder_without_its_marker_is_no_step(tmp_path: Path) -> None:
     for mark in MARKS[:2]:
         (tmp_path / "checkpoints" / "11" / mark).unlink()
     assert saved_steps(str(tmp_path)) == [5]
+    for step in ("11", "9"):
+        with pytest.raises(
+            UserError, match=f"checkpoints/{step} is not complete: .* remove it to go on from the newest"
+        ):
+            restore(str(tmp_path), [])
+        shutil.rmtree(tmp_path / "checkpoints" / step)
     assert_same(restore(str(tmp_path), []), state_at(5))
 
 

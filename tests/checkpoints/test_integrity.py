@@ -221,7 +221,7 @@ def test_processes_share_the_work(saved: Path) -> None:
     step = step_of(saved, 10)
     flip(arrays_file(step))
     found = [list(findings(step, (number, 3))) for number in range(3)]
-    assert sum(map(len, found)) == 1
+    assert sum(" is damaged: " in finding for process in found for finding in process) == 1  # ARRAYS may tell another
     read: list[str] = []
     for number in range(3):
         read += names_read(step, (number, 3))

@@ -1,6 +1,7 @@
 """Damages of checkpoints: none is silent, none ends in a traceback.
 
-*Silent* is: it ends well, and with other bits than the undamaged files give.
+*Silent* is: it ends well, and with other bits than the undamaged files give. Every damage is read both as an export
+reads and as a run that resumes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.leaves import named_leaves
+from bert_jax.checkpoints.remote_steps import MARKS
 from bert_jax.checkpoints.restoring import BEST, read_params, restore, saved_steps, steps_folder
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.interchange.workdir import read_chosen
 from bert_jax.storage import files
+from bert_jax.storage.checksums import CHECKSUMS
 from tests import toy
 from tests.checkpoints.test_checkpoints import FACTS, save, state_at
 from tests.tasks import toy_tasks
@@ -48,6 +52,7 @@ class Whole:
       states: step -> state.
       params: step -> parameters.
       best: the parameters of the best evaluation.
+      foreign: folders of steps as another run would have saved them, with the numbers of these and of the best.
     """
 
     local: Path
@@ -56,6 +61,7 @@ class Whole:
     states: dict[int, Tree]
     params: dict[int, Tree]
     best: Tree
+    foreign: Path
 
 
 def tree_of(tree: Any) -> Tree:
@@ -87,14 +93,22 @@ def whole(local: Path, store: Path) -> Whole:
         (store / name).write_bytes((files.as_path(STORE) / name).read_bytes())
     files.as_path(STORE).rmtree()
     shapes = shapes_of(steps_folder(str(local)) / str(steps[-1]))
-    states = {}
+    states, trees = {}, {}
     for step in steps:
         alone = copy(local, local.parent / f"alone-{step}")
         for other in set(steps) - {step}:
             shutil.rmtree(alone / "checkpoints" / str(other))
-        states[step] = tree_of(restore(str(alone), shapes, print))
+        trees[step] = restore(str(alone), shapes, print)
+        states[step] = tree_of(trees[step])
+    foreign, theirs = local.parent / "foreign", {**FACTS, "run": {"run_id": "theirs"}}
+    save_params(str(foreign), trees[steps[0]]["params"], theirs)
+    checkpoints = Checkpoints(str(foreign), CheckpointConfig())
+    checkpoints.save_tree(steps[-1], {**trees[steps[0]], "step": trees[steps[-1]]["step"]}, theirs)
+    checkpoints.wait()
+    checkpoints.close()
     params = {step: tree_of(read_params(str(local), step)[0]) for step in steps}
-    return Whole(local, store, shapes, states, params, tree_of(read_params(str(local / BEST))[0]))
+    best = tree_of(read_params(str(local / BEST))[0])
+    return Whole(local, store, shapes, states, params, best, foreign / "checkpoints")
 
 
 def copy(folder: Path, target: Path) -> Path:
@@ -113,7 +127,7 @@ def resumed(whole: Whole, workdir: str) -> str:
     found, newest = tree_of(state), max(whole.states)
     step = int(found["step"])
     assert same(found, whole.states[step]), f"silent: other bits at step {step}"
-    assert step == newest or f"step {newest} is damaged" in notes[0], f"silent: {newest} was passed over"
+    assert step == newest or (notes and "set aside as" in notes[0]), f"silent: {newest} was passed over"
     checkpoints = Checkpoints(workdir, CheckpointConfig())
     for later in range(step + 1, newest + 2):
         checkpoints.save_tree(later, state, FACTS)
@@ -132,7 +146,7 @@ def read(whole: Whole, workdir: str) -> str:
 
 
 def read_best(whole: Whole, workdir: str) -> str:
-    params, _, _ = read_params(os.path.join(workdir, BEST))
+    params, _, _ = read_chosen(workdir, None)
     assert same(tree_of(params), whole.best), "silent: other bits"
     return "no harm"
 
@@ -155,29 +169,59 @@ def among(rng: random.Random, *folders: str) -> Callable[[Path], bool]:
     return lambda path: bool(wanted & set(path.parts)) and (path.parent.name == "d" or not arrays)
 
 
+def damage_step(steps: Path, newest: int, foreign: Path, rng: random.Random) -> str:
+    """Damage the newest of ``steps`` as a whole, as people and their copies do; return what was done."""
+    step, others = steps / str(newest), [path for path in steps.iterdir() if path.name != str(newest)]
+    kind = rng.choice(["rename", "foreign", "lose_marks", "lose_list", "rewrite_sums", *["swap"] * bool(others)])
+    if kind == "rename":
+        step.rename(steps / str(newest + rng.randint(1, 100)))
+    elif kind == "swap":
+        for source, target in ((step, steps / "x"), (others[0], step), (steps / "x", others[0])):
+            source.rename(target)
+    elif kind == "foreign":
+        shutil.rmtree(step)
+        shutil.copytree(foreign / str(newest), step)
+    elif kind.startswith("lose"):
+        for mark in MARKS if kind == "lose_marks" else (CHECKSUMS, files.MARKER):
+            (step / mark).unlink(missing_ok=True)
+    else:
+        damaged = damage_one(step / "state", rng, among=lambda path: path.parent.name == "d")
+        for sums in (step / CHECKSUMS, step / files.MARKER):  # the second lists the first
+            names = [name for name in files.listed(sums.read_text()) if (step / name).exists()] if sums.exists() else []
+            sums.unlink(missing_ok=True)
+            if names:
+                sums.write_text(files.listing({name: files.sha256(step / name) for name in names}))
+        return f"{kind} after {damaged}"
+    return f"{kind} {newest}"
+
+
 def damages(whole: Whole, count: int, folder: Path, rng: random.Random) -> None:
-    """Make ``count`` damages of each kind of reading, each of a copy."""
+    """Make ``count`` damages of each kind of place, each of a copy: of files two times in three, else of a step."""
     counts: dict[str, collections.Counter[str]] = {}
     bad = []
-    for kind, use in {"resume": resumed, "read": read, "best": read_best, "store": resumed}.items():
+    for kind, use in {"run": read, "best": read_best, "store": read}.items():
         counts[kind] = collections.Counter()
         for number in range(count):
             copied = copy(whole.store if kind == "store" else whole.local, folder / f"{kind}-{number}")
             home, newest = (copied / BEST, 0) if kind == "best" else (copied, max(whole.states))
-            done = damage_one(home / "checkpoints", rng, among=among(rng, str(newest)))
+            if rng.random() < 2 / 3:
+                done = damage_one(home / "checkpoints", rng, among=among(rng, str(newest)))
+            else:
+                done = damage_step(home / "checkpoints", newest, whole.foreign, rng)
             workdir = str(copied)
             if kind == "store":
                 workdir = STORE
                 for name in files.below(copied):
                     (files.as_path(STORE) / name).write_bytes((copied / name).read_bytes())
-            came = outcome(lambda use=use, workdir=workdir: use(whole, workdir))
-            counts[kind][f"{done.split()[0]}: {came}"] += 1
-            bad += [f"{kind}, {done}: {came}"] if came.startswith(("silent", "traceback", "Traceback")) else []
+            for way, attack in (("export", use), ("resume", resumed)):
+                came = outcome(lambda attack=attack, workdir=workdir: attack(whole, workdir))
+                counts[kind][f"{done.split()[0]}, {way}: {came}"] += 1
+                bad += [f"{kind}, {way}, {done}: {came}"] if came.startswith(("silent", "trace", "Trace")) else []
             if kind == "store":
                 files.as_path(STORE).rmtree()
             shutil.rmtree(copied)
     for kind, found in counts.items():
-        print(f"{kind}: {found.total()} damages")
+        print(f"{kind}: {found.total() // 2} damages, read {found.total()} times")
         for came, times in sorted(found.items()):
             print(f"  {times:4} {came.splitlines()[0]}")
     assert not bad, "\n".join(bad)
@@ -191,7 +235,14 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_few_damages(tmp_path: Path) -> None:
     local, store = tmp_path / "local", tmp_path / "store"
     save(str(local), 5, 10)
-    save_params(str(local / BEST), state_at(3).params, FACTS)
+    facts = {**FACTS, "run": {"run_id": "ours"}}
+    for workdir, steps in ((local, (5, 10)), (local / BEST, (0,))):
+        checkpoints = Checkpoints(str(workdir), CheckpointConfig())
+        for step in steps:
+            checkpoints.save_tree(step, state_at(step) if workdir == local else {"params": state_at(3).params}, facts)
+        checkpoints.wait()
+        checkpoints.close()
+    (local / "run.json").write_text('{"run_id": "ours"}')
     damages(whole(local, store), 5, tmp_path, random.Random(1))
 
 
@@ -227,8 +278,26 @@ def cut_back(workdir: Path) -> Path:
 def test_damages(trained: Path, tmp_path: Path) -> None:
     """A real run is damaged, and the functions that resume and read meet the damage."""
     local = cut_back(copy(trained, tmp_path / "local"))
-    save_params(str(local / BEST), jax.tree.map(np.negative, read_params(str(local))[0]), FACTS)
+    params, facts, _ = read_params(str(local))
+    save_params(str(local / BEST), jax.tree.map(np.negative, params), facts)
     damages(whole(local, tmp_path / "store"), scaled(65), tmp_path, generator("checkpoints"))
+
+
+def resumed_alone(source: Path, workdir: Path) -> str:
+    """Restore as a run does that has ended, the frozen parts too."""
+    for part in ("", "frozen"):
+        if (source / part / "checkpoints").is_dir():
+            *_, newest = saved_steps(str(source / part))
+            if part:
+                found, wanted = (tree_of(read_params(str(place / part))[0]) for place in (workdir, source))
+            else:
+                shapes = shapes_of(steps_folder(str(source)) / str(newest))
+                notes: list[str] = []
+                found, wanted = (tree_of(restore(str(place), shapes, notes.append)) for place in (workdir, source))
+                if notes:
+                    return "set aside" if "set aside as" in notes[0] else "called unverified"
+            assert same(found, wanted), "silent: other bits"
+    return "no harm"
 
 
 @pytest.mark.trust
@@ -254,6 +323,9 @@ def test_damages_before_an_export(trained: Path, tmp_path: Path, capsys: pytest.
             else:
                 assert (code, said.count("\n")) == (2, 1), f"{name}, {done}: {said}"
             assert "Traceback" not in said
+            came = outcome(lambda source=source, workdir=workdir: resumed_alone(source, workdir))
+            assert not came.startswith(("silent", "trace", "Trace")), f"{name}, {done}: {came}"
+            counts[f"{name}: {done.split()[0]}: resume: {came}"] += 1
             counts[f"{name}: {done.split()[0]}: exit code {code}"] += 1
     with capsys.disabled():
         print("\n".join(f"  {times:4} {came}" for came, times in sorted(counts.items())))
@@ -268,6 +340,8 @@ def test_damages_before_the_real_command(trained: Path, tmp_path: Path) -> None:
     for number in range(scaled(8)):
         workdir = cut_back(copy(trained, tmp_path / f"run-{number}"))
         done = damage_one(workdir / "checkpoints" / "20", rng, among=lambda path: path.parent.name == "d")
+        with pytest.raises(UserError, match="^[^\n]*step 20 cannot be read[^\n]*$"):
+            read_params(str(workdir))
         ended = real_command(workdir)
         lines = [line for line in ended.stderr.splitlines() if "damaged" in line or "resumed" in line]
         print(f"  {done}: exit code {ended.returncode}, {'; '.join(lines)}")
