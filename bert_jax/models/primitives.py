@@ -62,7 +62,7 @@ class Dense(nn.Module):
             x, kernel = (factor.astype(config.compute_dtype) for factor in (x, kernel))
             y = jnp.matmul(x, kernel, preferred_element_type=self.dtype or config.compute_dtype)
         y = y.reshape(*rows, *bias_shape)
-        return y + jax.lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, range(y.ndim - bias.ndim, y.ndim))
+        return y + spread(bias, y.shape, y.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -153,6 +153,28 @@ def _added_up(dtype: Any, looked_up: tuple[jax.Array, jax.Array], gradient: jax.
 
 
 look_up.defvjp(_look_up, _added_up)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def spread(x: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Return x, which has the last axes of ``shape``, broadcast to ``shape``, in ``dtype``.
+
+    The gradient is summed in float32 or wider; a sum of many bfloat16 values in bfloat16 stops growing.
+    """
+    return jax.lax.broadcast_in_dim(x.astype(dtype), shape, range(len(shape) - x.ndim, len(shape)))
+
+
+def _spread(x: jax.Array, shape: tuple[int, ...], dtype: Any) -> tuple[jax.Array, jax.Array]:
+    return spread(x, shape, dtype), x
+
+
+def _summed(shape: tuple[int, ...], dtype: Any, x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    del dtype
+    wide = gradient.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return (jnp.sum(wide, axis=range(len(shape) - x.ndim)).astype(x.dtype),)
+
+
+spread.defvjp(_spread, _summed)
 
 
 def gather(x: jax.Array, positions: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.encoders import albert
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file
-from bert_jax.models.primitives import ACTIVATIONS
+from bert_jax.models.primitives import ACTIVATIONS, Dense
 from tests.models.helpers import TINY, pretraining, random_batch, tiny
 
 CONFIG = tiny(dtype="bfloat16", num_layers=1)
@@ -57,7 +57,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "albert": (Model(ALBERT, (POOLER, LM_HEAD, SOP_HEAD)), random_batch()),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
-WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt")  # primitives that are never of bfloat16
+WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt", "reduce_sum")  # primitives that are never of bfloat16
 VECTORS = ("sequence", "pooled")  # outputs of bfloat16
 
 
@@ -142,6 +142,18 @@ def test_every_head_is_here() -> None:
     roles = {"Pooler": heads.Pooler, "LmHead": heads.LmHead}
     here = {part.head for module, _ in MODULES.values() for part in module.parts}
     assert whole == {roles[head] if isinstance(head, str) else head for head in here}
+
+
+def test_the_gradient_of_a_bfloat16_bias_is_summed_in_float32() -> None:
+    layer = Dense(CONFIG, (("embed", 32),), (("heads", 2), ("head_dim", 8)))
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(64, 128, 32)), jnp.bfloat16)
+    weights = rng.uniform(size=(64, 128, 2, 8)).astype(jnp.bfloat16)
+    params = nn.unbox(layer.init(jax.random.key(0), x))["params"]
+    found = jax.jit(jax.grad(lambda p: jnp.sum(layer.apply({"params": p}, x).astype(jnp.float32) * weights)))(params)
+    assert found["bias"].dtype == jnp.float32
+    expected = weights.astype(np.float64).sum(axis=(0, 1))
+    assert np.abs(np.asarray(found["bias"]) / expected - 1).max() < 1e-5
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])

@@ -24,7 +24,7 @@ from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, named, normal
+from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, named, normal, spread
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
@@ -79,7 +79,7 @@ class Embeddings(nn.Module):
         dtype = activation_dtype(self.config)
         words = look_up(self.word_embeddings, input_ids, dtype)  # [B, L, E]
         if position_ids is None:
-            positions = jnp.broadcast_to(self.position_embeddings[None, :length].astype(dtype), words.shape)
+            positions = spread(self.position_embeddings[:length], words.shape, dtype)
         else:
             positions = look_up(self.position_embeddings, position_ids, dtype)
         # A product with one-hot rows, because the gradient of a look-up would add all tokens into the same few rows.
