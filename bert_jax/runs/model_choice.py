@@ -89,9 +89,16 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
 def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:
     """Raise ``UserError`` if ``config.model.attention_kernel`` cannot compute batches of ``specs`` on ``mesh``.
 
+    Nor may ``config.mesh.tensor`` leave a part of a head to a device: each would compute the attention of all heads.
     Other rows that a run meets, such as shorter ones or those of a probe, take plain attention where it cannot.
     """
     platform, tensor = mesh.devices.flat[0].platform, mesh.shape["tensor"]
+    if model.num_heads % tensor:
+        fitting = ", ".join(str(n) for n in range(1, model.num_heads + 1) if model.num_heads % n == 0)
+        raise UserError(
+            f"config.mesh.tensor is {tensor}, which does not divide the model's {model.num_heads} attention heads, so "
+            f"that every device would compute all of them; take one of {fitting}"
+        )
     kernels.check(model.attention_kernel, [kernels.case_of(model, spec, platform, tensor) for spec in specs])
 
 

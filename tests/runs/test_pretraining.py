@@ -177,10 +177,8 @@ BAD_RECIPES = {
     ),
     "packing": ({"objective": {"packing": "tight"}}, "config.objective.packing is 'tight'; allowed: 'none', 'packed'"),
     "mesh": ({"mesh": {"data": 3}}, "does not divide the 8 devices"),
-    "batch": (
-        {"phases": {"phase1": {"num_steps": 24, "batch_size": 12, "max_length": 32}}},
-        "the nearest that does: 8 or 16",
-    ),
+    "batch": ({"phases": {"phase1": {"num_steps": 24, "batch_size": 12, "max_length": 32}}}, "that does: 8 or 16"),
+    "heads": ({"mesh": {"tensor": 8}}, "tensor is 8, which does not divide the model's 2 attention heads"),
     "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
     "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
     "left to right": ({"objective": {"name": "ltr"}}, "the model is bidirectional, which shows"),

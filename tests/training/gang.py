@@ -29,7 +29,7 @@ def make_inputs(folder: Path, num_steps: int = 50, every_steps: int = 10, **chan
     text = toy.write_text(folder / "text.txt", documents=80)
     phases = {"phase1": {"num_steps": num_steps, "batch_size": 8, "max_length": 32}}
     cadence = {"training": {"log_every_steps": 1, "eval_every_steps": 25, "eval_rows": 20}}
-    model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
+    model = {"num_heads": 4, "dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     saved = {"checkpoints": {"every_steps": every_steps}, "export": False, "examples": ()}
     config = toy.recipe(text, phases=phases, model=model, **{**cadence, **saved, **changes})
     config["objective"] = {"name": "mlm_nsp", "packing": "packed"}
