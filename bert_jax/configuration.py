@@ -31,6 +31,8 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
 
 
 WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
+INFINITE = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32, to which devices round them
+ONE = 1 - 2.0**-25  # numbers from here to 1 are 1 in float32
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
@@ -55,13 +57,16 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
             problems.append(f"missing key {where}.{name}")
     if problems:
         raise UserError("; ".join(problems))
-    return cls(**values)
+    made = cls(**values)
+    floats = [name for name, value in values.items() if isinstance(value, float)]
+    check_fields(made, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
+    return made
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
+        if value in (None, "None") and type(None) in arguments:  # "None": typed in place of a text
             return None
         [hint] = [a for a in arguments if a is not type(None)]
         return _convert(value, hint, where)

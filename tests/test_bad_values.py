@@ -41,6 +41,16 @@ LINES = {
     "--config.model.sise=tiny": "unknown key config.model.sise; did you mean 'size'?",
     "--config.objective.nam=mlm": "unknown key config.objective.nam; did you mean 'name'?",
     "--config.examples=('none',)": "config.examples has no [MASK] in 'none'; write [MASK] where a word is to be found",
+    "--config.examples=('\\ud800 [MASK]',)": r"config.examples has '\ud800 [MASK]', with half of a character",
+    "--config.corpus.parts={'..': {'path': 'x'}}": "config.corpus.parts has the key '..'; a key is text without dots",
+    "--config.objective.next_sentence_weight=1e39": "_weight is 1e+39; below 3.4e38 is needed, for float32",
+    "--config.schedule.peak_learning_rate=1e39": "peak_learning_rate is 1e+39; below 3.4e38 is needed, for float32",
+    "--config.optimizer.b1=0.9999999999999999": "config.optimizer.b1 is 0.9999999999999999; from 0 to below 1 is",
+    "--config.model.dropout_rate=0.99999999999": "config.model.dropout_rate is 0.99999999999; 0 or more and below 1",
+    "--config.model..size=small": "--config.model..size is not a key; write one such as --config.model.size=VALUE",
+    "--config.model.hidden_size=32#c": "config.model.hidden_size is '32#c'; expected int",
+    "--learning_rate=1e-4": "a key of the recipe is --config.schedule.peak_learning_rate=VALUE or --config.probe.",
+    "--hidden_sise=64": "a key of the recipe is --config.model.hidden_size=VALUE",
     "--workdir=/": "--workdir=/ is not a place for one run",
     "--workdir=a\0b": "is not UTF-8 text",
     "--workdir=a\ud800": "is not UTF-8 text",
@@ -64,6 +74,14 @@ def test_a_corpus_is_no_workdir(tmp_path, capsys):
     assert run(["pretrain", "--config=quickstart", f"--workdir={tmp_path}"]) == 2
     assert f"--workdir={tmp_path} is a corpus; give a new folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_the_current_folder_was_removed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(["status", "--workdir=run"]) == 2
+    assert "error: the current folder was removed; change to one that is there" in capsys.readouterr().err
 
 
 def test_a_length_that_no_table_holds(capsys):

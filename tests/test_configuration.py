@@ -17,6 +17,7 @@ from bert_jax.configuration import (
     unnamed_kept,
 )
 from bert_jax.errors import UserError
+from bert_jax.training.optimizers import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +50,16 @@ def test_values_are_typed_and_nested():
 
 def test_optional_takes_none_and_its_type_only():
     assert build(Outer, {"steps": 1, "limit": None}, "config").limit is None
+    assert build(Outer, {"steps": 1, "limit": "None"}, "config").limit is None  # typed in place of a text
+    assert build(OptimizerConfig, {"kind": "lamb", "bias_correction": "None"}, "config").bias_correction == "standard"
     with pytest.raises(UserError, match=r"config\.limit is 'x'; expected int"):
         build(Outer, {"steps": 1, "limit": "x"}, "config")
+
+
+def test_a_number_that_is_infinite_in_float32_is_refused():
+    assert build(Inner, {"rate": -3.4e38}, "config").rate == -3.4e38
+    with pytest.raises(UserError, match=r"config\.inner\.rate is 3\.5e\+38; below 3\.4e38 is needed"):
+        build(Outer, {"steps": 1, "inner": {"rate": 3.5e38}}, "config")
 
 
 def test_unknown_key_names_the_nearest():

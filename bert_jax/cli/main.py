@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import importlib
 import math
 import os
@@ -296,6 +297,10 @@ def usage() -> str:
 
 
 def _dispatch(argv: list[str]) -> int:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was removed; change to one that is there, such as with cd ~") from None
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage(), file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
@@ -338,6 +343,23 @@ def _at_home(argv: Sequence[str]) -> list[str]:
     return expanded
 
 
+def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """Return the keys of the recipe that end in ``name`` or are close to it; none if one of ``options`` is closer.
+
+    Args:
+      arguments: those that were understood, perhaps with ``--config``.
+    """
+    if name.partition(".")[0] in (*recipes.PRETRAINING, *recipes.FINETUNING):
+        return [name]
+    if not getattr(arguments, "config", None):
+        return []
+    every = recipes.keys(recipes.load(arguments.config).to_dict())
+    found = [key for key in every if re.search(rf"(^|[._]){re.escape(name)}$", key)]
+    last = {key.rpartition(".")[2]: key for key in reversed(every)}
+    close = difflib.get_close_matches(name, [*last, *(option.lstrip("-") for option in options)], n=1)
+    return found[:3] or [last[word] for word in close if word in last]
+
+
 def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     for text in argv:
         if not _is_text(text):
@@ -356,8 +378,8 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     for text in unknown:
         name = text.partition("=")[0]
         hint = nearest(name, options) if text.startswith("-") else f"options: {', '.join(options)}"
-        if name.lstrip("-").partition(".")[0] in (*recipes.PRETRAINING, *recipes.FINETUNING):
-            hint = f"a key of the recipe is --config.{name.lstrip('-')}=VALUE"
+        if keys := _keys_like(name.lstrip("-"), options, arguments):
+            hint = f"a key of the recipe is {' or '.join(f'--config.{key}=VALUE' for key in keys)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")
     place = getattr(arguments, "workdir", None) or ""
     if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):

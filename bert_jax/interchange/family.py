@@ -194,6 +194,6 @@ def family_described(theirs: Mapping[str, Any], where: str) -> Family:
     """
     by_type = {family.model_type: family for family in families().values()}
     kind = theirs.get("model_type", "bert")
-    if kind not in by_type:
+    if not isinstance(kind, str) or kind not in by_type:
         raise UserError(f"{where} is a {kind!r} model; readable model types: {', '.join(sorted(by_type))}")
     return by_type[kind]

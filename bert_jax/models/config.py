@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from bert_jax import catalogue
-from bert_jax.configuration import check_choices, check_fields, unsound
+from bert_jax.configuration import ONE, check_choices, check_fields, unsound
 from bert_jax.errors import UserError
 
 
@@ -62,7 +62,7 @@ class ModelConfig:
         if any(wrong):
             raise UserError("; ".join(filter(None, wrong)))
         rates, scales = ("dropout_rate", "attention_dropout_rate"), ("layer_norm_eps", "initializer_range")
-        check_fields(self, where, "0 or more and below 1 is needed", *rates, sound=lambda value: 0 <= value < 1)
+        check_fields(self, where, "0 or more and below 1 is needed", *rates, sound=lambda value: 0 <= value < ONE)
         check_fields(self, where, "more than 0 and at most 1 is needed", *scales, sound=lambda value: 0 < value <= 1)
         if self.hidden_size % self.num_heads:
             divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]

@@ -24,7 +24,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax.configuration import nearest
+from bert_jax.configuration import nearest, old_defaults
 from bert_jax.errors import UserError
 from bert_jax.runs.own_code import name_components
 from bert_jax.storage import files
@@ -40,6 +40,7 @@ FINETUNING = (
     "mesh", "loader", "micro_batches", "loggers", "export",
 )  # fmt: skip
 KEYS = re.compile(r"[^.\[\]]+")
+PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[[^.\[\]]+\])*")  # of KEYS, such as model.size or phases[0].num_steps
 # Keys that say the same thing in other words: one that is typed takes the place of the others in its group.
 IN_PLACE_OF = (("num_steps", "num_tokens", "num_epochs"), ("warmup_steps", "warmup_fraction"))
 
@@ -60,8 +61,11 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
         assert match, override
         if match["value"] is None:
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
+        if not PATH.fullmatch(match["key"]):
+            raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
         _set(config, KEYS.findall(match["key"]), match["value"], "config", parse_value)
     _name_components(config, folder, typed(overrides), asked=trust_code or not is_data)
+    _check_text(config, "config")
     return config.lock()
 
 
@@ -86,10 +90,11 @@ def with_values(
     if not isinstance(values, Mapping):
         raise UserError(f"overrides is {reprlib.repr(values)}; a dict is needed, key -> value")
     for key, value in values.items():
-        if not isinstance(key, str) or not KEYS.findall(key):
+        if not isinstance(key, str) or not PATH.fullmatch(key):
             raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")
         _set(config, KEYS.findall(key), value, "config", _value)
     _name_components(config, folder, changed_keys(values), asked=trust_code or not is_data)
+    _check_text(config, "config")
     return config.lock()
 
 
@@ -116,6 +121,18 @@ def _name_components(config: ConfigDict, folder: str, changed: tuple[str, ...], 
     name_components(config, put, folder, changed, asked)
 
 
+def _check_text(value: Any, where: str) -> None:
+    """Raise ``UserError`` for half of a character, which JSON and Python can hold, but no file of a run can."""
+    if isinstance(value, str) and value != value.encode(errors="ignore").decode():
+        raise UserError(f"{where} has {reprlib.repr(value)}, with half of a character; write whole ones")
+    if isinstance(value, ConfigDict | Mapping):
+        for key, inner in value.items():
+            _check_text(key, where)
+            _check_text(inner, f"{where}.{key}")
+    for inner in value if isinstance(value, tuple | list) else ():
+        _check_text(inner, where)
+
+
 def _plain(value: Any) -> Any:
     """Return a copy of a value of a config in which groups are dicts and paths are strings."""
     if isinstance(value, ConfigDict | Mapping):
@@ -128,6 +145,23 @@ def _plain(value: Any) -> Any:
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the top-level keys that a recipe of the same kind (pretraining or fine-tuning) may have."""
     return FINETUNING if "task" in recipe else PRETRAINING
+
+
+def keys(tree: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a recipe, such as ``model.size``, and then those that it leaves to their defaults."""
+    from bert_jax.models.config import ModelConfig
+    from bert_jax.runs import finetuning, pretraining  # slow: they import jax
+
+    settings = finetuning.FinetuningSettings if "task" in tree else pretraining.PretrainingSettings
+    defaults = old_defaults(settings) | {"model": old_defaults(ModelConfig)}
+    return list(dict.fromkeys([*_leaves(tree), *_leaves(defaults)]))
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> list[str]:
+    found = []
+    for key, value in tree.items():
+        found += _leaves(value, f"{above}{key}.") if isinstance(value, Mapping) and value else [f"{above}{key}"]
+    return found
 
 
 def typed(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -312,7 +346,8 @@ def parse_value(text: str, old: Any, where: str) -> Any:
 
 def _literal(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
+        return ast.literal_eval(f"({text})") if "#" in text else value  # no comment, which would swallow the bracket
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised if the text is not a literal
         return {"true": True, "false": False}.get(text, text)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.configuration import changed, check_fields
+from bert_jax.configuration import ONE, changed, check_fields
 
 BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # the defaults: as each optimizer was published
 
@@ -36,7 +36,7 @@ class OptimizerConfig:
         if self.bias_correction is None:
             object.__setattr__(self, "bias_correction", BIAS_CORRECTION[self.kind])
         where = "config.optimizer"
-        check_fields(self, where, "from 0 to below 1 is allowed", "b1", "b2", sound=lambda value: 0 <= value < 1)
+        check_fields(self, where, "from 0 to below 1 is allowed", "b1", "b2", sound=lambda value: 0 <= value < ONE)
         check_fields(self, where, "more than 0 is needed", "eps", sound=lambda value: value > 0)
         check_fields(self, where, "at least 0 is needed", "weight_decay", sound=lambda value: value >= 0)
         allowed = "more than 0 is needed, or None to clip nothing"
