@@ -8,6 +8,11 @@ rate with a peak of 5e-4 after 10,000 steps, then linear to 0; Adam with b2 0.98
 clipping. The paper's own run took 500,000 steps of 8,192 rows. The tokenizer is a byte-level BPE of 50,265 pieces,
 which keeps capitals. The paper's base model reached 87.6 on MNLI and 92.8 on QNLI (development sets).
 
+Four things differ from fairseq. Here biases and layer norms are not decayed; there all parameters are. Here ``<s>``
+and ``</s>`` are never masked; there they may be, as other tokens. Here initial weights are drawn from a normal
+distribution cut at two standard deviations; there it is not cut. In fine-tuning, its head for whole texts drops out
+twice, before and after its dense layer; here once, after it.
+
 ``--config=roberta:large`` has the large encoder, with the paper's peak of 4e-4 after 30,000 steps.
 """
 

@@ -9,9 +9,11 @@ peak of 1e-4 after 10,000 steps, then linear to 0; spans of at most 10 words wit
 predicts the first 15 tokens of a span. Rows have one segment, not pairs. ``spanbert:base`` is the base model. In the
 paper the large model reached F1 94.6 on SQuAD 1.1 and 88.7 on SQuAD 2.0.
 
-Two things differ from that code. Here the short ends of documents share rows (``packing``) without attending to each
+Some things differ from that code. Here the short ends of documents share rows (``packing``) without attending to each
 other; there they are padded. Here the number of predictions is BERT's: 15 % of a row including its special tokens,
-rounded. There it is 15 % of the text alone, rounded up. Both give 77 of 512 and 19 of 128.
+rounded. There it is 15 % of the text alone, rounded up. Both give 77 of 512 and 19 of 128. Here a sentence that is
+longer than a row is cut; there it is skipped. Here biases and layer norms are not decayed; there all parameters are.
+Here initial weights are drawn from a normal distribution cut at two standard deviations; there it is not cut.
 """
 
 from ml_collections import ConfigDict

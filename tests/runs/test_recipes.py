@@ -116,6 +116,7 @@ def test_the_stages_of_ernie_come_in_order_and_mask_their_units():
         "entities",
     ]
     assert sum(phase.num_steps for phase in phases) == 1_000_000
+    assert (settings.model["layer_norm_eps"], settings.optimizer.eps) == (1e-5, 1e-8)  # as in PaddlePaddle
 
 
 def test_a_finetune_recipe_lists_its_arguments():

@@ -14,7 +14,6 @@ import dataclasses
 from typing import ClassVar, Literal
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
