@@ -16,6 +16,7 @@ from bert_jax.records import MASK
 from bert_jax.runs.inputs import Note
 from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.words import unspaced
 
 NUMBER = 4  # of held-out sentences
 LENGTHS = 8, 16  # tokens of such a sentence
@@ -80,7 +81,7 @@ def _masked(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: i
     if not whole or others > len(words) // 6 or np.isin(ids, list(tokenizer.special_ids)).any():
         return None
     place = min(whole, key=lambda i: (len(words[i]) < SHORT, abs(i - len(ids) // 2)))
-    text = f"{tokenizer.decode(ids[:place])} {MASK} {tokenizer.decode(ids[place + 1 :])}".strip()
+    text = unspaced(f"{tokenizer.decode(ids[:place])} {MASK} {tokenizer.decode(ids[place + 1 :])}".strip())
     again = np.asarray(tokenizer.encode(text, special_tokens_in_text=True).input_ids)
     sound = len(again) <= max_length and np.count_nonzero(again == tokenizer.mask_id) == 1
     return (text, words[place]) if sound else None

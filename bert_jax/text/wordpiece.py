@@ -27,6 +27,7 @@ from bert_jax.text import wordpiece_json
 from bert_jax.text.encoded import Encoded, Part, lay_out
 from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.word_cache import WordCache
+from bert_jax.text.words import unspaced
 
 MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in the release of 2018-10 and all later libraries
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
@@ -178,7 +179,7 @@ class WordPiece:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the readable text of ``ids``: pieces joined to words, without ``[PAD]``, ``[CLS]`` and ``[SEP]``."""
         silent = {self.pad_id, self.cls_id, self.sep_id}
-        return self._tokenizer.decoder.decode([self.vocab[i] for i in ids if i not in silent])
+        return unspaced(self._tokenizer.decoder.decode([self.vocab[i] for i in ids if i not in silent]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``vocab.txt``, whole or not at all."""

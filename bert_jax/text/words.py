@@ -1,12 +1,17 @@
-"""Splits raw text into words, for models that tag words."""
+"""Splits raw text into words, for models that tag words, and joins what is written without spaces."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
+from bert_jax.records import MASK
+
 # Scripts that put no spaces between words: each of their characters is a word.
 UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+WIDE = rf"[{UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
+BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # what belongs to them if it stands beside them
+SPACES = re.compile(rf"(?<={WIDE}) (?={WIDE}|{BESIDE})|(?:(?<=[“”‘’…—])|(?<={re.escape(MASK)})) (?={WIDE})")
 LETTERS = rf"(?:(?![{UNSPACED}])\w)+"
 PARTS = re.compile(
     rf"[{UNSPACED}]"
@@ -37,3 +42,8 @@ def split_words(text: str) -> list[Word]:
     is a word.
     """
     return [Word(match.group(), match.start()) for match in PARTS.finditer(text)]
+
+
+def unspaced(text: str) -> str:
+    """Return ``text`` without the spaces between Chinese or Japanese characters, and between these and ``[MASK]``."""
+    return SPACES.sub("", text)

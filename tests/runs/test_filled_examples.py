@@ -1,6 +1,7 @@
 """A finished run fills words of its own held-out text, beside the words that stood there."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,27 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.runs.filled_examples import NUMBER, masked_sentences
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.pretraining import open_inputs
+from bert_jax.text.tokenizer import Tokenizer
 from tests import toy
 
 SENTENCE = "the old king remembers the long road by the river."
+
+
+def opened(workdir: Path, recipe: dict[str, Any]) -> tuple[Tokenizer, Mixture]:
+    corpus = configuration.build(CorpusConfig, recipe["corpus"], "config.corpus")
+    vocab = configuration.build(VocabularyConfig, recipe["vocab"], "config.vocab")
+    return open_inputs(Inputs(str(workdir), vocab, corpus, None, False), lambda line: None)
+
+
+def test_chinese_sentences_have_no_spaces(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(["春眠不觉晓，处处闻啼鸟。\n夜来风雨声，花落知多少。"] * 30))
+    tokenizer, made = opened(tmp_path, toy.recipe(text, vocab={"size": 40}))
+    found = masked_sentences(made, tokenizer, 32)
+    assert found
+    for masked, word in found:
+        assert " " not in masked
+        assert masked.replace("[MASK]", word) in text.read_text()
 
 
 @pytest.mark.parametrize(("kind", "size"), [("wordpiece", 120), ("unigram", 60), ("byte_bpe", 400)])
@@ -21,9 +40,7 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
     text = toy.write_text(tmp_path / "text.txt")
     text.write_text("\n\n".join(f"{one}\n{SENTENCE}" for one in text.read_text().split("\n\n")))
     recipe = toy.recipe(text, vocab={"kind": kind, "size": size})
-    corpus = configuration.build(CorpusConfig, recipe["corpus"], "config.corpus")
-    vocab = configuration.build(VocabularyConfig, recipe["vocab"], "config.vocab")
-    tokenizer, made = open_inputs(Inputs(str(tmp_path), vocab, corpus, None, False), lambda line: None)
+    tokenizer, made = opened(tmp_path, recipe)
     split = made.parts[""].split("heldout")
     starts, lengths = split.sentence_offsets[:-1], split.sentence_lengths()
     heldout = {tokenizer.decode(split.read(*map(np.atleast_1d, one))) for one in zip(starts, lengths, strict=True)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.text.words import split_words
+from bert_jax.text.words import split_words, unspaced
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,15 @@ def test_words_and_their_places(text: str, words: str) -> None:
     found = split_words(text)
     assert " ".join(word.text for word in found) == words
     assert all(text[word.start : word.end] == word.text for word in found)
+
+
+@pytest.mark.parametrize(
+    ("spaced", "joined"),
+    [
+        ("春 眠 不 觉 晓 ， 处 处 [MASK] 啼 鸟 。", "春眠不觉晓，处处[MASK]啼鸟。"),
+        ("[MASK] 眠 “ 你 好 ” 食 べる", "[MASK]眠“你好”食べる"),
+        ("he said “ us ” in 2020 年 , the [MASK] sees", "he said “ us ” in 2020 年 , the [MASK] sees"),
+    ],
+)
+def test_characters_of_scripts_without_spaces_are_joined(spaced, joined):
+    assert unspaced(spaced) == joined
