@@ -38,6 +38,9 @@ from bert_jax.storage import files, reading
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors and attention of a fine-tuned model
+CHOSEN = (
+    "Held-out sentences: of a few neighbours the first whose masked word is among the predictions, if there is one."
+)
 MAX_ROWS = 120  # most rows per split in the table of numbers
 
 
@@ -310,7 +313,9 @@ def _examples(examples: list[Any]) -> str:
         known = "answer" in example
         answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
         cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
-    return f'<div class="examples">{"".join(cards)}</div>' if cards else ""
+    chosen = any("answer" in example for example in examples)
+    note = f'<p class="small soft">{CHOSEN}</p>' if chosen else ""
+    return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
 
 
 def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -18,7 +19,9 @@ from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import unspaced
 
-NUMBER = 4  # of held-out sentences
+NUMBER = 4  # of held-out sentences that are shown
+EACH = 3  # sentences that are filled for each; it is the first whose masked word is among the predictions, if any
+PREFERRED = "sentences with such words are shown, where there are any nearby"
 LENGTHS = 8, 16  # tokens of such a sentence
 TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
@@ -29,36 +32,43 @@ def fill_examples(texts: Sequence[str] | None, corpus: Mixture, workdir: str, no
 
     Args:
       texts: texts with a ``[MASK]`` each. If None, sentences of the held-out text are taken, whose masked words are
-        then shown beside the predictions.
+        then shown beside the predictions. Of ``EACH`` neighbours one is shown, where possible one with the right word.
     """
     trained = load_trained(workdir)
     if LM_HEAD.name not in trained.params:
         return []
-    answers: Sequence[str] = ()
+    groups: list[list[tuple[str, str]]] = [[(text, "")] for text in texts or ()]
     if texts is None:
-        found = masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
-        texts, answers = [text for text, _ in found], [word for _, word in found]
-    if not texts:
+        groups = masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
+    if not groups:
         return []
-    filled = fill_mask(trained.params, trained.config, trained.tokenizer, texts)
-    records = [as_record(one) for one in filled]
-    lines = [as_table(one) for one in filled]
-    for i, word in enumerate(answers):
-        records[i]["answer"] = word
-        lines[i] += f"; in the text: {word}"
+    filled = iter(fill_mask(trained.params, trained.config, trained.tokenizer, [text for g in groups for text, _ in g]))
+    tried = [
+        [(word in dict(one.predictions[0]), word, one) for (_, word), one in zip(g, filled, strict=False)]
+        for g in groups
+    ]
+    shown = [max(group, key=lambda found: found[0]) for group in tried]
+    records, lines = [as_record(one) for *_, one in shown], [as_table(one) for *_, one in shown]
+    if texts is None:
+        records = [{**record, "answer": word} for record, (_, word, _) in zip(records, shown, strict=True)]
+        lines = [f"{line}; in the text: {word}" for line, (_, word, _) in zip(lines, shown, strict=True)]
+        right = [found[0] for group in tried for found in group]
+        lines.insert(
+            0, f"{sum(right)} of {len(right)} masked held-out words are among the five predictions; {PREFERRED}:"
+        )
     files.write_text(files.as_path(workdir) / "examples.json", json.dumps(records))
     note("\n".join(lines))
-    return list(texts)
+    return [record["text"] for record in records]
 
 
-def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:
+def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[list[tuple[str, str]]]:
     """Return sentences of the held-out text, with ``[MASK]`` in place of a word near the middle, and these words.
 
-    At most ``NUMBER``, from all parts of a mixture alike, from places that are spread evenly over the text. There are
-    none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
+    At most ``NUMBER`` times ``EACH``, from all parts of a mixture alike, from places that are spread evenly over the
+    text. There are none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
     """
     each = -(-NUMBER // len(corpus.parts))
-    found: list[tuple[str, str]] = []
+    found: list[list[tuple[str, str]]] = []
     for part in corpus.parts.values():
         split = part.split("heldout")
         lengths = split.sentence_lengths()
@@ -67,7 +77,7 @@ def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> 
             tried = (
                 _masked(split, int(number), tokenizer, max_length) for number in region[len(region) // 2 :][:TRIED]
             )
-            found += [one for one in [next(filter(None, tried), None)] if one]
+            found += [group for group in [list(itertools.islice(filter(None, tried), EACH))] if group]
     return found[:NUMBER]
 
 
