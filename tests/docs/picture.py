@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from html import unescape
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 PICTURE = Path(__file__).resolve().parents[2] / "bert_jax" / "reporting" / "quickstart.svg"
 WIDTH, CHART, LEGEND = 1180, 540, 84
+LINE, FITTING = 22, {"title": 52, "name": 64}  # pixels of a line, and the characters that fit into one
 LEFT_OUT = ("time",)  # says more about the machine than about the run
 TAGS = re.compile(r"<[^>]+>")
 
@@ -23,14 +25,16 @@ def picture(page: str) -> str:
     assert style, "the page has no style"
     colours = " ".join(line for line in style[1].splitlines()[:5] if "--" in line or "root" in line)
     rules = "\n".join(line for line in style[1].splitlines() if re.match(r"svg [^{]", line))
-    body = [_header(page), *_tiles(page), *_charts(page), *_examples(page)]
+    examples, end = _examples(page)
+    body = [_header(page), *_tiles(page), *_charts(page), *examples]
+    height = f"{end + 10:g}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 740" font-family="system-ui, sans-serif">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif">\n'
         f"<style>{colours}\n{rules}\n"
         "svg .name { font-size: 13px; } svg .big { font-size: 27px; font-weight: 650; fill: var(--text); }\n"
         "svg .title { font-size: 15px; font-weight: 600; fill: var(--text); } svg .good { fill: var(--good); }\n"
         "svg .bad { fill: var(--bad); } svg .card { fill: var(--card); stroke: var(--rule); }</style>\n"
-        f'<rect width="{WIDTH}" height="740" fill="var(--page)"/>\n' + "\n".join(body) + "\n</svg>\n"
+        f'<rect width="{WIDTH}" height="{height}" fill="var(--page)"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
 
@@ -82,17 +86,34 @@ def _legend(keys: str, right: float) -> str:
     )
 
 
-def _examples(page: str) -> list[str]:
-    drawn = []
-    for i, block in enumerate(re.findall(r'<div class="card"><p>(.*?)</div></div>', page)[:4]):
-        x, y = 30 + i % 2 * (CHART + 40), 520 + i // 2 * 104
-        sentence, _, guesses = block.partition("</p>")
-        found = re.findall(r"<b>(.*?)</b>.*?<span>(.*?)</span>", guesses)
-        drawn += [_card(x, y, CHART, 90), f'<text class="title" x="{x + 20}" y="{y + 34}">{_text(sentence)}</text>']
-        answer = re.search(r"in the text: .*?(?=</p>)", guesses)
-        words = " · ".join(f"{word} {share}" for word, share in found[:4]) + (f" ({answer[0]})" if answer else "")
-        drawn += [f'<text class="name" x="{x + 20}" y="{y + 64}">{_text(words)}</text>']
-    return drawn
+def _examples(page: str) -> tuple[list[str], float]:
+    """Return the filled examples, two a row, under the line that says how they were chosen, and where they end."""
+    note = re.search(r'<p class="small soft">(.*?)</p><div class="examples">', page)
+    drawn, y = [f'<text class="name" x="30" y="528">{_text(note[1]) if note else ""}</text>'], 544.0
+    blocks = re.findall(r'<div class="card"><p>(.*?)</div></div>', page)[:4]
+    for row in (blocks[:2], blocks[2:]):
+        cards = [_example(block) for block in row]
+        height = 46 + LINE * max((len(lines) for lines in cards), default=0)
+        for i, lines in enumerate(cards):
+            x = 30 + i * (CHART + 40)
+            drawn.append(_card(x, y, CHART, height))
+            for j, (style, line) in enumerate(lines):
+                at = y + 34 + LINE * j + (0 if style == "title" else 6)
+                drawn.append(f'<text class="{style}" x="{x + 20}" y="{at:g}">{escape(line)}</text>')
+        y += height + 14
+    return drawn, y
+
+
+def _example(block: str) -> list[tuple[str, str]]:
+    """Return the lines of a card, each with its style: the sentence, and its words, folded to the card's width."""
+    sentence, _, guesses = block.partition("</p>")
+    found = re.findall(r"<b>(.*?)</b>.*?<span>(.*?)</span>", guesses)
+    answer = re.search(r"in the text: .*?(?=</p>)", guesses)
+    words = " · ".join(f"{word} {share}" for word, share in found) + (f" ({answer[0]})" if answer else "")
+    texts = (("title", sentence), ("name", words))
+    return [
+        (style, line) for style, html in texts for line in textwrap.wrap(unescape(TAGS.sub("", html)), FITTING[style])
+    ]
 
 
 if __name__ == "__main__":
