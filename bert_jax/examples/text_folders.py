@@ -7,12 +7,16 @@ import fnmatch
 import io
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import Literal
 
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, whole_text
 from bert_jax.storage import files
+
+# A zip that would unpack to more bytes than both is refused; text becomes ten times smaller or so.
+SMALL_BYTES, MOST_TIMES = 1 << 26, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +53,20 @@ class Reader:
 
     def _zipped(self, path: str) -> Iterator[tuple[str, str | None]]:
         try:
-            with files.as_path(path).open("rb") as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
-                names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+            packed = files.as_path(path).read_bytes()
+            with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+                size = sum(entry.file_size for entry in entries)
+                if size > max(SMALL_BYTES, MOST_TIMES * len(packed)):
+                    raise UserError(
+                        f"{path} would unpack to {size:,} bytes, {size // len(packed):,} times its own size (at most"
+                        f" {MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
+                    )
+                names = [entry.filename for entry in entries]
                 for name, short in self._shortened(path, [name for name in names if "__MACOSX/" not in name]):
-                    yield short, self._decoded(archive.read(name))
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+                    with archive.open(name) as file:
+                        yield short, self._decoded(file.read(archive.getinfo(name).file_size))
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
             raise UserError(f"{path} is not a whole zip without a password ({error}); replace the file") from error
 
     def _in_folder(self, path: str) -> Iterator[tuple[str, str | None]]:

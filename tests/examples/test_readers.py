@@ -218,9 +218,28 @@ def test_text_folders(tmp_path, form):
         records(path, "text_folders", pattern="*.csv")
 
 
+def zipped(path, text):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("good/1.txt", text)
+    return path.read_bytes()
+
+
 def test_a_damaged_zip_is_an_error(tmp_path):
-    written(tmp_path, a__zip=b"PK\x03\x04 and no more")
-    with pytest.raises(UserError, match="a.zip is not a whole zip"):
+    whole = zipped(tmp_path / "whole.zip", "a text of some length")
+    text = whole.index(b"1.txt") + 5
+    for broken in (b"PK\x03\x04 and no more", whole[:text] + b"\xff" * 9 + whole[text + 9 :]):
+        written(tmp_path, a__zip=broken)
+        with pytest.raises(UserError, match="a.zip is not a whole zip"):
+            records(tmp_path / "a.zip", "text_folders")
+
+
+def test_a_zip_bomb_is_an_error_before_it_is_unpacked(tmp_path):
+    bomb = zipped(tmp_path / "a.zip", bytes((1 << 26) + 1))
+    with pytest.raises(UserError, match=r"a.zip would unpack to 67,108,865 bytes, 1,02\d times its own size .at most 200"):
+        records(tmp_path / "a.zip", "text_folders")
+    size = ((1 << 26) + 1).to_bytes(4, "little")
+    (tmp_path / "a.zip").write_bytes(bomb.replace(size, (9).to_bytes(4, "little")))  # it says that it is small
+    with pytest.raises(UserError, match=r"a.zip is not a whole zip.*Bad CRC"):
         records(tmp_path / "a.zip", "text_folders")
 
 
