@@ -97,9 +97,24 @@ def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
         mark = "$'\\t'" if found[0] == "\t" else f"'{found[0]}'"
         only = f"the only column is {first[0]!r}; if {found[0]!r} separates columns"
         return f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter={mark}"
+    if _are_data(first, records):
+        return (
+            f"no column {name!r} for config.data.columns.{role}: the first line looks like data, not like names"
+            f" ({well_formed(', '.join(' '.join(one.split())[:60] for one in first))}); add"
+            f" --config.data.options.header=False --config.data.columns.{role}=NUMBER, from 0"
+        )
     there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
     return f"no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
+
+
+def _are_data(names: Sequence[str], records: Sequence[Record]) -> bool:
+    """Return whether a name has many words or is also a value of its column."""
+    numbered = list(names) == [str(i) for i in range(len(names))]
+    named = names[1:] if names[:1] == ["0"] else names  # a table's first column may have numbers and no name
+    return not numbered and any(
+        name.count(" ") > 3 or any(record.get(name) == name for record in records[:100]) for name in named
+    )
 
 
 def _flat(record: Mapping[str, Any], below: str = "") -> Iterable[str]:

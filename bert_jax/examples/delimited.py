@@ -25,6 +25,10 @@ class Options:
     encoding: str = "utf-8"  # a byte order mark is ignored
 
     def __post_init__(self) -> None:
+        if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
+            raise UserError(
+                f"config.data.options.names has {', '.join(map(repr, twice))} more than once; give every column its own"
+            )
         if len(self.delimiter) > 1:
             raise UserError(
                 f"config.data.options.delimiter is {self.delimiter!r}; one character is needed, such as '\\t'"

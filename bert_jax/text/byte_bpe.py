@@ -253,7 +253,7 @@ class ByteBpe:
         choices, white = [], rf"[^\S{NOT_WHITE}]"
         for name in sorted(self._by_name, key=len, reverse=True):
             entry = self._added[self.vocab[self._by_name[name]]]
-            before = f"(?:(?<!{white}){white}++)?" if entry["lstrip"] else ""  # from a run's start: linear in its length
+            before = f"(?:(?<!{white}){white}++)?" if entry["lstrip"] else ""  # from a run's start: linear
             choices.append(f"{before}({re.escape(name)}){f'{white}*+' if entry['rstrip'] else ''}")
         return re.compile("|".join(choices))
 

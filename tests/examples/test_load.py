@@ -64,6 +64,20 @@ def test_another_delimiter_is_named(tmp_path):
         assert f"separates columns, add --config.data.options.{flag}" in str(raised.value)
 
 
+def test_a_file_without_a_header_is_told_what_to_set(tmp_path):
+    text = {"a.csv": "good,1\nbad,0\nfine,1\n", "b.csv": "a line of five words,x\nb,y\n", "c.csv": ",a\n1,x\n"}
+    folder = written(tmp_path, **{name.replace(".", "__"): of for name, of in text.items()})
+    said = r"data, not like names \(good, 1\); add --config.data.options.header=False --config.data.columns.text=NUMBER"
+    for file, options, message in (
+        ("a.csv", {}, said),
+        ("b.csv", {}, "data, not like names"),
+        ("c.csv", {}, "there are: 0, a"),
+        ("a.csv", {"header": False}, "there are: 0, 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            loaded(folder, CLASSIFICATION, format="table", splits={"train": file}, options=options)
+
+
 def test_unknown_columns_of_all_splits_are_listed_the_nearest_first(tmp_path):
     folder = written(tmp_path, a__tsv=TABLE, b__tsv="sentence\tlabel\nx\ta\n")
     with pytest.raises(UserError) as raised:

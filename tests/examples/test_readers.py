@@ -68,6 +68,8 @@ def test_names_that_stand_twice_and_long_delimiters_are_errors(tmp_path):
         records(tmp_path / "a.tsv", "delimited")
     with pytest.raises(UserError, match="one character is needed"):
         records(tmp_path / "a.tsv", "delimited", delimiter="||")
+    with pytest.raises(UserError, match="options.names has 'y' more than once"):
+        records(tmp_path / "a.tsv", "delimited", names=("y", "y"))
 
 
 def test_json_lines_objects_after_one_another_and_arrays_are_the_same(tmp_path):
@@ -235,7 +237,9 @@ def test_a_damaged_zip_is_an_error(tmp_path):
 
 def test_a_zip_bomb_is_an_error_before_it_is_unpacked(tmp_path):
     bomb = zipped(tmp_path / "a.zip", bytes((1 << 26) + 1))
-    with pytest.raises(UserError, match=r"a.zip would unpack to 67,108,865 bytes, 1,02\d times its own size .at most 200"):
+    with pytest.raises(
+        UserError, match=r"a.zip would unpack to 67,108,865 bytes, 1,02\d times its own size .at most 200"
+    ):
         records(tmp_path / "a.zip", "text_folders")
     size = ((1 << 26) + 1).to_bytes(4, "little")
     (tmp_path / "a.zip").write_bytes(bomb.replace(size, (9).to_bytes(4, "little")))  # it says that it is small
