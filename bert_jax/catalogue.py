@@ -51,6 +51,8 @@ _TASK = Kind("tasks", ("Task", "Config"))
 _READER = Kind("examples", ("Reader", "Options"))
 _LOGGER = Kind("reporting.loggers", ("Logger",))
 
+_KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Options"})  # their fields are keys of a recipe
+
 # Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's kind.
 KEYS = {
     "objective.name": _OBJECTIVE,
@@ -91,7 +93,7 @@ def find(package: str, name: str, having: str | None = None) -> ModuleType:
         of a user that nobody has asked for in this process; or that code fails when it is run.
     """
     if isinstance(name, str) and name in _trusted:
-        return _load(_trusted[name])
+        return _with_dataclasses(_load(_trusted[name]), package)
     known = parts(package, having)
     if not isinstance(name, str) or name not in known:
         kind = having.lower() if having and having[0].isupper() else package.rpartition(".")[2].replace("ies", "y")
@@ -204,6 +206,11 @@ def trusted(name: str) -> OwnCode | None:
     return _trusted.get(name)
 
 
+def shown(name: str) -> str:
+    """Return what an error message calls the component ``name``: the path of a user's own file, or the name."""
+    return _trusted[name].path if name in _trusted else repr(name)
+
+
 def looked_in(workdir: str) -> None:
     """Remember that ``--trust_code`` found all copies that are in ``workdir``, for the error about one that lacks."""
     _looked_in.append(workdir)
@@ -272,6 +279,18 @@ def _load(code: OwnCode) -> ModuleType:
             traceback.print_exception(error)
         raise UserError(f"{place_in_own(error) or code.path}: {type(error).__name__}: {error}") from error
     _names[full] = code.name
+    return module
+
+
+def _with_dataclasses(module: ModuleType, package: str) -> ModuleType:
+    """Return ``module``; raise ``UserError`` if a class of it whose fields are keys of a recipe is no dataclass."""
+    for kind in KEYS.values():
+        for name in _KEYED.intersection(kind.needs if kind.package == package else ()):
+            if not dataclasses.is_dataclass(getattr(module, name)):
+                raise UserError(
+                    f"{module.__file__}: {name} is no dataclass; write @dataclasses.dataclass(frozen=True) above it: "
+                    "its fields are keys of the recipe"
+                )
     return module
 
 

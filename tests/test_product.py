@@ -79,7 +79,7 @@ class Steps:
 def train_on_every_product(text: Text, encoder: str, packings: tuple[str, ...], arrangements: list[str]) -> None:
     compiled: dict[Any, Steps] = {}
     for packing, arrangement, strategy in itertools.product(packings, arrangements, STRATEGIES):
-        masking = MaskingConfig(strategy=strategy, unit="word")
+        masking = MaskingConfig(strategy=strategy, unit="piece" if strategy == "token" else "word")
         task = make(text, "mlm", encoder, packing=packing, arrangement=arrangement, masking=masking)
         batch = batch_of(task)
         shapes = tuple((name, batch[name].shape) for name in sorted(batch))

@@ -52,7 +52,10 @@ def fill_mask(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
         )
     if LM_HEAD.name not in params:
-        raise UserError(f"this model has no masked-LM head (its parts: {', '.join(params)}); take a pretrained model")
+        raise UserError(
+            f"this model has no masked-LM head (its parts: {', '.join(params)}), and a fresh one knows no words; take "
+            "a model with a head, or train one first (bert-jax pretrain --config=continue --init=...)"
+        )
     encoded = encode_masked(texts, tokenizer, config.max_length)
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
     length = padded_length(max(map(len, encoded)), config.max_length)

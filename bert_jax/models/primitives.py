@@ -29,6 +29,8 @@ def normal(config: ModelConfig) -> nn.initializers.Initializer:
 
 def named(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., Any]:
     """Return ``initializer`` for a parameter whose axes have these logical names."""
+    if again := [axis for axis in axes if axis and axes.count(axis) > 1]:
+        raise ValueError(f"two axes of a parameter have the name {again[0]!r}; let None stand for one of them")
     return nn.with_logical_partitioning(initializer, axes)
 
 

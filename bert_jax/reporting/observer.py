@@ -27,8 +27,11 @@ class Observer:
     """Receives the reports of the training loop. This base class discards them; ``RunObserver`` shows them.
 
     In a job of several processes, all except the first use this class. ``training_seconds`` is a clock that stands
-    still inside ``during`` blocks.
+    still inside ``during`` blocks. ``fresh_heads`` are those that the model from which the run starts did not have; the
+    figures of step 0 measure them, not that model.
     """
+
+    fresh_heads: tuple[str, ...] = ()
 
     def __init__(self, workdir: str):
         self._workdir = workdir
@@ -185,7 +188,11 @@ class RunObserver(Observer):
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.log.write(step, "eval", metrics)
         shown = ", ".join(f"{in_words(name)} {decimal(value)}" for name, value in metrics.items())
-        self.note(f"step {step:,} held-out: {shown}")
+        whose = ""
+        if self.fresh_heads and step == 0:
+            heads = ", ".join(self.fresh_heads)
+            whose = f" (fresh: {heads}; their figures say nothing about what the model knows)"
+        self.note(f"step {step:,} held-out: {shown}{whose}")
         if text := self._alarms.evaluation(step, metrics):
             self.alarm(step, text)
         self._report()

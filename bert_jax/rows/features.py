@@ -103,8 +103,8 @@ class Arrangement(Protocol):
       version: the version of the plans; raise it whenever the plans change.
       special_tokens: the largest number of special tokens of a sequence that has no separators inside.
       shortest: the number of tokens of the shortest sequence, special tokens included.
-      record: the dtype of a sequence in a plan. Its first field is ``a_start``, which is different for all sequences of
-        an epoch, so every random draw for a sequence is keyed by it.
+      record: the dtype of a sequence in a plan. Its first field is ``a_start``, at least 0, which is different for all
+        sequences of an epoch, so every random draw for a sequence is keyed by it.
       fields: the features of the axis "sequence".
     """
 
@@ -119,7 +119,7 @@ class Arrangement(Protocol):
         ...
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
-        """Yield the sequences of an epoch in corpus order, from lengths alone, in blocks of bounded size.
+        """Yield the sequences of an epoch by ascending ``a_start``, from lengths alone, in blocks of bounded size.
 
         Args:
           key: the random key of (corpus fingerprint, seed, phase, epoch).

@@ -13,7 +13,7 @@ from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random, units
-from bert_jax.rows.features import Bools, Field, Ids, Ints, RandomCounts, Rows, Strategy, TokenFacts
+from bert_jax.rows.features import Bools, Field, Ids, Ints, RandomCounts, Rows, Selected, Strategy, TokenFacts
 
 FIELDS = {
     "masked_positions": Field("target", is_place=True),
@@ -35,7 +35,7 @@ class MaskingConfig:
     Attributes:
       strategy: the name of a file in ``rows/strategies``; ``options`` are the fields of this file's ``Config``.
       unit: the group of positions that a strategy selects either as a whole or not at all: "piece", "word", or the name
-        of a column of the corpus.
+        of a column of the corpus. A strategy that ignores units takes "piece" alone.
       count: how many of n tokens are selected. "rounded": round(rate * n). "stochastic": int(rate * n + u) with a
         uniform u, so the mean is rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with
         ``RandomCounts`` draw their own counts.
@@ -71,6 +71,7 @@ class MaskingConfig:
         check_fields(self, where, least, "max_predictions", "copies", sound=lambda n: n is None or n >= 1)
         if self.has_random_counts and self.count != "rounded":  # computed now, once, for the threads that make rows
             raise UserError(f"{where}.count is set, but strategy {self.strategy!r} draws its own counts; leave it out")
+        _check_strategy(self, where)
 
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
@@ -124,6 +125,56 @@ class MaskingConfig:
         return np.minimum(counts, np.minimum(predictions, candidates))
 
 
+def _check_strategy(config: MaskingConfig, where: str) -> None:
+    """Raise ``UserError`` if the strategy breaks its contract on a few rows, or ignores a unit or fates that are set.
+
+    It ignores units if it selects the same positions whatever they are.
+    """
+    select, options = config.selection
+    rows, length = 32, 128
+    candidates = np.tile(np.arange(length) % 64 > 0, (rows, 1))  # each row has two segments, each after a special token
+    keys = random.fold(random.key("a strategy on trial"), np.arange(rows))
+    starts = candidates & (random.uniform(random.fold(keys[:, None], np.arange(length))) < 0.4)
+    starts[:, [1, 65]] = True
+    counts = np.full(rows, length // 8)
+
+    def selected(starts: Bools) -> Selected:
+        try:
+            found = select(candidates.copy(), starts.copy(), counts.copy(), keys, options)
+        except Exception as error:
+            if catalogue.place_in_own(error):
+                raise
+            called = "is called as select(candidates, starts, counts, keys, options)"
+            raise UserError(f"{catalogue.shown(config.strategy)}: select {called}; it says: {error}") from error
+        _check_selected(found, candidates, counts, config.strategy)
+        return found
+
+    whole = selected(starts)
+    if config.fates == "span" and whole.first is None:
+        raise UserError(
+            f"{where}.fates is 'span', but strategy {config.strategy!r} selects single positions; set {where}.fates to "
+            "'token', or take another strategy, such as 'spans'"
+        )
+    if config.unit != units.PIECE and whole.chosen.any() and (whole.chosen == selected(candidates).chosen).all():
+        raise UserError(
+            f"{where}.unit is {config.unit!r}, but strategy {config.strategy!r} ignores units; set {where}.unit to "
+            "'piece', or take another strategy, such as 'whole_unit'"
+        )
+
+
+def _check_selected(selected: Selected, candidates: Bools, counts: Ints, strategy: str) -> None:
+    """Raise ``UserError`` unless ``selected`` is what ``Strategy`` promises for these arguments."""
+    chosen, wrong = getattr(selected, "chosen", None), ""
+    if not isinstance(chosen, np.ndarray) or chosen.shape != candidates.shape or chosen.dtype != np.bool_:
+        wrong = f"returned no Selected with a bool array {list(candidates.shape)} as chosen"
+    elif (chosen & ~candidates).any():
+        wrong = "chose a special token or padding, which is no candidate"
+    elif len(over := np.flatnonzero(chosen.sum(axis=1) > counts)):
+        wrong = f"chose {chosen[over[0]].sum()} positions of a row, and counts allows {counts[over[0]]}"
+    if wrong:
+        raise UserError(f"{catalogue.shown(strategy)}: select {wrong}; what it promises is in bert_jax/rows/README.md")
+
+
 def mask_rows(
     rows: Rows,
     keys: random.Bits,
@@ -156,6 +207,7 @@ def mask_rows(
     starts = units.starts(config.unit, ids, rows.is_text, facts, column)
     counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), predictions, random.fold(keys, 3))
     selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
+    _check_selected(selected, rows.is_text, counts, config.strategy)
     row, position = np.divmod(np.flatnonzero(selected.chosen), length)  # several times faster than nonzero
     slot = np.arange(len(row)) - np.searchsorted(row, np.arange(len(ids)))[row]
     labels = ids[row, position]

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bert_jax import catalogue
+from bert_jax.errors import UserError
 from bert_jax.rows import packing, random, units
 from bert_jax.rows.buckets import by_bucket, part_name
 from bert_jax.rows.features import Ints, Records, Split, TokenFacts
@@ -132,13 +134,28 @@ class SequenceRows(RowSource):
     def _make_plan(self, epoch: int) -> Iterator[tuple[str, np.ndarray]]:
         config, arranged = self._config, self._config.arranged
         limits = config.limits if config.packing == "packed" else None
-        blocks = arranged.plan(self._split, self._key("plan", epoch), config.max_length, limits)
+        blocks = self._ascending(arranged.plan(self._split, self._key("plan", epoch), config.max_length, limits))
         if limits is not None:
             yield from packing.pack(blocks, arranged.lengths, self._key("pack", epoch), limits)
         elif config.packing == "bucketed":
             yield from by_bucket(blocks, arranged.lengths, config.lengths)
         else:
             yield from (("sequences", block) for block in blocks)
+
+    def _ascending(self, blocks: Iterator[Records]) -> Iterator[Records]:
+        """Yield ``blocks``; raise ``UserError`` if a sequence does not begin after the one before it."""
+        before = -1
+        for block in blocks:
+            starts = np.append(before, block["a_start"])
+            if len(wrong := np.flatnonzero(np.diff(starts) <= 0)):
+                first, second = starts[wrong[0] : wrong[0] + 2]
+                raise UserError(
+                    f"arrangement {catalogue.shown(self._config.arrangement)}: plan yields a sequence with a_start "
+                    f"{second} after one with {first}; every random draw is keyed by a_start, which has to be different"
+                    " for all sequences of an epoch, in ascending order"
+                )
+            before = starts[-1]
+            yield block
 
     def _key(self, purpose: str, *counters: int) -> np.uint64:
         return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.workdir import export_workdir
+from bert_jax.models.config import ModelConfig
+from bert_jax.program import program
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.measures import verdicts
 from bert_jax.reporting.observer import Observer
@@ -62,3 +66,15 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
         observer.note(report.line)
         files.write_bytes(record, newest)
     return model
+
+
+def without_class(model: ModelConfig, head: Any, workdir: str) -> str:
+    """Return what it is about a model that transformers has no class for, and what to do; "" if it has a class."""
+    if model.causal:
+        return "a model of these encoders that reads from left to right"
+    if head:
+        return ""
+    if model.encoder not in families():
+        return f"the encoder {model.encoder!r}"
+    encoder = f"{family_of(model.encoder).name}Model"
+    return f"these heads; {program()} export --workdir={workdir} --as={encoder} --output=MODEL writes the encoder alone"

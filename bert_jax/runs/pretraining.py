@@ -39,12 +39,12 @@ from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.rows.units import columns
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.filled_examples import fill_examples
-from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end
+from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, check_vocabulary, choose_model, old_model, what_gives_way
+from bert_jax.runs.objective_checks import check_own_parts, check_whole_batches
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.probe import ProbeConfig, prepare
-from bert_jax.runs.whole_batches import check_whole_batches
 from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.text import tokenizer as tokenizers
@@ -234,6 +234,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             start = None
             if initial and not saved:
                 start = start_from(initial, model, tokenizer, request.init_optimizer, observer.note)
+                observer.fresh_heads = tuple(part.name for part in task.parts if part.name not in initial.params)
             result = train_and_evaluate(task, experiment, workdir, observer, facts | {"run": run}, start, probe=probe)
             if distributed.is_first():
                 finish(settings, model, facts["head"], corpus, request, observer)
@@ -299,6 +300,7 @@ def checked(
     check_loggers(settings.training.loggers)
     model = choose_model(settings.model, settings.vocab.size, initial)
     task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
+    check_own_parts(task)
     specs = task.batch_specs
     mesh = experiment.make_mesh(devices)
     check_whole_batches(task, experiment, mesh)
@@ -387,9 +389,9 @@ def finish(
         with observer.shown("reporting"):
             filled = fill_examples(settings.examples, corpus, request.workdir, observer.note)
     exported = None
-    if settings.export and not head:
-        observer.note(f"not exported: transformers has no class for the encoder {model.encoder!r} with these heads")
-    elif settings.export and not model.causal:
+    if settings.export and (unknown := without_class(model, head, request.workdir)):
+        observer.note(f"not exported: transformers has no class for {unknown}")
+    elif settings.export:
         exported = export_newest(request.workdir, observer)
     report = report_at_the_end(request.workdir, observer, LONGER_PRETRAINING)
     where = f"report {report}" + (f", model {exported}" if exported else "")

@@ -107,6 +107,12 @@ def test_a_rate_of_one_masks_every_candidate() -> None:
     assert ((features["input_ids"] == FACTS.mask) == candidates).all()
 
 
+@pytest.mark.parametrize("strategy", ["whole_unit", "ngrams", "spans", "bernoulli"])
+@pytest.mark.parametrize("rate", [1e-9, 0.01, 0.15, 1.0])
+def test_strategies_of_units_take_them_at_every_rate(strategy: str, rate: float) -> None:
+    MaskingConfig(strategy=strategy, unit="word", fates="span", rate=rate, max_predictions=1)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -114,6 +120,8 @@ def test_a_rate_of_one_masks_every_candidate() -> None:
         ({"rate": 0.0}, "rate is 0.0; more than 0"),
         ({"mask_share": 0.9, "random_share": 0.2}, "their sum at most 1"),
         ({"max_predictions": 0}, "max_predictions is 0"),
+        ({"unit": "word"}, "unit is 'word', but strategy 'token' ignores units; set .*unit to 'piece'"),
+        ({"fates": "span"}, "fates is 'span', but strategy 'token' selects single positions; set .*fates to 'token'"),
     ],
 )
 def test_bad_values_are_errors(wrong: dict[str, object], message: str) -> None:

@@ -32,7 +32,7 @@ def rows_of(count: int, length: int, sizes: Any) -> tuple[Rows, Any]:
 def masked(count: int, length: int, sizes: Any, **config: Any) -> tuple[Rows, dict[str, np.ndarray], Selected]:
     """Rows, their features, and what was selected: units are those of a column."""
     rows, column = rows_of(count, length, sizes)
-    masking = MaskingConfig(unit="units", **config)
+    masking = MaskingConfig(**{"unit": "units"} | config)
     keys = random.fold(random.key("fates"), np.arange(count))
     found = mask_rows(rows, keys, masking, FACTS, length, column=column, sample=np.array([7, 7, 9], np.int32))
     select, own = masking.selection
@@ -67,7 +67,7 @@ def test_a_span_has_one_fate_at_every_length() -> None:
 def test_random_pieces_come_from_where_they_are_said_to() -> None:
     for pieces, allowed in (("unigram", {7, 9}), ("vocabulary", set(range(FACTS.vocab_size)))):
         rows, found, selected = masked(
-            600, 64, (1,), strategy="token", mask_share=0.0, random_share=1.0, random_pieces=pieces
+            600, 64, (1,), strategy="token", unit="piece", mask_share=0.0, random_share=1.0, random_pieces=pieces
         )
         seen = found["input_ids"][selected.chosen]
         assert set(seen.tolist()) <= allowed

@@ -1,7 +1,9 @@
 """A run is finished when its last step, its export and its report are; whatever is cut is done by the next start."""
 
+import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from bert_jax import configuration
+from bert_jax.cli.main import run
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
@@ -137,6 +140,21 @@ def test_a_damaged_export_is_written_anew(workdir: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     finish_run(workdir)
     assert "exported to" not in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_exported_is_said_to_be(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert finishing.without_class(CONFIG, HEAD, str(workdir)) == ""
+    assert "reads from left to right" in finishing.without_class(
+        dataclasses.replace(CONFIG, attention="causal"), HEAD, str(workdir)
+    )
+    observer = observe(workdir)
+    with observer.to_the_end():
+        finish(SETTINGS, CONFIG, None, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
+    said = capsys.readouterr().err
+    [advice] = re.findall(r"not exported: transformers has no class for these heads; \S+ (export .*) writes", said)
+    output = workdir / "encoder"
+    assert run(advice.replace("=MODEL", f"={output}").split()) == 0
+    assert json.loads((output / "config.json").read_text())["architectures"] == ["BertModel"]
 
 
 def test_the_verdict_is_on_the_step_that_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

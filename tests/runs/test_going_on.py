@@ -106,6 +106,22 @@ def test_a_resume_needs_neither_the_flag_nor_the_parent(
     assert len(resumed["facts"]["parent_key"]) == 64
 
 
+def test_an_encoder_without_a_head_is_said_to_get_a_fresh_one(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder = str(tmp_path / "encoder")
+    assert run(["export", f"--workdir={parent}", "--as=BertModel", f"--output={encoder}"]) == 0
+    assert run(["fill-mask", f"--workdir={encoder}", "a [MASK]."]) == 2
+    assert "has no masked-LM head (its parts: encoder, pooler), and a fresh one knows no" in capsys.readouterr().err
+    config = again(parent)
+    config["phases"]["phase1"]["num_steps"] = 1
+    assert pretrain(tmp_path, config, f"--init={encoder}", "--config.schedule.warmup_steps=0") == 0
+    first, *others = (line for line in capsys.readouterr().err.splitlines() if " held-out: " in line)
+    assert first.startswith("step 0 held-out: ")
+    assert first.endswith(" (fresh: mlm_head, nsp_head; their figures say nothing about what the model knows)")
+    assert not any("fresh" in line for line in others)
+
+
 def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
     run = settle(str(tmp_path), {}, {"model": {"remat": "none", "mlp_dim": 64}})
     run = settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 64}})

@@ -1,11 +1,154 @@
-"""An error in a user's own file while it runs is one line that names the file and the line."""
+"""An error in a user's own file is one line that names the file, before anything slow where that is possible."""
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import bert_jax
+from bert_jax import catalogue
 from bert_jax.cli.main import run
+from bert_jax.rows.masking import MaskingConfig
 from tests.runs.test_own_code import write_folder
+
+STRATEGY = """
+import dataclasses
+from bert_jax.rows.features import Selected
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    pass
+
+def select(candidates, starts, counts, keys, options):
+    return Selected({})
+"""
+OBJECTIVE = """
+from flax import linen as nn
+from bert_jax.models.heads import Head
+from bert_jax.models.model import LM_HEAD, Part
+from bert_jax.models.primitives import named
+from bert_jax.objectives.base import MLM, Config, PretrainingObjective, Term
+
+class Square(Head):
+    @nn.compact
+    def __call__(self, outputs, batch, rng):
+        size, zeros = self.config.hidden_size, nn.initializers.zeros
+        return {{"x_logits": outputs["sequence"] @ self.param("x", named(zeros, "embed", {axis}), (size, size))}}
+
+class Objective(PretrainingObjective):
+    arrangement, parts, derived = "sentences", (LM_HEAD, Part.of("square", Square)), ({derived})
+
+    def terms(self, config):
+        return {{"mlm": MLM, "x": Term("{logits}", "{labels}", "masked_weights")}}
+
+    def inputs(self, batch):
+        return {{**batch, "y_labels": batch["masked_labels"]}}
+"""
+MASKS, WORDS = "objective.masking.strategy", "objective.name"
+
+
+def objective(axis: str = "None", derived: str = "", logits: str = "mlm_logits", labels: str = "masked_labels") -> str:
+    return OBJECTIVE.format(axis=axis, derived=derived, logits=logits, labels=labels)
+
+
+EARLY = {
+    "signature": (
+        MASKS,
+        STRATEGY.format("candidates").replace("keys, options", "keys"),
+        "error: {file}: select is called as select(candidates, starts, counts, keys, options); it says: select()",
+    ),
+    "inside": (MASKS, STRATEGY.format("1 / 0"), "error: {file}:10, in a file of your own: ZeroDivisionError"),
+    "too many": (
+        MASKS,
+        STRATEGY.format("candidates"),
+        "error: {file}: select chose 126 positions of a row, and counts allows 16",
+    ),
+    "special tokens": (
+        MASKS,
+        STRATEGY.format("~candidates"),
+        "error: {file}: select chose a special token or padding",
+    ),
+    "no Selected": (
+        MASKS,
+        STRATEGY.replace("Selected({})", "candidates"),
+        "error: {file}: select returned no Selected",
+    ),
+    "logits": (
+        WORDS,
+        objective(logits="y_logits"),
+        "error: {file}: the term 'x' reads the logits 'y_logits', which no head returns; did you mean ",
+    ),
+    "derived": (
+        WORDS,
+        objective(derived="'x_labels',", labels="x_labels"),
+        "error: {file}: derived names x_labels, and inputs does not add it; inputs returns y_labels beside",
+    ),
+    "shapes": (
+        WORDS,
+        objective(logits="x_logits", labels="row_weights"),
+        "error: {file}: its terms cannot be computed",
+    ),
+    "axes": (
+        WORDS,
+        objective(axis="'embed'"),
+        "error: {file}:12, in a file of your own: ValueError: two axes of a parameter have the name 'embed'",
+    ),
+    "source": (
+        "corpus.source",
+        "class Source:\n    def __init__(self, paths=()):\n        pass\n",
+        "error: {file}: Source is no dataclass; write @dataclasses.dataclass(frozen=True) above it",
+    ),
+}
+
+
+def command(folder: Path) -> list[str]:
+    """That of a tiny run of masked LM."""
+    recipe = write_folder(folder / "one") / "own.py"
+    recipe.write_text(recipe.read_text().replace("'./words.py'", "'mlm'").replace(", 'words_weight': 0.3", ""))
+    return ["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}"]
+
+
+@pytest.mark.parametrize("case", EARLY)
+def test_what_breaks_a_contract_is_said_before_text_is_read(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, text, error = EARLY[case]
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    assert run([*command(tmp_path), f"--config.{key}={file}"]) in (1, 2)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(error.format(file=file))
+    assert not (tmp_path / "run" / "vocab.txt").exists()
+
+
+def test_a_place_that_repeats_in_an_arrangement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "twice.py"
+    file.write_text("""
+import numpy as np
+from bert_jax.rows.arrangements import sentences
+
+class Arrangement(sentences.Arrangement):
+    def plan(self, split, key, max_length, limits):
+        for block in super().plan(split, key, max_length, limits):
+            yield np.repeat(block, 2)
+""")
+    assert run([*command(tmp_path), f"--config.objective.arrangement={file}"]) == 2
+    error = f"error: arrangement {file}: plan yields a sequence with a_start 0 after one with 0; every random draw is"
+    assert error in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_strategy_of_the_page(tmp_path: Path) -> None:
+    page = Path(bert_jax.__file__).parent / "rows" / "README.md"
+    [text] = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    code = catalogue.OwnCode(str(tmp_path / "last_units.py"), text.encode())
+    catalogue.trust(code)
+    select, options = MaskingConfig(strategy=code.name, unit="word", fates="span", options={"most": 4}).selection
+    candidates, starts = np.ones((1, 8), bool), np.array([[1, 0, 1, 0, 0, 1, 0, 1]], bool)
+    chosen, first = select(candidates, starts, np.array([5]), np.zeros(1, np.uint64), options)
+    assert np.flatnonzero(chosen).tolist() == [5, 6, 7]
+    assert first is not None
+    assert first[0, 5:].tolist() == [5, 5, 7]
 
 
 def test_the_line_and_with_the_variable_the_traceback(

@@ -195,7 +195,10 @@ BAD_RECIPES = {
         "config.corpus.options.paths has too few files (1), each one document; at least 4 are needed",
     ),
     "strategy": ({"objective": {"masking": {"strategy": "span"}}}, "there is no strategy 'span' in bert_jax.rows"),
-    "unit": ({"objective": {"masking": {"unit": "wrod"}}}, "did you mean 'word'? valid: piece, word); name its"),
+    "unit": (
+        {"objective": {"masking": {"strategy": "whole_unit", "unit": "wrod"}}},
+        "did you mean 'word'? valid: piece, word); name its",
+    ),
     "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mlm, mlm_nsp"),
     "short rows": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
