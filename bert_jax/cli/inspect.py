@@ -44,7 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     lengths = _lengths(arguments.max_length) if arguments.max_length else rows.lengths
     named = {name: length for name, length in rows.phases.items() if length in lengths}
     request = InspectionRequest(
-        arguments.corpus, arguments.vocab, arguments.eval, lengths, named, rows.pairs, arguments.private
+        arguments.corpus,
+        arguments.vocab,
+        arguments.eval,
+        lengths,
+        named,
+        rows.pairs,
+        rows.next_sentences,
+        arguments.private,
     )
     if arguments.card:
         check_card(arguments.corpus)

@@ -43,6 +43,7 @@ class InspectionRequest:
     max_lengths: tuple[int, ...] = (128, 512)
     phases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the recipe: name -> row length
     pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time
+    next_sentences: bool = True  # whether the model predicts which second segments are random
     private: bool = False  # whether to leave text and paths out of the result; always so for a private corpus
 
 
@@ -160,8 +161,9 @@ def _measure(
         repeats.templates(train, tokenizer),
         repeats.documents(train, fixes),
         repeats.heldout(train, held, fixes),
-        *(shape.rows(train.split, request.max_lengths, fixes) if request.pairs else ()),
     ]
+    of_rows = shape.rows(train.split, request.max_lengths, fixes) if request.pairs else []
+    checks += [one for one in of_rows if request.next_sentences or one.name != "next_sentence_balance"]
     return checks, train, held
 
 

@@ -104,7 +104,7 @@ def _figures(found: Inspection) -> Iterator[str]:
         Chart("Frequency of pieces by rank", (curve,), log_x=True, log_y=True, noisy=False, digits=0, x_name="rank"),
         " (log scales)",
     )
-    if "next_sentence_balance" in by_name:
+    if "padding" in by_name and by_name["padding"].facts:
         yield _padding(by_name["padding"].facts)
 
 

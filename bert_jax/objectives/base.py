@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -18,9 +19,12 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.flops import train_flops_per_row
-from bert_jax.models.losses import cross_entropy, token_metrics
+from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part, encoder_file, head_class
 from bert_jax.objectives.reading import read_by
+from bert_jax.objectives.terms import MLM as MLM
+from bert_jax.objectives.terms import Term as Term
+from bert_jax.objectives.terms import measured, punctuation
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.features import TokenFacts
@@ -32,30 +36,8 @@ from bert_jax.rows.sequence_rows import SequenceRows
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
+RATE = "_majority_rate"  # ends the name of a baseline
 ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
-
-
-class Term(NamedTuple):
-    """One cross-entropy term of a loss, averaged over the whole global batch.
-
-    It also defines the term's number of targets, metrics ``<term>_loss`` and ``<term>_accuracy``, and a baseline.
-
-    Attributes:
-      logits: the name of an output [B, ..., V] of the model.
-      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may have added. The
-        loss divides by the sum of the weights (at least 1) of the global batch, so they need not be normalised.
-      weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
-      baseline: "cloze" compares with n-gram models of unweighted masked tokens, "majority" with the most common label.
-    """
-
-    logits: str
-    labels: str
-    weights: str
-    weight: float = 1.0
-    baseline: Literal["cloze", "majority", "none"] = "majority"
-
-
-MLM = Term("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +120,7 @@ class PretrainingObjective(abc.ABC):
             for kind, rows in self._rows.items()
             for name, spec in rows.batch_specs(kind).items()
         }
+        self._is_punctuation = punctuation(setting.tokenizer, model.vocab_size)
         self.loss_weights = {name: term.weight for name, term in self._terms.items()}
         self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
         if setting.corpus is not None and setting.tokenizer is not None:
@@ -147,7 +130,10 @@ class PretrainingObjective(abc.ABC):
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the perplexity is exp(loss of the first term), weighted as that is."""
+        """Return the terms of the loss by name.
+
+        If the first is over the vocabulary, the perplexity is exp(its loss), weighted as that is.
+        """
 
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the features that ``derived`` names added.
@@ -307,7 +293,15 @@ class PretrainingObjective(abc.ABC):
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
+        if not self._has_perplexity:
+            return means
         return means | {"perplexity": math.exp(min(means[f"{next(iter(self._terms))}_loss"], 80.0))}
+
+    @functools.cached_property
+    def _has_perplexity(self) -> bool:
+        """Whether the first term is a cross-entropy over the vocabulary."""
+        logits = next(iter(self._terms.values())).logits
+        return logits == MLM.logits or self.output_shapes()[logits].shape[-1] == self.setting.model.vocab_size
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         del part, outputs
@@ -333,13 +327,20 @@ class PretrainingObjective(abc.ABC):
         losses: dict[str, Sum] = {}
         metrics: dict[str, Sum] = {}
         for name, term in self._terms.items():
-            losses[name], hits = cross_entropy(outputs[term.logits], batch[term.labels], batch[term.weights])
-            metrics |= {f"{name}_loss": losses[name], f"{name}_accuracy": hits}
+            losses[name], of_term = measured(term, outputs, batch, self._is_punctuation)
+            metrics |= {f"{name}_{metric}": value for metric, value in of_term.items()}
         return Losses(losses, metrics | token_metrics(batch), carry)
 
     def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
         del carry
         return self._apply(variables, batch, None)
+
+    def output_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shape and dtype of each output of the model for two rows, from a trace; nothing is computed."""
+        spec = next(iter(self.batch_specs.values()))
+        batch = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
+        key = jax.random.key(0)
+        return jax.eval_shape(lambda rows: self._model.init_with_output(key, self.inputs(rows))[0], batch)  # type: ignore[no-any-return]
 
     def _apply(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
         return self._model.apply({"params": variables.params}, self.inputs(batch), rng)  # type: ignore[return-value]
@@ -395,4 +396,4 @@ class PretrainingObjective(abc.ABC):
 
 def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Return the share of the most common label of each classification, by the name of its baseline."""
-    return {f"{name}_majority_rate": float(of.max() / of.sum()) for name, of in counts.items()}
+    return {f"{name}{RATE}": float(of.max() / of.sum()) for name, of in counts.items()}

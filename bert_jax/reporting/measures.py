@@ -11,6 +11,7 @@ from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 TITLES = {
     "mlm_loss": ("Masked-LM loss, nats", 3),
     "mlm_accuracy": ("Masked-LM accuracy", 3),
+    "mlm_accuracy_no_punctuation": ("Masked-LM accuracy without punctuation", 3),
     "lm_loss": ("Next-token loss, nats", 3),
     "lm_accuracy": ("Next-token accuracy", 3),
     "nsp_loss": ("Next-sentence loss, nats", 3),

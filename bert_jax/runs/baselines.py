@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.objectives.base import PretrainingObjective, majority_rates
+from bert_jax.objectives.base import RATE, PretrainingObjective, majority_rates
 from bert_jax.program import program
 from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.rows.phases import Phase, Phases
@@ -51,7 +51,8 @@ def write_baselines(
     for one in experiment.phases.phases:
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
             if rate > UNBALANCED:
-                note(_unbalanced(one, name, rate, inspect))
+                term = task.terms(task.config)[name.removesuffix(RATE)]
+                note(_unbalanced(one, name, rate, inspect if term.labels == "next_sentence_labels" else ""))
 
 
 def _sound(figures: Mapping[str, Any]) -> bool:
@@ -75,14 +76,18 @@ def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[st
 
 
 def _unbalanced(phase: Phase, name: str, rate: float, inspect: str) -> str:
-    term = name.partition("_")[0].upper()
+    """``inspect`` is a command that says more; "" if the labels are not those of next sentences."""
+    term = name.removesuffix(RATE).upper()
+    begins = (
+        f"{phase.kind}: {rate:.0%} of the {term} labels of its rows of {phase.max_length} are the same, so {term} "
+        f"accuracy begins at {rate:.2f} there and teaches little"
+    )
+    if not inspect:
+        return begins
     longer = f"longer rows help, in a new --workdir: --config.phases.{phase.kind}.max_length={2 * phase.max_length}"
     if rate > ONE_SIDED:
         longer = (
             "masked LM alone fits such text, in a new --workdir: --config.objective.name=mlm "
             "--config.objective.arrangement=sentences"
         )
-    return (
-        f"{phase.kind}: {rate:.0%} of the {term} labels of its rows of {phase.max_length} are the same, so {term} "
-        f"accuracy begins at {rate:.2f} there and teaches little; {longer} ({inspect} says more)"
-    )
+    return f"{begins}; {longer} ({inspect} says more)"

@@ -42,7 +42,7 @@ from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
 from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
-from bert_jax.runs.own_code import keep_copies
+from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.prediction import Predictor, trial, write_predictions
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
@@ -138,7 +138,7 @@ class FinetuningSettings:
         tree["data"] = {name: value for name, value in tree["data"].items() if name not in FREE_DATA_FIELDS}
         tree["model"] = {name: value for name, value in tree["model"].items() if name not in FREE_MODEL_FIELDS}
         del tree["vocab"]["path"]
-        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+        return with_contents(tree)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,8 +31,7 @@ def check_own_parts(task: PretrainingObjective) -> None:
             f"{file}: derived names {', '.join(lacking)}, and inputs does not add it; inputs returns "
             f"{', '.join(sorted(added - batch.keys())) or 'nothing new'} beside the features of the rows"
         )
-    variables = jax.eval_shape(task.init, jax.random.key(0))
-    outputs = jax.eval_shape(lambda values, rows: task.outputs(meshes.unbox(values), rows, ()), variables, batch)
+    outputs = task.output_shapes()
     for name, term in task.terms(task.config).items():
         if term.logits not in outputs:
             raise UserError(
@@ -40,6 +39,7 @@ def check_own_parts(task: PretrainingObjective) -> None:
                 f"{configuration.nearest(term.logits, outputs)}"
             )
     try:
+        variables = jax.eval_shape(task.init, jax.random.key(0))
         jax.eval_shape(lambda values, rows: task.loss(meshes.unbox(values), rows, None, ()), variables, batch)
     except (TypeError, ValueError) as error:  # such as labels of another shape than their logits
         if catalogue.place_in_own(error):

@@ -6,6 +6,7 @@ recipe or on the command line, or by ``--trust_code``. A ``.json`` recipe, ``run
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import os
@@ -23,6 +24,15 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 
 Set = Callable[[str, str], None]  # gives the key its new value
+# Key that names a part -> (the group with the part's own keys, the dataclass in its file that has them as fields).
+OWN_KEYS = {
+    "objective.name": ("objective", "Config"),
+    "objective.masking.strategy": ("objective.masking.options", "Config"),
+    "objective.arrangement": ("objective.arrangement_options", "Arrangement"),
+    "task.name": ("task", "Config"),
+    "data.format": ("data.options", "Options"),
+}
+FILE = "file"  # key of the metadata of a field that names a file, whose content counts in the identity of a run
 
 
 def name_components(
@@ -129,6 +139,40 @@ def _entry_point(kind: Kind, name: str) -> OwnCode | None:
             raise UserError(f"the entry point {name} is {found.value}, which has no file {file}; mend its package")
         return OwnCode(os.fspath(file), file.read_bytes(), found.module)
     return None
+
+
+def at(tree: Any, key: str) -> Any:
+    """Return the value at the path ``key`` of a tree; None if there is none."""
+    for name in key.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping | ConfigDict) else None
+    return tree
+
+
+def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``tree`` of a recipe in which files that users' own parts read are named by their content.
+
+    These are the files that fields with the metadata ``FILE`` name: ``words.txt`` becomes ``words.txt@`` and 16 hex
+    digits of its sha256.
+    """
+    named = {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+    for key, (where, fields) in OWN_KEYS.items():
+        name, group, kind = at(named, key), at(named, where), catalogue.KEYS[key]
+        if not (isinstance(name, str) and catalogue.is_own(name) and isinstance(group, Mapping)):
+            continue
+        part = getattr(catalogue.find(kind.package, name, having=kind.having), fields)
+        for field in dataclasses.fields(part):
+            path = group.get(field.name, field.default)
+            if FILE in field.metadata and isinstance(path, str) and path:
+                place = files.as_path(path)
+                if not place.is_file():
+                    raise UserError(f"config.{where}.{field.name} is {path!r}, and there is no such file")
+                named = _replaced(named, f"{where}.{field.name}".split("."), f"{place.name}@{files.sha256(place)[:16]}")
+    return named
+
+
+def _replaced(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str, Any]:
+    key, *rest = keys
+    return {**tree, key: _replaced(tree[key], rest, value) if rest else value}
 
 
 def typed_name(kind: Kind, name: str | None, flag: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_jax import catalogue
+from bert_jax.models.model import NSP_HEAD
 from bert_jax.storage import files, reading
 
 USUAL = (128, 512)
@@ -17,6 +18,7 @@ class PlannedRows(NamedTuple):
 
     phases: Mapping[str, int]  # name -> row length, in order; empty if no recipe is known
     pairs: bool  # whether rows are pairs of segments whose second one is random half of the time
+    next_sentences: bool  # whether the model predicts which second segments are random
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -32,16 +34,13 @@ def planned_rows(corpus: str | os.PathLike[str], config: Mapping[str, Any] | Non
         run = reading.read_object(files.as_path(corpus).parent / "run.json") or {}
         config = run.get("config")
     if not isinstance(config, Mapping):
-        return PlannedRows({}, True)
+        return PlannedRows({}, True, True)
     phases, objective = config.get("phases"), config.get("objective")
     named = phases if isinstance(phases, Mapping) else {}
     lengths = {name: values.get("max_length") for name, values in named.items() if isinstance(values, Mapping)}
     sound = {str(name): length for name, length in lengths.items() if isinstance(length, int) and length >= 5}
-    return PlannedRows(sound, _arrangement(objective) == "sentence_pairs")
-
-
-def _arrangement(objective: Any) -> str:
     if not isinstance(objective, Mapping):
-        return "sentence_pairs"
-    module = catalogue.find("objectives", objective.get("name", ""), having="Objective")
-    return str(objective.get("arrangement") or module.Objective.arrangement)
+        return PlannedRows(sound, True, True)
+    made = catalogue.find("objectives", objective.get("name", ""), having="Objective").Objective
+    pairs = (objective.get("arrangement") or made.arrangement) == "sentence_pairs"
+    return PlannedRows(sound, pairs, pairs and NSP_HEAD in getattr(made, "parts", ()))

@@ -43,7 +43,7 @@ from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, check_vocabulary, choose_model, old_model, what_gives_way
 from bert_jax.runs.objective_checks import check_own_parts, check_whole_batches
-from bert_jax.runs.own_code import keep_copies
+from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files
 from bert_jax.task import Task
@@ -100,7 +100,7 @@ class PretrainingSettings:
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that a resumed run may not change. Paths may: hashes of content are compared instead."""
-        return {
+        tree = {
             "seed": self.seed,
             "vocab": _without(dataclasses.asdict(self.vocab), "path"),
             "corpus": _without(dataclasses.asdict(self.corpus), *FREE_CORPUS_FIELDS),
@@ -110,6 +110,7 @@ class PretrainingSettings:
             "optimizer": dataclasses.asdict(self.optimizer),
             "schedule": dataclasses.asdict(self.schedule),
         }
+        return with_contents(tree)
 
     def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
@@ -220,6 +221,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 "objective": {"name": settings.objective["name"], **dataclasses.asdict(settings.find_objective()[1])},
                 **parent,
             }
+            facts = with_contents(facts)
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
                 run = run_record.settle(workdir, run, facts, settings.absent_facts())
@@ -351,10 +353,7 @@ def with_steps(experiment: Experiment, task: Task, observer: Observer) -> Experi
 
 
 def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
-    """Return the entry ``head`` of a run's facts: the model's class in transformers.
-
-    Return None if transformers has no class for the model's encoder, or none without a masked-LM head.
-    """
+    """Return the entry ``head`` of a run's facts: the model's class in transformers; None if it has no class."""
     parts = [part.name for part in task.parts]
     if model.encoder not in families() or LM_HEAD.name not in parts:
         return None

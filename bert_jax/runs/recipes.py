@@ -10,6 +10,7 @@ checks its own keys later (``configuration.build``). Paths of a user's own compo
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import math
@@ -24,9 +25,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax import catalogue
 from bert_jax.configuration import nearest, old_defaults
 from bert_jax.errors import UserError
-from bert_jax.runs.own_code import name_components
+from bert_jax.runs.own_code import OWN_KEYS, at, name_components
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
@@ -56,6 +58,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
     config, folder, is_data = _read(recipe)
+    before = {key: at(config, key) for key in OWN_KEYS}
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
         assert match, override
@@ -64,9 +67,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
         if not PATH.fullmatch(match["key"]):
             raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
         _set(config, KEYS.findall(match["key"]), match["value"], "config", parse_value)
-    _name_components(config, folder, typed(overrides), asked=trust_code or not is_data)
-    _check_text(config, "config")
-    return config.lock()
+    return _locked(config, folder, before, typed(overrides), asked=trust_code or not is_data)
 
 
 def with_values(
@@ -89,13 +90,12 @@ def with_values(
         config, folder, is_data = _as_config(_plain(recipe), "config"), "", False
     if not isinstance(values, Mapping):
         raise UserError(f"overrides is {reprlib.repr(values)}; a dict is needed, key -> value")
+    before = {key: at(config, key) for key in OWN_KEYS}
     for key, value in values.items():
         if not isinstance(key, str) or not PATH.fullmatch(key):
             raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")
         _set(config, KEYS.findall(key), value, "config", _value)
-    _name_components(config, folder, changed_keys(values), asked=trust_code or not is_data)
-    _check_text(config, "config")
-    return config.lock()
+    return _locked(config, folder, before, changed_keys(values), asked=trust_code or not is_data)
 
 
 def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -114,11 +114,16 @@ def _read(recipe: str | os.PathLike[str]) -> tuple[ConfigDict, str, bool]:
     return _read_json(path) if is_data else _run(path, argument), os.path.dirname(path), is_data
 
 
-def _name_components(config: ConfigDict, folder: str, changed: tuple[str, ...], asked: bool) -> None:
+def _locked(
+    config: ConfigDict, folder: str, before: Mapping[str, Any], changed: tuple[str, ...], asked: bool
+) -> ConfigDict:
     def put(key: str, name: str) -> None:
         _set(config, key.split("."), name, "config", _value)
 
     name_components(config, put, folder, changed, asked)
+    _leave_out_keys_of_others(config, before, changed)
+    _check_text(config, "config")
+    return config.lock()
 
 
 def _check_text(value: Any, where: str) -> None:
@@ -131,6 +136,22 @@ def _check_text(value: Any, where: str) -> None:
             _check_text(inner, f"{where}.{key}")
     for inner in value if isinstance(value, tuple | list) else ():
         _check_text(inner, where)
+
+
+def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:
+    """Remove the keys that a recipe set for a part whose name was ``changed`` since ``before``.
+
+    Those stay that the new part has too, and those that were given with it.
+    """
+    for key, (where, fields) in OWN_KEYS.items():
+        group, kind, name = at(config, where), catalogue.KEYS[key], at(config, key)
+        if key not in changed or where in changed or before[key] in (None, name) or not isinstance(group, ConfigDict):
+            continue
+        of_recipe = [own for own in group if not any(f"{one}.".startswith(f"{where}.{own}.") for one in changed)]
+        if of_recipe:
+            found = getattr(catalogue.find(kind.package, name, having=kind.having), fields)
+            for own in set(of_recipe) - {field.name for field in dataclasses.fields(found)}:
+                del group[own]
 
 
 def _plain(value: Any) -> Any:

@@ -368,6 +368,9 @@ def test_rows_are_those_of_the_recipe_or_of_the_run(clean: Path, vocab: Path, tm
     assert list(balance("--max_length=32")) == ["32"]
     assert list(balance("--config=quickstart")) == ["32", "128"]
     assert balance("--config=roberta") == {}  # has no pairs
+    assert balance("--config=quickstart", "--config.objective.name=mlm") == {}  # pairs, and no next sentences
+    main.run(["inspect", f"--corpus={run / 'corpus'}", "--config=quickstart", "--config.objective.name=mlm"])
+    assert "padding" in capsys.readouterr().out
     assert Fixes({}, phases={"a": 24, "b": 48}).longer_rows(24) == "--config.phases.a.max_length=48"
 
 

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.reading import of_other_rows, read_by
-from bert_jax.records import Batch, Feature
+from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs import recipes
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.model_choice import choose_model
@@ -104,6 +104,19 @@ def test_the_letters_of_the_page_are_learned(
     pieces = task.setting.tokenizer.vocab
     for number, begins in ((pieces.index("##s"), "s"), (pieces.index("river"), "r"), (pieces.index("."), "")):
         assert task.letters[number] == ("abcdefghijklmnopqrstuvwxyz".index(begins) if begins else 26)
+
+
+def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_device: None) -> None:
+    alone = LETTERS.replace('{"mlm": base.MLM, "letter": ', '{"letter": ').replace(
+        '"masked_weights", 0.5)', '"masked_weights")'
+    )
+    for code, has_perplexity in ((alone, False), (LETTERS, True)):
+        write(tmp_path, code)
+        settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
+        model = choose_model(settings.model, 64, None)
+        task: Any = checked(settings, settings.experiment())(None, None, model, 0)
+        sums = {name: Sum(1.0, 1.0) for name in ("letter_loss", "mlm_loss")}
+        assert ("perplexity" in task.summary(sums)) is has_perplexity
 
 
 @pytest.mark.parametrize(

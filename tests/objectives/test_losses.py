@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.models.losses import cross_entropy
+from bert_jax.objectives.terms import MLM, measured, punctuation
+from bert_jax.text.wordpiece import WordPiece
 
 SHAPE, V = (3, 5), 11
 
@@ -51,6 +53,28 @@ def test_labels_of_weight_0_count_nowhere() -> None:
     assert values(labels)[1] == pytest.approx(float(weights.sum()))
     gradient = jax.grad(lambda x: cross_entropy(x, labels, weights)[0].value)(logits)
     assert not bool(gradient[weights == 0].any())
+
+
+def test_accuracy_without_punctuation_leaves_out_labels_that_are_signs_alone() -> None:
+    logits, labels, weights = draw()
+    table = np.arange(V) % 3 == 0
+    batch = {"masked_labels": jnp.asarray(labels), "masked_weights": jnp.asarray(weights)}
+    loss, metrics = measured(MLM, {"mlm_logits": jnp.asarray(logits)}, batch, table)
+    nll, hits = by_definition(logits, labels, weights * ~table[labels])
+    assert 0 < hits < (weights * ~table[labels]).sum() < weights.sum()
+    assert metrics["loss"] == loss
+    found = metrics["accuracy_no_punctuation"]
+    assert (float(found.value), float(found.count)) == pytest.approx((hits, (weights * ~table[labels]).sum()), rel=1e-6)
+    other = measured(MLM._replace(baseline="none"), {"mlm_logits": jnp.asarray(logits)}, batch, table)[1]
+    assert other.keys() == {"loss", "accuracy"}
+
+
+def test_punctuation_is_pieces_of_signs_alone() -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "，", "。」", "##—", "a.", "床", "$", "##s", "-"]
+    table = punctuation(WordPiece(pieces, lowercase=True), len(pieces) + 3)
+    assert [pieces[i] for i in np.flatnonzero(table)] == ["，", "。」", "##—", "-"]
+    assert len(table) == len(pieces) + 3
+    assert not punctuation(None, 5).any()
 
 
 def test_no_weight_at_all_gives_zeros() -> None:

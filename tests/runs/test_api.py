@@ -202,7 +202,7 @@ def test_a_notebook_shows_an_error_as_its_line(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_component_of_ones_own_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("Config = Objective = object\n")
+    (tmp_path / "mine.py").write_text("from bert_jax.objectives.mlm import Config, Objective\n")
     for tree, changes in ({"objective": {"name": "./mine.py"}}, {}), ("quickstart", {"objective.name": "./mine.py"}):
         assert re.fullmatch(r"mine\.py@[0-9a-f]{16}", recipes.with_values(tree, changes).objective.name)
     (tmp_path / "another.py").write_text("Config = Objective = int\n")

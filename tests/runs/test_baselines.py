@@ -17,3 +17,5 @@ def test_unbalanced_labels_come_with_what_mends_them(rate: float, flag: str) -> 
     line = _unbalanced(Phase(1, 1, 64, "one"), "nsp_majority_rate", rate, "bert-jax inspect --corpus=c")
     assert f"NSP accuracy begins at {rate:.2f}" in line
     assert f" {flag} (bert-jax inspect" in line
+    other = _unbalanced(Phase(1, 1, 64, "one"), "letter_majority_rate", rate, "")
+    assert other.endswith(f"so LETTER accuracy begins at {rate:.2f} there and teaches little")

@@ -1,6 +1,7 @@
 """A run that starts from another: what it sees, what it keeps, and what of its recipe gives way."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax import catalogue
+from bert_jax.catalogue import OwnCode
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
 from bert_jax.configuration import differences
@@ -128,6 +131,33 @@ def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
     assert read_run(str(tmp_path))["facts"]["model"]["remat"] == "full"
     with pytest.raises(UserError, match="run.model.mlp_dim: 64 -> 96. Put them back"):
         settle(str(tmp_path), run, {"model": {"remat": "full", "mlp_dim": 96}})
+
+
+def test_a_file_that_an_own_config_names_is_identity_by_its_content(tmp_path: Path) -> None:
+    marked = "dataclasses.field(default='', metadata={'file': True})"
+    start = "import dataclasses\nfrom bert_jax.objectives import mlm\nfrom bert_jax.objectives.mlm import Objective\n"
+    config = f"@dataclasses.dataclass(frozen=True)\nclass Config(mlm.Config):\n    words: str = {marked}\n"
+    code = OwnCode(str(tmp_path / "mine.py"), f"{start}\n{config}".encode())
+    catalogue.trust(code)
+    task = OwnCode(str(tmp_path / "task.py"), f"{start}\n{config}\nTask = None\n".encode())
+    catalogue.trust(task)
+    data = DataConfig(format="jsonl", splits={"train": "train.jsonl"})
+    found = []
+    for folder, content in (("a", "one"), ("b", "one"), ("b", "two")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (words := tmp_path / folder / "words.txt").write_text(content)
+        identity = PretrainingSettings({"name": code.name, "words": str(words)}, {}, {}).identity()
+        assert (
+            FinetuningSettings({"name": task.name, "words": str(words)}, data).identity()["task"]["words"]
+            == (identity["objective"]["words"])
+        )
+        found.append(identity)
+    assert found[0] == found[1]
+    [changed] = differences(found[1], found[2])
+    assert re.fullmatch(r"config.objective.words: 'words.txt@\w{16}' -> 'words.txt@\w{16}'", changed)
+    assert PretrainingSettings({"name": code.name}, {}, {}).identity()["objective"] == {"name": code.name}
+    with pytest.raises(UserError, match="config.objective.words is 'gone.txt', and there is no such file"):
+        PretrainingSettings({"name": code.name, "words": "gone.txt"}, {}, {}).identity()
 
 
 def test_micro_batches_of_a_phase_may_change() -> None:

@@ -20,7 +20,7 @@ def test_every_kind_of_part_has_its_keys() -> None:
         for node in ast.walk(ast.parse(text)) if "catalogue.find(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "catalogue.find":
                 called.add(ast.unparse(node.args[0]).strip("'"))
-    constants = {"PACKAGE"}  # corpora.annotators and interchange.families
+    constants = {"PACKAGE", "kind.package"}  # corpora.annotators and interchange.families; any kind
     assert called - constants == {kind.package for kind in KEYS.values()} - {"corpora.annotators"}
 
 

@@ -52,7 +52,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     train, evaluations = records(finished, "train"), records(finished, "eval")
     assert [r["step"] for r in train] == list(range(2, 25, 2))
     assert [r["step"] for r in evaluations] == [0, 8, 16, 24]
-    wanted = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "perplexity"}
+    wanted = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "perplexity", "mlm_accuracy_no_punctuation"}
     assert wanted <= evaluations[0].keys()
     rates = {"learning_rate", "gradient_norm", "tokens_per_second", "mfu", "input_wait_seconds"}
     assert wanted | rates <= train[0].keys()

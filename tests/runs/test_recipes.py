@@ -339,6 +339,27 @@ def test_a_recipe_of_two_lines_derives_from_another(recipe, tmp_path):
     assert recipes.derive("bert_base").to_dict() == recipes.load("bert_base").to_dict()
 
 
+def test_keys_that_a_recipe_set_for_a_part_go_with_the_part(tmp_path):
+    objective = {"name": "mlm_nsp", "next_sentence_weight": 0.5, "packing": "packed"}
+    masking = {"strategy": "spans", "unit": "word", "options": {"p": 0.3, "longest": 4}}
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"objective": {**objective, "masking": masking}}))
+    found = recipes.load(str(path), ["--config.objective.name=mlm"]).objective
+    assert found.to_dict() == {"name": "mlm", "packing": "packed", "masking": masking}
+    strategy = ["--config.objective.masking.strategy=ngrams"]
+    assert recipes.load(str(path), strategy).objective.masking.options.to_dict() == {"longest": 4}
+    typed = [*strategy, "--config.objective.masking.options.p=0.2"]
+    assert recipes.load(str(path), typed).objective.masking.options.p == 0.2  # the strategy will refuse it
+    same = recipes.load(str(path), ["--config.objective.name=mlm_nsp", "--config.objective.rate=1"]).objective
+    assert (same.next_sentence_weight, same.rate) == (0.5, 1)
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses\n\n@dataclasses.dataclass(frozen=True)\nclass Config:\n    pooling: str = 'cls'\n\n"
+        "class Task:\n    pass\n"
+    )
+    task = recipes.with_values("embeddings", {"task.name": str(tmp_path / "mine.py")}).task
+    assert (task.pooling, task.keys()) == ("mean", ["name", "pooling"])
+
+
 def test_parts_of_a_mixture_are_set_apart():
     config = recipes.load("continue:replay", ["--config.corpus.parts.own.options.paths=mine.txt"])
     assert config.corpus.parts.own.options.paths == ("mine.txt",)
