@@ -229,10 +229,11 @@ def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
 
 
 def _references(chart: Chart, frame: _Frame) -> list[str]:
-    parts, last = [], -math.inf
+    parts, last, taken = [], -math.inf, list[float]()
     for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
         y = frame.y(value)
         last = y - 5 if y - 5 - last >= 14 else y + 14  # put the label under its line if the label above is too close
+        taken.append(last)
         parts.append(f'<line class="reference" {_across(y)}/>')
         label = escape(f"{name} {value:.{chart.digits}f}")
         parts.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
@@ -242,7 +243,8 @@ def _references(chart: Chart, frame: _Frame) -> list[str]:
             left, right, y = frame.x(max(start, low)), frame.x(min(stop, high)), frame.y(value)
             parts.append(f'<line class="reference" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
             label = escape(f"{name} {value:.{chart.digits}f}")
-            parts.append(f'<text class="reference" x="{left + 4:.1f}" y="{y - 5:.1f}">{label}</text>')
+            at = y - 5 if all(abs(y - 5 - other) >= 14 for other in taken) else y + 14
+            parts.append(f'<text class="reference" x="{left + 4:.1f}" y="{at:.1f}">{label}</text>')
     return parts
 
 

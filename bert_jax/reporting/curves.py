@@ -53,7 +53,8 @@ def charts_of(
 def metric_names(records: Iterable[Record]) -> list[str]:
     """Return the metrics that have a number in any record. Metrics in ``TITLES`` come first, in that order."""
     found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
-    return [name for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found and name not in NOT_DRAWN]
+    names = [*(name for name in TITLES if name in found), *(name for name in found if name not in TITLES)]
+    return [name for name in names if name.partition("/")[0] not in NOT_DRAWN]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

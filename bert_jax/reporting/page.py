@@ -63,7 +63,7 @@ svg .hover:hover > line { opacity: .5; } svg .hover:hover circle { opacity: 1; }
 th, td { text-align: left; padding: 7px 14px 7px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child > td, tr:last-child > th[scope=row] { border-bottom: 0; }
 thead th { color: var(--soft); font-size: .82rem; font-weight: 500; white-space: nowrap; }
-th[scope=row] { font-weight: 500; min-width: 8em; }
+th[scope=row] { font-weight: 500; min-width: 8em; overflow-wrap: anywhere; }
 td.n, th.n { text-align: right; white-space: nowrap; padding-right: 10px; }
 td.wrap { overflow-wrap: anywhere; } .flag { white-space: nowrap; }
 .split { display: flex; height: 14px; border-radius: 7px; overflow: hidden; gap: 2px; margin: 4px 0 12px; }

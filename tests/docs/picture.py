@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 PICTURE = Path(__file__).resolve().parents[2] / "bert_jax" / "reporting" / "quickstart.svg"
 WIDTH, CHART, LEGEND = 1180, 540, 84
-LINE, FITTING = 22, {"title": 52, "name": 64}  # pixels of a line, and the characters that fit into one
+LINE, FITTING = 22, {"title": 54, "name": 72}  # pixels of a line, and the characters that fit into one
 LEFT_OUT = ("time",)  # says more about the machine than about the run
 TAGS = re.compile(r"<[^>]+>")
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from bert_jax.reporting.charts import MAX_POINTS, Chart, Series, log_ticks, smoothed, svg, thin, tick_labels, ticks
+from bert_jax.reporting.curves import metric_names
 
 
 @pytest.mark.parametrize(
@@ -129,3 +130,17 @@ def test_a_logarithmic_x_axis_with_a_name():
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11)
     assert "rank 100" in drawing
     assert "step" not in drawing
+
+
+def test_figures_of_parts_come_in_the_order_of_the_log_without_their_perplexity():
+    names = [
+        f"{name}/{part}" for part in ("new", "old", "legal") for name in ("mlm_loss", "mlm_accuracy", "perplexity")
+    ]
+    record = {"step": 1, "split": "eval", "time": 0.0, **dict.fromkeys([*names, "perplexity", "mlm_loss"], 1.0)}
+    assert metric_names([record]) == ["mlm_loss", *(name for name in names if "perplexity" not in name)]
+
+
+def test_the_label_of_a_line_of_a_phase_keeps_away_from_that_of_the_whole_chart():
+    chart = Chart("a", (Series("a", [(0, 0.0), (9, 1.0)], "eval"),), (("rate", 0.535),), spans=(("train", 0.53, 0, 9),))
+    places = [float(y) for y in re.findall(r'<text class="reference" x="[\d.]+" y="([\d.]+)"', svg(chart))]
+    assert abs(places[0] - places[1]) >= 14
