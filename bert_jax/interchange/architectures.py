@@ -50,7 +50,8 @@ class Head:
       labels: the names of a classifier's outputs, in order; empty for a regression and for heads other than
         classifiers.
       problem_type: the kind of problem that a text classifier solves; None for all other heads.
-      classifier_dropout: the dropout rate before the classifier. If None, the encoder's rate.
+      classifier_dropout: the dropout rate before the classifier that the model has, or is to get in fine-tuning. If
+        None, the encoder's rate.
     """
 
     architecture: str = "BertForPreTraining"
@@ -155,7 +156,7 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     if problem_type not in (None, "single_label_classification", "regression", "multi_label_classification"):
         raise UserError(f"{where}/config.json has problem_type {problem_type!r}, which transformers does not know")
     is_number = problem_type == "regression" and len(labels) == 1
-    dropout = theirs.get(family.classifier_dropout) if "classifier" in family.architectures[architecture] else None
+    dropout = theirs.get(family.classifier_dropout)
     if dropout is not None and not (isinstance(dropout, int | float) and 0 <= dropout < 1):
         raise UserError(
             f"{where}/config.json has {family.classifier_dropout} {dropout!r}; a number from 0 to below 1 is allowed"
@@ -207,6 +208,6 @@ def config_fields(head: Head) -> dict[str, Any]:
         fields["label2id"] = {name: i for i, name in enumerate(labels)}
     if head.problem_type:
         fields["problem_type"] = head.problem_type
-    if "classifier" in head.parts and head.classifier_dropout is not None:
+    if head.classifier_dropout is not None:
         fields[head.family.classifier_dropout] = head.classifier_dropout
     return fields

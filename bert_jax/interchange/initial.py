@@ -101,7 +101,8 @@ def begun_from(workdir: str) -> Initial | None:
     parent = ParentRun(kind_of(identity), facts["parent_key"]) if "parent_key" in facts else None
     model = config_of(facts["model"])
     tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
-    return Initial(str(identity["init"]), {}, model, tokenizer, parent=parent)
+    head = Head(classifier_dropout=(facts.get("task") or {}).get("dropout_rate"))
+    return Initial(str(identity["init"]), {}, model, tokenizer, head=head, parent=parent)
 
 
 def continued_seed(seed: int, initial: Initial | None, kind: Kind) -> tuple[int, dict[str, str]]:

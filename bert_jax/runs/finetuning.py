@@ -41,7 +41,7 @@ from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import find_vocabulary, keep_vocabulary
-from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way
+from bert_jax.runs.model_choice import check_kernel, choose_model, old_model, what_gives_way, with_classifier_dropout
 from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.prediction import Predictor, trial, write_predictions
 from bert_jax.storage import files
@@ -182,6 +182,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         meant = old_defaults(FinetuningSettings) | absent
         run = run_record.described(workdir, config, identity, request.command, bound=bool(saved), absent=meant)
         given = initial if settings.weights == "pretrained" else None
+        task_config = with_classifier_dropout(task_config, settings.model, given if module.Task.exported else None)
         seed, parent = continued_seed(settings.seed, given, "fine-tuning")
         settings = dataclasses.replace(settings, seed=seed)
         tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, module.Task.roles)

@@ -86,6 +86,17 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
     return [f"the model of --init is taken, not the recipe's: {has}{hint}"]
 
 
+def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: Initial | None) -> Any:
+    """Return the config ``task`` with the dropout rate before the classifier that the config.json of ``initial`` names.
+
+    A rate that the recipe names, in ``task`` or for the whole ``model``, is kept. So is None in a model of our own.
+    """
+    rate = initial.head.classifier_dropout if initial and initial.parent is None else None
+    if rate is None or "dropout_rate" in model or getattr(task, "dropout_rate", rate) is not None:
+        return task
+    return dataclasses.replace(task, dropout_rate=rate)
+
+
 def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:
     """Raise ``UserError`` if ``config.model.attention_kernel`` cannot compute batches of ``specs`` on ``mesh``.
 

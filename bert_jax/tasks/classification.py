@@ -27,7 +27,8 @@ class Config:
 
     metrics: tuple[str, ...] = ("accuracy",)  # of a file in bert_jax/tasks/metrics, the first is the main one
     positive: str | None = None  # the positive label of a binary F1; if None, the label whose name sorts last
-    dropout_rate: float | None = None  # on the pooled output; if None, the model's dropout rate
+    # on the pooled output; if None, that of an imported model's classifier, else the model's
+    dropout_rate: float | None = None
 
 
 class Task(ExampleTask):

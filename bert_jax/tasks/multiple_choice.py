@@ -36,7 +36,8 @@ class Config:
     Attributes:
       label: how a label names the right choice: by "index" (from 0), "letter" (from A) or "text"; "auto" takes the
         first of these that fits every example.
-      dropout_rate: the dropout rate on the pooled output. If None, the model's rate.
+      dropout_rate: the dropout rate on the pooled output. If None, that of an imported model's classifier, else the
+        model's.
     """
 
     label: Literal["auto", "index", "letter", "text"] = "auto"

@@ -26,7 +26,8 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("pearson", "spearmanr")  # pearson, spearmanr
-    dropout_rate: float | None = None  # on the pooled output; if None, the model's dropout rate
+    # on the pooled output; if None, that of an imported model's classifier, else the model's
+    dropout_rate: float | None = None
 
     def __post_init__(self) -> None:
         check_names(self.metrics)

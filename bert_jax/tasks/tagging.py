@@ -43,7 +43,8 @@ class Config:
         dropped, and the dropped words count as predicted O.
       overlap: how many pieces neighbouring windows share. Each word is scored only in the window that shows more of its
         context.
-      dropout_rate: the dropout rate on the last layer. If None, the model's rate.
+      dropout_rate: the dropout rate on the last layer. If None, that of an imported model's classifier, else the
+        model's.
     """
 
     metrics: Literal["entities", "accuracy"] = "entities"

@@ -1,6 +1,7 @@
 """Classification: rows of texts and pairs, labels, and runs from end to end, also from a pretrained model."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.workdir import load_trained
-from bert_jax.models.encoders import bert
+from bert_jax.models.encoders import albert, bert
 from bert_jax.models.model import fresh_params
 from bert_jax.reporting import run_record
 from bert_jax.tasks.base import pair_sequences
@@ -115,6 +118,24 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
     others = jax.tree.map(jax.numpy.zeros_like, {"encoder": params["encoder"]})
     place = frozen_parts(("encoder",), None, str(tmp_path / "run"), {}, resumes=True)  # without --init
     jax.tree.map(np.testing.assert_array_equal, place(others), {"encoder": given["encoder"]})  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("one_device")
+def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
+    """ALBERT's config.json names 0.1, although its encoder has no dropout; a rate of the recipe's own is kept."""
+    tokenizer = toy_tasks.make_tokenizer()
+    model = albert.Config(tokenizer.size, 32, 1, 2, 64, 32, embedding_size=16)
+    head = Head("AlbertForMaskedLM", classifier_dropout=0.1)
+    params = jax.tree.map(np.asarray, fresh_params(model))
+    export_model(params, model, tokenizer, tmp_path / "albert", "card", head)
+    assert import_model(tmp_path / "albert").head == head
+    recipe = toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, train_config={"num_epochs": 1})
+    config = json.loads(recipe.read_text())
+    for workdir, own, rate in (("plain", {}, 0.1), ("own", {"dropout_rate": 0.0}, None)):
+        recipe.write_text(json.dumps(config | {"model": own}))
+        for _ in range(2):  # begun, and gone on with
+            assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'albert'}", workdir=workdir) == 0
+            assert run_record.read_run(str(tmp_path / workdir))["facts"]["task"]["dropout_rate"] == rate
 
 
 @pytest.mark.usefixtures("one_device")
