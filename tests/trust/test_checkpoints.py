@@ -34,7 +34,7 @@ from bert_jax.interchange.workdir import read_chosen
 from bert_jax.storage import files
 from bert_jax.storage.checksums import CHECKSUMS
 from tests import toy
-from tests.checkpoints.test_checkpoints import FACTS, save, state_at
+from tests.checkpoints.test_checkpoints import FACTS, state_at
 from tests.tasks import toy_tasks
 from tests.trust.damage import damage_one, generator, scaled
 
@@ -92,6 +92,7 @@ def whole(local: Path, store: Path) -> Whole:
         (store / name).parent.mkdir(parents=True, exist_ok=True)
         (store / name).write_bytes((files.as_path(STORE) / name).read_bytes())
     files.as_path(STORE).rmtree()
+    shutil.copy(local / "run.json", store)
     shapes = shapes_of(steps_folder(str(local)) / str(steps[-1]))
     states, trees = {}, {}
     for step in steps:
@@ -234,7 +235,6 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_few_damages(tmp_path: Path) -> None:
     local, store = tmp_path / "local", tmp_path / "store"
-    save(str(local), 5, 10)
     facts = {**FACTS, "run": {"run_id": "ours"}}
     for workdir, steps in ((local, (5, 10)), (local / BEST, (0,))):
         checkpoints = Checkpoints(str(workdir), CheckpointConfig())
@@ -280,7 +280,7 @@ def test_damages(trained: Path, tmp_path: Path) -> None:
     local = cut_back(copy(trained, tmp_path / "local"))
     params, facts, _ = read_params(str(local))
     save_params(str(local / BEST), jax.tree.map(np.negative, params), facts)
-    damages(whole(local, tmp_path / "store"), scaled(65), tmp_path, generator("checkpoints"))
+    damages(whole(local, tmp_path / "store"), scaled(100), tmp_path, generator("checkpoints"))
 
 
 def resumed_alone(source: Path, workdir: Path) -> str:
