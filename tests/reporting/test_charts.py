@@ -5,8 +5,11 @@ import re
 
 import pytest
 
+from bert_jax.inspection.check import Check
+from bert_jax.inspection.inspect import Inspection
+from bert_jax.inspection.page import write_report
 from bert_jax.reporting.charts import MAX_POINTS, Chart, Series, log_ticks, smoothed, svg, thin, tick_labels, ticks
-from bert_jax.reporting.curves import metric_names
+from bert_jax.reporting.curves import Curves, metric_names
 
 
 @pytest.mark.parametrize(
@@ -144,3 +147,22 @@ def test_the_label_of_a_line_of_a_phase_keeps_away_from_that_of_the_whole_chart(
     chart = Chart("a", (Series("a", [(0, 0.0), (9, 1.0)], "eval"),), (("rate", 0.535),), spans=(("train", 0.53, 0, 9),))
     places = [float(y) for y in re.findall(r'<text class="reference" x="[\d.]+" y="([\d.]+)"', svg(chart))]
     assert abs(places[0] - places[1]) >= 14
+
+
+def test_hostile_text_stays_text_in_the_pages_of_a_corpus_and_in_a_notebook(tmp_path):
+    odd = """<script>alert("x")</script>'&"""
+    facts = {"histogram": [[1, 2, 3]], "curve": [(1.0, 2.0), (2.0, 1.0)]}
+    names = ("sentences", "documents", "vocabulary_use", odd)
+    checks = tuple(Check(name, "warn", odd, odd, facts, ((odd, odd),)) for name in names)
+    train = {"num_documents": 1, "num_tokens": 2}
+    corpus = {
+        "path": f"/x/{odd.replace('/', '')}",
+        "private": False,
+        "fingerprint": "a" * 64,
+        "splits": {"train": train},
+    }
+    write_report(Inspection(corpus, checks), tmp_path)
+    drawn = Curves("x", (Chart(odd, (Series(odd, [(0, 1.0), (1, 2.0)], "eval"),), ((odd, 1.0),), ((odd, 0.5),)),))
+    for page in ((tmp_path / "report.html").read_text(), drawn._repr_svg_()):
+        assert "<script" not in page
+        assert "&lt;script&gt;" in page
