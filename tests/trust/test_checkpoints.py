@@ -186,7 +186,8 @@ def damage_step(steps: Path, newest: int, foreign: Path, rng: random.Random) -> 
         for mark in MARKS if kind == "lose_marks" else (CHECKSUMS, files.MARKER):
             (step / mark).unlink(missing_ok=True)
     else:
-        damaged = damage_one(step / "state", rng, among=lambda path: path.parent.name == "d")
+        largest = max(step.glob("state/**/d/*"), key=lambda path: path.stat().st_size)  # others may hold no array
+        damaged = damage_one(step / "state", rng, among=lambda path: path == largest)
         for sums in (step / CHECKSUMS, step / files.MARKER):  # the second lists the first
             names = [name for name in files.listed(sums.read_text()) if (step / name).exists()] if sums.exists() else []
             sums.unlink(missing_ok=True)
