@@ -50,7 +50,7 @@ def verified(store: str) -> int:
 def build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
     config["private"] = arguments.private or config.get("private", False)
-    vocabulary = config["vocab"]["path"]
+    vocabulary = config.setdefault("vocab", {}).get("path", "")
     if not vocabulary:
         raise UserError(
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "

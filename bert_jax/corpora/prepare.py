@@ -166,12 +166,17 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
         special token or has added tokens that text would lose, or a corpus has no text.
     """
     files.check_new(output)
-    vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
+    vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
     tokenizers.check_name(output, vocab.kind, vocab.path)
     if vocab.path:
         tokenizer = given_tokenizer(vocab)
+    elif "task" in config:
+        raise UserError(
+            "this recipe is one for fine-tuning (it has config.task) and names no corpus to learn a vocabulary from; "
+            "choose one of configs/pretrain"
+        )
     else:
-        tokenizer = _learn(vocab, build(CorpusConfig, config["corpus"], "config.corpus"), output)
+        tokenizer = _learn(vocab, build(CorpusConfig, config.get("corpus", {}), "config.corpus"), output)
     tokenizer.save(output)
     return tokenizer
 
@@ -239,8 +244,8 @@ def prepare_corpus(
       UserError: the config or the input is bad, ``output`` is not empty, or the disk is full. Nothing is left
         half-written.
     """
-    vocab = build(VocabularyConfig, config["vocab"], "config.vocab")
-    corpus = build(CorpusConfig, config["corpus"], "config.corpus")
+    vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
+    corpus = build(CorpusConfig, config.get("corpus", {}), "config.corpus")
     if corpus.parts:
         trees = {name: {**config, "corpus": dataclasses.asdict(corpus.part(name))} for name in corpus.part_configs()}
         folder = files.as_path(output)

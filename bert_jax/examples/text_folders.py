@@ -70,9 +70,9 @@ class Reader:
             raise UserError(f"{path} is not a whole zip without a password ({error}); replace the file") from error
 
     def _in_folder(self, path: str) -> Iterator[tuple[str, str | None]]:
-        root = path.rstrip("/")
+        root = os.fspath(files.as_path(path))
         found = [os.fspath(file) for file in files.glob(f"{root}/**/*")]
-        for name, short in self._shortened(path, [file[file.index(root) + len(root) + 1 :] for file in found]):
+        for name, short in self._shortened(path, [os.path.relpath(file, root) for file in found]):
             text = whole_text(f"{root}/{name}")
             yield short, self._decoded(text.encode("utf-8", "surrogateescape"))
 

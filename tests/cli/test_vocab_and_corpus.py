@@ -1,5 +1,7 @@
 """``bert-jax vocab`` and ``bert-jax corpus`` on a few small files."""
 
+import json
+
 import pytest
 
 from bert_jax.cli import main
@@ -23,6 +25,19 @@ def flags(tmp_path):
         "--config.corpus.heldout_fraction=0.25",
         "--config.vocab.size=120",
     ]
+
+
+@pytest.mark.parametrize("vocab", [{}, {"vocab": {"size": 120}}])
+def test_a_recipe_that_names_no_vocabulary(vocab, tmp_path, capsys):
+    (tmp_path / "recipe.json").write_text(json.dumps({"corpus": {"source": "text_files"}} | vocab))
+    assert main.run(["corpus", f"--config={tmp_path / 'recipe.json'}", f"--output={tmp_path / 'new'}"]) == 2
+    assert "error: config.vocab.path is empty; learn a vocabulary" in capsys.readouterr().err
+
+
+def test_a_vocabulary_of_a_recipe_for_fine_tuning(tmp_path, capsys):
+    assert main.run(["vocab", "--config=classification", f"--output={tmp_path / 'vocab.txt'}"]) == 2
+    assert "error: this recipe is one for fine-tuning (it has config.task)" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_vocabulary_then_corpus(tmp_path, capsys, flags):

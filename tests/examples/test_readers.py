@@ -220,6 +220,15 @@ def test_text_folders(tmp_path, form):
         records(path, "text_folders", pattern="*.csv")
 
 
+@pytest.mark.parametrize("path", ["./all", "all/", "."])
+def test_text_folders_of_the_current_folder(path, tmp_path, monkeypatch):
+    below = "all" if path != "." else ""
+    (tmp_path / below / "good").mkdir(parents=True)
+    (tmp_path / below / "good" / "1.txt").write_text("fine")
+    monkeypatch.chdir(tmp_path)
+    assert records(path, "text_folders") == [{"text": "fine", "label": "good", "id": "good/1.txt"}]
+
+
 def zipped(path, text):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("good/1.txt", text)
