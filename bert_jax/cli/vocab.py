@@ -21,10 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     with parents_removed(arguments.output):
-        tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output)
+        tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output, print)
     asked = arguments.config.get("vocab", {})
     path = asked.get("path")
     size = asked.get("size", 0)
-    shortfall = f", fewer than the {size:,} asked for: the text has no more" if tokenizer.size < size else ""
+    shortfall = (
+        f", fewer than the {size:,} asked for: nothing else in the text is frequent enough"
+        if tokenizer.size < size
+        else ""
+    )
     print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {path}' if path else shortfall}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

@@ -27,7 +27,7 @@ from bert_jax.storage import files
 from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.languages import check_language
-from bert_jax.text.learn import COVERAGE, learn_from_counts, learn_wordpiece
+from bert_jax.text.learn import COVERAGE, Note, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
 from bert_jax.text.sentencepiece import SentencePiece
@@ -156,10 +156,13 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     return OwnSource(source, corpus.source) if catalogue.is_own(corpus.source) else source
 
 
-def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]) -> Tokenizer:
+def prepare_vocabulary(
+    config: Mapping[str, Any], output: str | os.PathLike[str], note: Note | None = None
+) -> Tokenizer:
     """Write the tokenizer of a run to the file ``output``, whole or not at all, and return it.
 
-    If ``config.vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned.
+    If ``config.vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned. ``note`` is
+    called with a line if a learned one lacks characters that it should have.
 
     Raises:
       UserError: the config is bad, ``output`` has the file name of another kind of tokenizer, a vocabulary lacks a
@@ -176,7 +179,7 @@ def prepare_vocabulary(config: Mapping[str, Any], output: str | os.PathLike[str]
             "choose one of configs/pretrain"
         )
     else:
-        tokenizer = _learn(vocab, build(CorpusConfig, config.get("corpus", {}), "config.corpus"), output)
+        tokenizer = _learn(vocab, build(CorpusConfig, config.get("corpus", {}), "config.corpus"), output, note)
     tokenizer.save(output)
     return tokenizer
 
@@ -188,24 +191,30 @@ def given_tokenizer(vocab: VocabularyConfig) -> Tokenizer:
     return tokenizer
 
 
-def _learn(vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str]) -> Tokenizer:
+def _learn(
+    vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str], note: Note | None
+) -> Tokenizer:
     """Return the tokenizer that ``vocab`` describes, learned from ``corpus``. For WordPiece, workers count words."""
     source = find_source(corpus)
     if vocab.kind == "wordpiece":
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
-        pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage)
+        pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage, note)
         return WordPiece(pieces, vocab.lowercase)
-    return learn_tokenizer(vocab, (sentence for document in documents(source) for sentence in document.sentences))
+    texts = (sentence for document in documents(source) for sentence in document.sentences)
+    return learn_tokenizer(vocab, texts, note)
 
 
-def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str]) -> Tokenizer:
+def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | None = None) -> Tokenizer:
     """Return the tokenizer that ``vocab`` describes, learned from ``texts``, which are read once.
+
+    ``note``: see ``prepare_vocabulary``.
 
     Raises:
       UserError: there is no text, or ``vocab.size`` is too small for the pieces that such a tokenizer must have.
     """
     if vocab.kind == "wordpiece":
-        pieces = learn_wordpiece(texts, vocab.size, vocab.lowercase, vocab.min_frequency, vocab.character_coverage)
+        own = (vocab.size, vocab.lowercase, vocab.min_frequency, vocab.character_coverage)
+        pieces = learn_wordpiece(texts, *own, note)
         return WordPiece(pieces, vocab.lowercase)
     if vocab.kind == "byte_bpe":
         return learn_byte_bpe(

@@ -9,6 +9,7 @@ from bert_jax.examples.columns import Example
 
 MOST = 1000
 SHOWN = 20
+ABSENT = ("-", "--", "?", "n/a", "nan", "null", "none")  # what stands in files where a label is missing
 FEW = 10  # up to this number of examples may all have different labels
 
 
@@ -35,9 +36,14 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
 
 
 def described(names: Sequence[str]) -> str:
-    """Return the first labels and the number of all others as text, with what to do if they look like scores."""
+    """Return the first labels and the number of all others as text, with what to do if they look wrong."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     hint = "; they are numbers with fractions: --config=regression learns scores" if _are_scores(names) else ""
+    absent = [name for name in names if name.lower() in ABSENT or (name == "-1" and "2" in names and "-2" not in names)]
+    if absent:
+        hint += (
+            f'; {absent[0]!r} looks like a missing label: --config.data.drop_labels="({absent[0]!r},)" leaves it out'
+        )
     return f"labels: {', '.join(names[:SHOWN])}{more}{hint}"
 
 

@@ -35,6 +35,7 @@ class DataConfig:
     train_fraction: float = 1.0  # share of train to use; a larger share contains every smaller share
     max_dev_rows: int | None = None  # the most examples of a dev split to use, with the proportions of the labels
     max_test_rows: int | None = None  # the same for a test split
+    drop_labels: tuple[str, ...] = ()  # labels, such as "-", whose examples are left out of all splits and counted
     overlap: Literal["warn", "error", "drop"] = "warn"  # if splits overlap; "drop" removes shared examples from train
     bad_examples: Literal["error", "skip"] = "error"  # skip: leave out and count rows that lack something
 
@@ -84,6 +85,11 @@ def load(
     if config.split_column:
         items = by_column.dealt(next(iter(items.values())), config.split_column, config.split_values, note)
     result = _examples(config, items, roles, note)
+    if config.drop_labels:
+        dropped, every = set(map(str, config.drop_labels)), result
+        result = {s: tuple(e for e in of if str(e.get("label")) not in dropped) for s, of in every.items()}
+        counts = ", ".join(f"{split} {len(of) - len(result[split]):,}" for split, of in every.items())
+        note(f"examples left out by their label ({', '.join(sorted(dropped))}): {counts} (config.data.drop_labels)")
     if config.dev_fraction and not any(split.startswith("dev") for split in result):
         result["train"], result["dev"] = splits.deal(result["train"], config.dev_fraction, config.split_seed)
     result = _without_overlap(config, result, roles, note)

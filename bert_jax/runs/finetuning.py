@@ -166,7 +166,6 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         run_record.as_begun(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
     )
     absent = {"model": old_model(settings.model), "task": old_defaults(module.Config), "data": old_defaults(DataConfig)}
-
     workdir = request.workdir
     with run_record.only_writer(workdir):
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
@@ -185,7 +184,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         task_config = with_classifier_dropout(task_config, settings.model, given if module.Task.exported else None)
         seed, parent = continued_seed(settings.seed, given, "fine-tuning")
         settings = dataclasses.replace(settings, seed=seed)
-        tokenizer = find_vocabulary(settings.vocab, initial, workdir if saved else None, train, module.Task.roles)
+        kept = workdir if saved else None
+        tokenizer = find_vocabulary(settings.vocab, initial, kept, train, module.Task.roles, notes.append)
         model = choose_model(settings.model, tokenizer.size, initial)
         trained_on = {name: examples for name, examples in splits.items() if not name.startswith("test")}
         task = module.Task(task_config, setting(settings, trained_on, tokenizer, model, labels))

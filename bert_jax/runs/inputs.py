@@ -147,7 +147,7 @@ class Inputs:
                 " give another --workdir"
             )
         learned = not self.vocab.path and not self.initial
-        fewer = f" of the {self.vocab.size:,} asked for: the text has no more" if learned else ""
+        fewer = f" of the {self.vocab.size:,} asked for: nothing else in the text is frequent enough" if learned else ""
         note(
             f"vocabulary: {tokenizer.size:,} pieces{fewer if tokenizer.size < self.vocab.size else ''},"
             f" {'uncased' if tokenizer.lowercase else 'cased'}"
@@ -243,7 +243,8 @@ class Inputs:
                 source = ", ".join(self.corpus.part_configs()) or self.corpus.source
                 note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
             name = tokenizers.file_name(self.vocab.kind, self.vocab.path)
-            prepare_vocabulary(self._config(dataclasses.replace(self.vocab, lowercase=lowercase)), workdir / name)
+            tree = self._config(dataclasses.replace(self.vocab, lowercase=lowercase))
+            prepare_vocabulary(tree, workdir / name, note)
         made = files.sha256(tokenizers.find(workdir))
         files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": made}))
 
@@ -307,11 +308,13 @@ def find_vocabulary(
     workdir: str | None,
     train: Sequence[Example],
     roles: Roles,
+    note: Note | None = None,
 ) -> Tokenizer:
     """Return the tokenizer for fine-tuning.
 
     The first that exists is taken: the tokenizer in ``workdir`` (pass None if the run has no checkpoint), the tokenizer
-    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on.
+    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on;
+    see ``prepare_vocabulary`` for ``note``.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
@@ -320,7 +323,7 @@ def find_vocabulary(
     if config.path:
         return given_tokenizer(config)
     texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
-    return learn_tokenizer(config, texts)
+    return learn_tokenizer(config, texts, note)
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:

@@ -14,7 +14,7 @@ import bisect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
@@ -25,10 +25,10 @@ from bert_jax.text.surrogates import well_formed
 from bert_jax.text.wordpiece import MAX_WORD_CHARACTERS, bert_normalizer
 
 ALPHABET = 1000  # number of characters that a vocabulary may always have; rarer characters become [UNK]
-ALPHABET_SHARE = 2  # if the coverage needs more than ALPHABET characters, they may fill up to 1/2 of the vocabulary
 COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, if there is room
 MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
 MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whole number
+Note = Callable[[str], None]
 RAW_WORDS = 1 << 19  # the number of different strings between spaces that are collected before they are normalised
 CHUNK_CHARACTERS = 1 << 20
 # The characters that the normaliser sets apart: CJK ideographs, their extensions, and compatibility forms.
@@ -39,13 +39,18 @@ IDEOGRAPH = re.compile(
 
 
 def learn_wordpiece(
-    texts: Iterable[str], size: int, lowercase: bool = True, min_frequency: int = 2, coverage: float = COVERAGE
+    texts: Iterable[str],
+    size: int,
+    lowercase: bool = True,
+    min_frequency: int = 2,
+    coverage: float = COVERAGE,
+    note: Note | None = None,
 ) -> tuple[str, ...]:
     """Return a vocabulary learned from ``texts``, which are read once; see ``learn_from_counts``.
 
     At most ``MAX_DISTINCT_WORDS`` words are kept in memory.
     """
-    return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage)
+    return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage, note)
 
 
 def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
@@ -83,7 +88,11 @@ def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def learn_from_counts(
-    words: Mapping[str, int], size: int, min_frequency: int = 2, coverage: float = COVERAGE
+    words: Mapping[str, int],
+    size: int,
+    min_frequency: int = 2,
+    coverage: float = COVERAGE,
+    note: Note | None = None,
 ) -> tuple[str, ...]:
     """Return a vocabulary of at most ``size`` pieces, learned from word counts.
 
@@ -93,6 +102,7 @@ def learn_from_counts(
     Args:
       words: the counts of ``count_words``; their order does not matter.
       coverage: the share of all characters that the alphabet should cover; see ``ALPHABET``.
+      note: called with a line if the alphabet covers less.
 
     Raises:
       UserError: there is no word, or ``size`` is too small for the special tokens and the alphabet.
@@ -100,15 +110,17 @@ def learn_from_counts(
     if not words:
         raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
     words = dict(sorted(words.items()))
-    alphabet = _alphabet(words, min_frequency, size, coverage)
+    alphabet, lacking = _alphabet(words, min_frequency, size, coverage)
     reserved = [*SPECIAL_TOKENS, *alphabet]
     if size < len(reserved):
         raise UserError(
             f"a vocabulary of {size} pieces has no room for {len(SPECIAL_TOKENS)} special tokens and an alphabet of"
             f" {len(alphabet)}; ask for at least {len(reserved)}, better several times that"
         )
-    known = set(alphabet)
+    known, total = set(alphabet), sum(words.values())
     words = {word: count for word, count in words.items() if known.issuperset(word)}
+    if lacking and note:
+        note(lacking.format(unknown=1 - sum(words.values()) / total))
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
@@ -142,12 +154,12 @@ def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Coun
     return words
 
 
-def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage: float) -> list[str]:
-    """Return the alphabet: the most frequent characters ``c``, then ``##c`` for each that occurs in longer words.
+def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage: float) -> tuple[list[str], str]:
+    """Return the alphabet, and a line about the characters that it should have and lacks, "" if there are none.
 
-    Both groups are in code point order, which also breaks ties. Punctuation marks and ideographs are words by
-    themselves, so they get no ``##c``. A limit of a thousand characters is enough for every alphabet, and keeps emoji
-    or a few ideographs from filling a small vocabulary; text in ideographs needs several thousand.
+    It has the most frequent characters ``c``, then ``##c`` for each that occurs in longer words, both in code point
+    order, which also breaks ties. Punctuation marks and ideographs are words by themselves, so they get no ``##c``. A
+    thousand characters are enough for every alphabet; text in ideographs needs several thousand.
     """
     counts: Counter[str] = Counter()
     joined: set[str] = set()
@@ -156,11 +168,24 @@ def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage:
             joined.update(word)
         for character in word:
             counts[character] += count
-    frequent = sorted((c for c in counts if counts[c] >= min_frequency), key=lambda c: (-counts[c], c))
-    covered = list(itertools.accumulate(counts[c] for c in frequent))
+    characters = sorted(counts, key=lambda c: (-counts[c], c))
+    covered = list(itertools.accumulate(counts[c] for c in characters))
     needed = bisect.bisect_left(covered, coverage * counts.total()) + 1
-    kept = sorted(frequent[: max(ALPHABET, min(needed, size // ALPHABET_SHARE))])
-    return kept + [f"##{c}" for c in kept if c in joined]
+    pieces = list(itertools.accumulate(1 + (c in joined) for c in characters))
+    fitting = bisect.bisect_right(pieces, size - len(SPECIAL_TOKENS))
+    frequent = sum(count >= min_frequency for count in counts.values())
+    kept = characters[: min(frequent, max(ALPHABET, min(needed, fitting)))]
+    lacking = ""
+    if left_out := characters[len(kept) : needed]:
+        holds = len(SPECIAL_TOKENS) + pieces[needed - 1]
+        flags = [f"--config.vocab.size={holds}"] if holds > size else []
+        flags += ["--config.vocab.min_frequency=1"] if counts[left_out[-1]] < min_frequency else []
+        lacking = (
+            f"{len(left_out):,} of the text's {len(counts):,} characters have no place in the vocabulary, and the "
+            f"{{unknown:.3%}} of words with such a character become [UNK]; {' '.join(flags)} holds all that "
+            f"config.vocab.character_coverage={coverage} asks for"
+        )
+    return sorted(kept) + [f"##{c}" for c in sorted(kept) if c in joined], lacking
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:

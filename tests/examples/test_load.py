@@ -114,6 +114,21 @@ def test_labels_may_lack_in_test_splits_alone(tmp_path):
             loaded(folder, CLASSIFICATION, format="delimited", splits={split: "a.tsv"})
 
 
+def test_examples_with_dropped_labels_are_left_out_of_all_splits_and_counted(tmp_path):
+    folder = written(
+        tmp_path,
+        a__csv="text,label\na,-\nb,x\nc,y\nd,-\n",
+        b__jsonl='{"text": "e", "label": -1}\n{"text": "f", "label": 1}\n',
+    )
+    config = {"format": "table", "splits": {"train": "a.csv", "dev": "b.jsonl"}, "drop_labels": ("-", "-1")}
+    found, notes = noted(folder, CLASSIFICATION, **config)
+    assert {split: [e["id"] for e in of] for split, of in found.items()} == {
+        "train": ["train-1", "train-2"],
+        "dev": ["dev-1"],
+    }
+    assert notes == ["examples left out by their label (-, -1): train 2, dev 1 (config.data.drop_labels)"]
+
+
 def test_bad_examples_are_counted_and_the_first_five_listed(tmp_path):
     text = TABLE + "\ta\n" * 6 + "one field\nx\t\nlast\tb\n"
     folder = written(tmp_path, t__tsv=text)

@@ -121,8 +121,29 @@ def test_chinese_gets_the_characters_that_cover_it():
     tokenizer = WordPiece(learn_wordpiece(texts, 8000))
     ids = np.concatenate(tokenizer.encode_batch(texts))
     assert np.mean(ids == tokenizer.unk_id) < 2e-4
-    assert len(learn_wordpiece(texts, 3000)) == 5 + 1500  # at most half of a small vocabulary
+    lines: list[str] = []
+    assert set(learn_wordpiece(texts, 3000, note=lines.append)) == set(tokenizer.vocab)  # they may fill the vocabulary
+    assert not lines
     assert not any(piece.startswith("##") for piece in tokenizer.vocab)
+
+
+def test_characters_that_are_left_out_are_said_with_the_size_that_holds_them():
+    texts = [chr(0x4E00 + i) * (1 + 100_000 // (i + 1)) for i in range(2500)] + ["龥"]
+    lines: list[str] = []
+    small = learn_wordpiece(texts, 2005, coverage=1.0, note=lines.append)
+    assert sum(piece >= "一" for piece in small) == 2000
+    words = 1 + sum(map(len, texts[:-1]))
+    unknown = 1 + sum(map(len, texts[2000:-1]))
+    assert lines.pop() == (
+        f"501 of the text's 2,501 characters have no place in the vocabulary, and the {unknown / words:.3%} of words with "
+        "such a character become [UNK]; --config.vocab.size=2506 --config.vocab.min_frequency=1 holds all that "
+        "config.vocab.character_coverage=1.0 asks for"
+    )
+    assert "龥" in learn_wordpiece(texts, 2506, min_frequency=1, coverage=1.0, note=lines.append)
+    assert not lines
+    assert len(learn_wordpiece(texts, 2506, coverage=1.0, note=lines.append)) == 2505
+    assert "1 of the text's 2,501 characters" in lines[0]
+    assert "; --config.vocab.min_frequency=1 holds" in lines[0]
 
 
 def test_real_chinese_text(shared_data):
