@@ -1,4 +1,4 @@
-"""Reads the lines, paragraphs or articles of a byte range of a file.
+"""Reads the lines, paragraphs or articles of a byte range of a file, and the elements of a JSON array.
 
 A line, paragraph or article belongs to the range in which it begins, wherever it ends. So adjacent ranges yield each
 of them exactly once, wherever the file is cut."""
@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.unpacking import Unpacked
 
 BLOCK_BYTES = 1 << 18
 BLANK_LINES = re.compile(rb"(?:[ \t\r\x0b\x0c]*+\n)++")
 GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and the blank lines after it
+JSON = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{},"]', re.DOTALL)  # a string, or what stands between values
 
 TITLE = re.compile(rb"\s*= [^=\s](?:[^\n]*[^=\s])? =\s*")  # "= Title =" alone; "= = Section = =" is none
 
@@ -60,6 +62,35 @@ def of_articles(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tupl
         inside = inside or begins
         if inside:
             yield offset, text
+
+
+def elements(file: Unpacked) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) for each element of the JSON array that ``file`` is, without holding the whole array.
+
+    Raises:
+      BadTextError: the array does not end, or something follows it.
+    """
+    text, base, place, begin, depth = b"", 0, 0, 0, 0  # ``text`` begins at ``base`` and is searched from ``place`` on
+    while block := file.read(BLOCK_BYTES):
+        text += block
+        for token in JSON.finditer(text, place):
+            sign = token[0]
+            if sign == b'"':  # a string whose end is not read yet
+                break
+            place = token.end()
+            depth += (sign in b"[{") - (sign in b"]}")
+            if depth == 0 or (depth == 1 and sign == b","):
+                element = text[begin : place - 1].lstrip()
+                if element:
+                    yield base + place - 1 - len(element), element.rstrip()
+            if depth == 0:
+                if text[place:].strip() or file.read(BLOCK_BYTES).strip():
+                    raise BadTextError(file.path, "not JSON", f"{file.path} goes on after its JSON array; mend it")
+                return
+            if depth == 1 and sign in b"[,":
+                begin = place
+        text, base, place, begin = text[begin:], base + begin, place - begin, 0
+    raise BadTextError(file.path, "not JSON", f"{file.path} ends in the middle of its JSON array; copy it again")
 
 
 def _before(file: Unpacked, start: int) -> int:

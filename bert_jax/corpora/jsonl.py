@@ -1,30 +1,33 @@
-"""The source ``jsonl``: one JSON object per line, with the text in one of its fields."""
+"""The source ``jsonl``: JSON objects, one per line or in an array, with the text in one of their fields."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
-from bert_jax.corpora.byte_ranges import lines
+from bert_jax.corpora.byte_ranges import elements, lines
 from bert_jax.corpora.names import below, shown
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import unpacked
 from bert_jax.corpora.values import LineBreaks, as_document, pick
 from bert_jax.records import Document
 
+ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
 KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Reads JSON Lines files. Each object is a document, named ``<path>@<byte offset of its line>``.
+    """Reads files of JSON objects. Each is a document, named ``<path>@<byte offset of its line or of the object>``.
 
+    A file that begins with ``[{`` is one array, which is read object by object; others have an object on each line.
     The text is a list of sentences, or a string in which a line break ends a sentence unless ``line_breaks`` makes it a
-    space. ``bad_text="skip"`` leaves out and counts lines that are not JSON or lack the field.
+    space. ``bad_text="skip"`` leaves out and counts what is not JSON or lacks the field.
     """
 
     paths: tuple[str, ...]  # globs; ** matches folders
@@ -36,12 +39,16 @@ class Source:
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in the order of file names.
 
-        A large uncompressed file is split into several pieces; any other file is one piece.
+        A large uncompressed file of lines is split into several pieces; any other file is one piece.
         """
-        return globbed.pieces(globbed.find(self.paths, KINDS), cut=True)
+        found: list[Piece] = []
+        for name in globbed.find(self.paths, KINDS):
+            cut = globbed.pieces([name], cut=True)
+            found += globbed.pieces([name], cut=False) if len(cut) > 1 and _is_array(name) else cut
+        return found
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the documents whose lines begin in ``piece``; a blank line is not a document."""
+        """Yield the documents whose lines begin in ``piece``, or all of an array; a blank line is not a document."""
         name = below(piece.name)
         if not piece.num_bytes:
             yield Skipped(name, "empty file")
@@ -53,7 +60,8 @@ class Source:
                     if piece.start == 0:
                         yield Skipped(name, "not a text file")
                     return
-                for offset, line in lines(file, piece.start, piece.stop):
+                array = ARRAY.match(file.head)
+                for offset, line in elements(file) if array else lines(file, piece.start, piece.stop):
                     if line and not line.isspace():
                         empty = False
                         yield self._document(line, piece.name, offset)
@@ -85,18 +93,25 @@ class Source:
             return error.counted(self.bad_text, name)
 
 
+def _is_array(path: str) -> bool:
+    with unpacked(path) as file:
+        return ARRAY.match(file.head) is not None
+
+
 def _object(line: str, where: str) -> dict[str, Any]:
     """Return the JSON object of ``line``. Raises ``BadTextError`` if the line is anything else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:  # not JSON, nested too deep, or a number with too many digits
         raise BadTextError(
-            where, "not JSON", f"{where} has a line that is not JSON ({str(error)[:120]}); one object a line is needed"
+            where,
+            "not JSON",
+            f"{where} has text that is not JSON ({str(error)[:120]}); objects are needed, one a line or in an array",
         ) from None
     if not isinstance(found, dict):
         raise BadTextError(
             where,
             "not a JSON object",
-            f"{where} has a line with a JSON {type(found).__name__}; one object a line is needed",
+            f"{where} has a JSON {type(found).__name__}; objects are needed, one a line or in an array",
         )
     return found

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bert_jax.corpora import globbed
+from bert_jax.corpora import byte_ranges, globbed
 from bert_jax.corpora.jsonl import Source
 from bert_jax.corpora.source import Skipped
 from bert_jax.errors import UserError
@@ -46,13 +46,41 @@ def test_pieces_cut_anywhere_give_each_document_once(tmp_path, monkeypatch):
     assert items(Source(paths=paths)) == whole
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("size", [1, 7, 8000, 1 << 18])
+def test_an_array_is_read_as_its_objects_are(indent, size, tmp_path, monkeypatch):
+    records = [{"text": f'"{i}" é\\\\ ]}},[{{ [{{', "more": [{"a": [1, "]"]}, 2]} for i in range(50)]
+    (tmp_path / "a.json").write_text(f"\ufeff \n{json.dumps(records, indent=indent)}\n")
+    monkeypatch.setattr(byte_ranges, "BLOCK_BYTES", size)
+    monkeypatch.setattr(globbed, "RANGE_BYTES", 100)
+    source = Source(paths=(f"{tmp_path}/*",), line_breaks="are_spaces")
+    assert len(source.pieces()) == 1
+    found = documents(source)
+    raw = (tmp_path / "a.json").read_bytes()
+    assert [raw[int(name.partition("@")[2])] for name in found] == [ord("{")] * 50
+    lines = Source(paths=write(tmp_path / "b.jsonl", *records), line_breaks="are_spaces")
+    assert list(found.values()) == list(documents(lines).values())
+
+
+def test_an_array_that_is_spoilt(tmp_path):
+    source = Source(paths=(f"{tmp_path}/*",), bad_text="skip")
+    (tmp_path / "a.json").write_text('[{"text": "A."}, 5, {"text" "B."},, {"text": "C."}]')
+    assert list(documents(source).values()) == [("A.",), ("C.",)]
+    assert skipped(source) == {"a.json@17": "not a JSON object", "a.json@20": "not JSON"}
+    for spoilt in ('[{"text": "A."}] {"text": "B."}', '[{"text": "A."}, {"text": "B', '[{"text": "A."}'):
+        (tmp_path / "a.json").write_text(spoilt)
+        assert skipped(source) == {"a.json": "not JSON"}
+        with pytest.raises(UserError, match=r"a\.json (goes on after|ends in the middle of) its JSON array"):
+            items(Source(paths=source.paths))
+
+
 @pytest.mark.parametrize(
     ("line", "reason", "message"),
     [
-        (b'{"text": "a"', "not JSON", "at byte offset 15 has a line that is not JSON"),
-        (b"[" * 100_000, "not JSON", "at byte offset 15 has a line that is not JSON"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "not JSON", "at byte offset 15 has a line that is not JSON"),
-        (b'["a"]', "not a JSON object", "at byte offset 15 has a line with a JSON list"),
+        (b'{"text": "a"', "not JSON", "at byte offset 15 has text that is not JSON"),
+        (b"[" * 100_000, "not JSON", "at byte offset 15 has text that is not JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "not JSON", "at byte offset 15 has text that is not JSON"),
+        (b'["a"]', "not a JSON object", "at byte offset 15 has a JSON list"),
         (
             b'{"texts": "a", "id": 1}',
             "no such field",
