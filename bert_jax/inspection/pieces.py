@@ -20,6 +20,7 @@ Flags = npt.NDArray[np.bool_]  # [V]
 # common letter in good text (trade mark, degree, superscripts, a loose acute accent), so there they do not count.
 _SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
 _FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # what a sentence, or a quotation or a bracket, ends with
+_SENTENCE_ENDS = set(".!?…。！？؟।")
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
 _MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
 
@@ -47,6 +48,11 @@ class Pieces:
     def final(self) -> Flags:
         """Return which pieces end with a mark that ends a sentence."""
         return self.where(lambda text: text[-1] in _FINAL)
+
+    @functools.cached_property
+    def sentence_end(self) -> Flags:
+        """Return which pieces end with a mark that ends a sentence, and that titles seldom have."""
+        return self.where(lambda text: text[-1] in _SENTENCE_ENDS)
 
     @functools.cached_property
     def alphabetic(self) -> Flags:

@@ -20,6 +20,8 @@ TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its lab
 UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
 ONE_SIDED = 0.9  # a larger one comes from documents of one sentence, which longer rows do not mend
 PHASES = "phases"  # the entry with the shares of each phase's own labels
+UNKNOWN = "unknown_share"  # the entry with the share of [UNK] in the held-out text
+OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
 
 
 def write_baselines(
@@ -30,6 +32,7 @@ def write_baselines(
     An existing ``baselines.json`` is kept if it is for the same rows. The parts of a mixture have baselines of their
     own, as ``<name>/<part>``. The entry ``phases`` has, for each phase, the share of the most common label in its rows
     to train on; a line names the phases whose labels are unbalanced, and how to inspect the folder ``corpus``.
+    The entry ``unknown_share`` is the share of ``[UNK]`` in the held-out text; every start says a large one.
     """
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
@@ -42,12 +45,15 @@ def write_baselines(
             figures |= {f"{name}/{part}": value for name, value in task.baselines(phase.kind, rows, part).items()}
         by_phase = {one.kind: _of_phase(task, experiment.phases, i) for i, one in enumerate(experiment.phases.phases)}
         figures |= {PHASES: {kind: rates for kind, rates in by_phase.items() if rates}}
+        figures[UNKNOWN] = _unknown_share(task, phase.kind, rows)
         files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
-    shown = [f"{in_words(name)} {value:.3f}" for name, value in figures.items() if name != PHASES]
+    shown = [f"{in_words(name)} {value:.3f}" for name, value in figures.items() if name not in (PHASES, UNKNOWN)]
     if shown:
         note(f"to beat on the held-out rows: {', '.join(shown)}")
     listed = ",".join(dict.fromkeys(str(length) for _, length in lengths))
     inspect = f"{program()} inspect --corpus={corpus} --max_length={listed}"
+    if (unknown := figures.get(UNKNOWN, 0.0)) > OFTEN_UNKNOWN:
+        note(_unknown(unknown, inspect))
     for one in experiment.phases.phases:
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
             if rate > UNBALANCED:
@@ -58,6 +64,23 @@ def write_baselines(
 def _sound(figures: Mapping[str, Any]) -> bool:
     plain = {name: value for name, value in figures.items() if name != PHASES}
     return all(map(is_number, plain.values())) and isinstance(figures.get(PHASES), dict)
+
+
+def _unknown_share(task: PretrainingObjective, kind: str, num_rows: int) -> float:
+    """Return the share of ``[UNK]`` among the pieces of text that the held-out rows show."""
+    tokenizer: Any = task.setting.tokenizer
+    ids = task.heldout_rows(kind, num_rows)["input_ids"]
+    others = [i for i in tokenizer.special_ids if i != tokenizer.unk_id]
+    return float((ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, others)).sum()))
+
+
+def _unknown(share: float, inspect: str) -> str:
+    return (
+        f"{share:.1%} of the held-out text is [UNK], which the vocabulary cannot spell: baselines and losses count it"
+        " as a piece that is easy to guess; convert the text (traditional and simplified Chinese differ), or learn a"
+        f" vocabulary from it with `{program()} vocab` and give it with --vocab in a new --workdir"
+        f" ({inspect} says more)"
+    )
 
 
 def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[str, float]:

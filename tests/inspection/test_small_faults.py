@@ -1,15 +1,17 @@
 """A fault that touches little text is counted but not graded as bad; lines and fixes say no more than they should."""
 
+import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bert_jax.corpora.store import Corpus
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.inspect import InspectionRequest, inspect
 from bert_jax.rows.arrangements.sentence_pairs import Arrangement
 from bert_jax.rows.rows_config import RowsConfig
-from tests.inspection.corpora import build, stored, texts, write_vocab
+from tests.inspection.corpora import WORDS, build, stored, texts, write_vocab
 
 
 def test_a_few_equal_documents_of_one_line_are_counted_but_harmless(tmp_path: Path) -> None:
@@ -64,3 +66,16 @@ def test_a_fix_that_was_applied_is_not_named_again() -> None:
     assert "--config.corpus.duplicates" not in free.duplicates()
     assert Fixes({"source": {"line_breaks": "end_sentences"}}).joins_lines().endswith("line_breaks=are_spaces")
     assert Fixes({"source": text | {"files": 1}}).longer_documents().startswith("--config.objective.name=mlm")
+
+
+@pytest.mark.parametrize("lines", [1, 40])
+def test_titles_are_not_hard_wrapped(tmp_path: Path, lines: int) -> None:
+    """Lines of one width without a final mark, one or many a document: with no sentence anywhere they are no prose."""
+    vocab, rng = write_vocab(tmp_path / "vocab.txt"), random.Random(2)
+    titles = [[" ".join(rng.choices(WORDS, k=rng.randint(7, 10))) for _ in range(lines)] for _ in range(200)]
+    titles = [[f"{of[0]} .", *of[1:]] if i % 5 == 0 and lines > 1 else of for i, of in enumerate(titles)]
+    corpus = build(tmp_path, titles, vocab)
+    check = inspect(InspectionRequest(str(corpus), str(vocab), max_lengths=(32,))).check("line_ends")
+    assert check.facts["unmarked_share"] > 0.9
+    assert check.status == "ok"
+    assert "hard-wrapped" not in check.figure

@@ -1,9 +1,22 @@
-"""Labels of which nearly all are the same come with the flag that fits."""
+"""What a start says of its baselines: labels of which nearly all are the same, and much text that is [UNK]."""
+
+import json
+from pathlib import Path
 
 import pytest
 
+from bert_jax import configuration
+from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.store import Corpus
+from bert_jax.corpora.text_files import Source
+from bert_jax.objectives import ltr, mlm
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.baselines import _unbalanced
+from bert_jax.runs.baselines import _unbalanced, write_baselines
+from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.wordpiece import WordPiece
+from tests import toy
+from tests.objectives.texts import objective
 
 
 @pytest.mark.parametrize(
@@ -19,3 +32,35 @@ def test_unbalanced_labels_come_with_what_mends_them(rate: float, flag: str) -> 
     assert f" {flag} (bert-jax inspect" in line
     other = _unbalanced(Phase(1, 1, 64, "one"), "letter_majority_rate", rate, "")
     assert other.endswith(f"so LETTER accuracy begins at {rate:.2f} there and teaches little")
+
+
+@pytest.mark.parametrize("name", ["mlm", "ltr"])
+@pytest.mark.parametrize("lacking", ["", "v"])
+def test_text_that_the_vocabulary_cannot_spell_is_said_at_every_start(tmp_path: Path, lacking: str, name: str) -> None:
+    text = toy.write_text(tmp_path / "text.txt")
+    lines = text.read_text().split("\n")
+    pieces = learn_wordpiece(lines, 300, min_frequency=1)
+    tokenizer = WordPiece([piece for piece in pieces if not lacking or lacking not in piece])
+    source = Source(paths=(str(text),), format="sentences", document_boundary="blank_line")
+    build(source, tokenizer, tmp_path / "store", BuildConfig(0.2))
+    module, attention = {"mlm": (mlm, "bidirectional"), "ltr": (ltr, "causal")}[name]
+    corpus = Corpus(tmp_path / "store")
+    task = objective(module, (corpus, tokenizer), attention)
+    settings = configuration.build(PretrainingSettings, toy.recipe(text, training={"eval_rows": 1000}), "config")
+    said: list[list[str]] = [[], []]
+    for notes in said:  # a new run, and one that is resumed
+        write_baselines(task, settings.experiment(), str(tmp_path), corpus.fingerprint, "corpus", notes.append)
+    assert said[0] == said[1]
+    unknown = [line for line in said[0] if "[UNK]" in line]
+    heldout = corpus.split("heldout")
+    [edge] = heldout.sentence_offsets[-1:]
+    tokens = heldout.read(edge[None] * 0, edge[None])
+    share = (tokens == tokenizer.unk_id).mean()
+    assert json.loads((tmp_path / "baselines.json").read_text())["unknown_share"] == pytest.approx(share, abs=0.02)
+    assert bool(unknown) == bool(lacking) == (share > 0.02)
+    if lacking:
+        assert (
+            "of the held-out text is [UNK], which the vocabulary cannot spell: baselines and losses count" in unknown[0]
+        )
+        assert "bert-jax vocab" in unknown[0]
+        assert "bert-jax inspect --corpus=corpus" in unknown[0]

@@ -61,7 +61,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert {"vocab.txt", "corpus", "checkpoints", "events", "report.html", "hugging_face", "run.json"} <= names
     baselines = json.loads((finished / "baselines.json").read_text())
     names = {"unigram_cross_entropy", "trigram_cloze_cross_entropy", "nsp_majority_rate"}
-    assert set(baselines) - {"reckoned_for", "phases"} == names
+    assert set(baselines) - {"reckoned_for", "phases", "unknown_share"} == names
     assert [0.5 <= rates["nsp_majority_rate"] < 1 for rates in baselines["phases"].values()] == [True]
     shown = json.loads((finished / "examples.json").read_text())[0]["answer"]
     assert f"in the text: {shown}" in (finished / "report.html").read_text()

@@ -135,8 +135,9 @@ def test_characters_that_are_left_out_are_said_with_the_size_that_holds_them():
     words = 1 + sum(map(len, texts[:-1]))
     unknown = 1 + sum(map(len, texts[2000:-1]))
     assert lines.pop() == (
-        f"501 of the text's 2,501 characters have no place in the vocabulary, and the {unknown / words:.3%} of words with "
-        "such a character become [UNK]; --config.vocab.size=2506 --config.vocab.min_frequency=1 holds all that "
+        "501 of the text's 2,501 characters have no place in the vocabulary, and the "
+        f"{unknown / words:.3%} of words with such a character become [UNK]; "
+        "--config.vocab.size=2506 --config.vocab.min_frequency=1 holds all that "
         "config.vocab.character_coverage=1.0 asks for"
     )
     assert "龥" in learn_wordpiece(texts, 2506, min_frequency=1, coverage=1.0, note=lines.append)
