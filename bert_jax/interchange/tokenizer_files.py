@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,26 @@ MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devic
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Write our own tokenizer file, ``tokenizer.json``, and the two small JSON files that transformers needs."""
     tokenizer.save(folder / tokenizer.file_name)
-    (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json(), encoding="utf-8")
+    content = tokenizer.tokenizer_json()
+    if not _has_types(config):
+        content = _of_one_type(content)
+    (folder / "tokenizer.json").write_text(content, encoding="utf-8")
     write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
     write_json(folder / "special_tokens_map.json", _special_tokens(tokenizer))
+
+
+def _has_types(config: ModelConfig) -> bool:
+    """Return whether the model tells the texts of a pair apart by token types."""
+    reads = encoder_file(config.encoder).Encoder.reads
+    return "token_type_ids" in reads and getattr(config, "type_vocab_size", 1) > 1
+
+
+def _of_one_type(tokenizer_json: str) -> str:
+    """Return a ``tokenizer.json`` that gives both texts of a pair type 0, the only one of the model."""
+    content = json.loads(tokenizer_json)
+    for part in content["post_processor"]["pair"]:
+        next(iter(part.values()))["type_id"] = 0
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -34,14 +52,14 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    is_wordpiece = tokenizer.file_name == WordPiece.file_name
+    has_types = _has_types(config)
+    is_bert = has_types and tokenizer.file_name == WordPiece.file_name  # that class makes token types of its own
     # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
-    types = ["token_type_ids"] if "token_type_ids" in encoder_file(config.encoder).Encoder.reads else []
-    names = {"model_input_names": ["input_ids", *types, "attention_mask"]}
-    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_wordpiece else names
+    names = {"model_input_names": ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]}
+    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_bert else names
     return {
         # Other tokenizer classes would ignore tokenizer.json and apply their own rules.
-        "tokenizer_class": "BertTokenizer" if is_wordpiece else "PreTrainedTokenizerFast",
+        "tokenizer_class": "BertTokenizer" if is_bert else "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": config.max_length,
         **own,

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tokenizers
 from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
@@ -17,11 +18,16 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import Head, config_fields, of_facts, of_pretraining
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import Model, Part, encoder_file, fresh_params, recorded
+from bert_jax.text.byte_bpe import ByteBpe
 from tests.interchange.heads import TAGS, TOKENIZER
+from tests.interchange.test_sentencepiece_models import TOKENIZER as SENTENCEPIECE
+from tests.text.byte_level_files import roberta
 
 CLASSES = [(name, ending) for name, family in sorted(families().items()) for ending in family.classes]
+BYTE_BPE = ByteBpe(json.dumps(roberta()))
 LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassification": TAGS}
 
 
@@ -94,6 +100,24 @@ def test_albert_is_read_where_its_layers_are_all_one() -> None:
     head = Head("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
     assert config_fields(head)["classifier_dropout_prob"] == 0.2
     assert "classifier_dropout_prob" not in config_fields(dataclasses.replace(head, classifier_dropout=None))
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, BYTE_BPE, SENTENCEPIECE], ids=["wordpiece", "byte_bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("name", "fields", "types"), [("roberta", {}, 1), ("bert", {"type_vocab_size": 1}, 1), ("bert", {}, 2)]
+)
+def test_an_exported_tokenizer_makes_no_type_that_the_model_lacks(
+    tmp_path: Path, tokenizer: Any, name: str, fields: Any, types: int
+) -> None:
+    config = dataclasses.replace(config_of(name), vocab_size=tokenizer.size, **fields)
+    write_tokenizer(tmp_path, config, tokenizer)
+    pair = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("the cat", "the dog")
+    expected = tokenizer.encode("the cat", "the dog")
+    assert tuple(pair.ids) == expected.input_ids
+    assert tuple(pair.type_ids) == (expected.token_type_ids if types > 1 else (0,) * len(pair.ids))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    default = ["token_type_ids"] if settings["tokenizer_class"] == "BertTokenizer" else []
+    assert ("token_type_ids" in settings.get("model_input_names", default)) == (types > 1)
 
 
 def with_tasks(folder: Path, row: Any) -> np.ndarray:
