@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bert_jax.corpora.names import MARK, below
 from bert_jax.corpora.source import Piece
-from bert_jax.corpora.unpacking import is_packed
+from bert_jax.corpora.unpacking import is_packed, readable
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.storage.remote import RemotePath
@@ -84,7 +84,8 @@ def _content(name: str) -> str:
         for key in CHECKSUMS:
             if facts.get(key):
                 return f"{facts['size']} {facts[key]}"
-    return files.sha256(name)
+    with readable(name):
+        return files.sha256(name)
 
 
 def _size(name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gzip
 import lzma
 import os
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from bert_jax.corpora.bad_text import BadTextError
-from bert_jax.errors import UserError
+from bert_jax.corpora.names import shown
+from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files
+from bert_jax.storage.retries import is_passing
 
 HEAD_BYTES = 8000
 PACKED_BYTES = 1 << 16
@@ -59,7 +62,8 @@ class Unpacked:
 
     def _read(self, size: int) -> bytes:
         try:
-            block = self._file.read(size)
+            with readable(self.path):
+                block = self._file.read(size)
         except DAMAGE as error:
             raise _damaged(self.path, self._position, error) from error
         self._position += len(block)
@@ -72,14 +76,28 @@ def _damaged(path: str, position: int, error: object) -> BadTextError:
 
 
 @contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Context manager that turns an error of the disk or the store into one that names the file ``path``.
+
+    The error of a damaged archive has no ``errno`` and stays.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        advice = {errno.EISDIR: "name a file", errno.EIO: "its disk fails: take another copy of the file"}
+        what = f"cannot read {shown(path)}: {error.strerror or error}"
+        kind = PassingError if is_passing(error) else UserError
+        raise kind(f"{what}; {advice.get(error.errno, 'check its permissions')}") from error
+
+
+@contextlib.contextmanager
 def unpacked(path: str) -> Iterator[Unpacked]:
     """Context manager that opens a file to read its unpacked bytes. Raises ``UserError`` if it cannot be opened."""
     with contextlib.ExitStack() as stack:
-        try:
+        with readable(path):
             file = stack.enter_context(files.as_path(path).open("rb"))
-        except OSError as error:
-            advice = "name a file" if isinstance(error, IsADirectoryError) else "check its permissions"
-            raise UserError(f"cannot read {path}: {error.strerror or error}; {advice}") from error
         unpack = UNPACKERS.get(os.path.splitext(path)[1])
         yield Unpacked(path, stack.enter_context(contextlib.closing(unpack(file))) if unpack else file)
 
@@ -92,7 +110,7 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
     Raises:
       BadTextError: the archive is damaged.
     """
-    with files.as_path(path).open("rb") as file:
+    with readable(path), files.as_path(path).open("rb") as file:
         packed, position = _first_stream(file, start)
         text_bytes = 0
         while packed:

@@ -1,17 +1,22 @@
 """The source ``text_files``."""
 
 import bz2
+import errno
 import gzip
+import io
 import lzma
+import os
 import pickle
+import random
 import re
 import time
 import uuid
+from pathlib import Path
 
 import pyarrow
 import pytest
 
-from bert_jax.corpora import globbed
+from bert_jax.corpora import globbed, unpacking
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.text_files import Source
 from bert_jax.corpora.unpacking import unpacked
@@ -239,6 +244,35 @@ def test_cut_or_wrong_archives_are_named_or_counted(tmp_path, suffix):
             items(Source(paths=(f"{tmp_path}/bad.{suffix}",)))
         source = Source(paths=(f"{tmp_path}/bad.{suffix}",), bad_text="skip", document_boundary="blank_line")
         assert "damaged file" in skipped(source).values()
+
+
+class FailingFile(io.FileIO):
+    """A file of a disk that fails after some bytes."""
+
+    def read(self, size=-1):
+        if self.tell() >= 8000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(size)
+
+    def readinto(self, buffer):
+        buffer[: len(read)] = (read := self.read(len(buffer)))
+        return len(read)
+
+
+@pytest.mark.parametrize("suffix", ["txt", *PACK])
+@pytest.mark.parametrize("bad_text", ["error", "skip"])
+def test_a_disk_that_fails_is_no_damaged_file(suffix, bad_text, tmp_path, monkeypatch):
+    content = random.Random(0).randbytes(30_000).hex().encode()
+    (tmp_path / f"a.{suffix}").write_bytes(PACK.get(suffix, bytes)(content))
+    source = Source(paths=(f"{tmp_path}/a.{suffix}",), bad_text=bad_text)
+    pieces = source.pieces()
+    monkeypatch.setattr(unpacking.files, "as_path", lambda path: Path(path))
+    monkeypatch.setattr(Path, "open", lambda path, mode: FailingFile(path))
+    with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/a\.{suffix}: Input/output error; its disk fails"):
+        list(source.read(pieces[0]))
+    monkeypatch.setattr(unpacking.files.reading, "opened", lambda path: FailingFile(path))
+    with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/a\.{suffix}: Input/output error; its disk fails"):
+        source.fingerprint()
 
 
 @pytest.mark.parametrize("line", ["word ", "a", "Hello there. ", "'\"([", "今天很好。"])
