@@ -3,7 +3,8 @@
     bert-jax pretrain --config=chinese_wwm --init=MODEL --workdir=runs/chinese_wwm \\
         --config.corpus.options.paths="('zh/*.txt.gz',)"
 
-MODEL is a Chinese BERT: a workdir, or a directory written by Hugging Face transformers. Its vocabulary is used. When
+MODEL is a Chinese BERT: a workdir, or a directory written by Hugging Face transformers. Its vocabulary is used. Without
+--init, the model (``--config.model.size=tiny``) and its vocabulary are learned from nothing (corpora/README.md). When
 the corpus is built, a segmenter decides which characters form a word (the column "words"). It is jieba, from the extra
 ``segment``; the authors used LTP. Only masking reads this column: token ids and model do not depend on words.
 
