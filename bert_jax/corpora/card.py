@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None
     source = manifest.get("source") or {}
     lines = ["# Data card", "", _summary(manifest)]
     if notes := manifest.get("notes"):
-        lines += ["", str(notes)]
+        lines += ["", html.escape(str(notes), quote=False)]
     lines += _part("Sources", _table(_facts(source), ("fact", "value")))
     lines += _part("Licence and dates", _table(_rights(manifest, source), ("", "")))
     lines += _part("Kept and dropped", _table(_counts(manifest), ("", "count")))
@@ -60,7 +61,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 def _cell(text: str) -> str:
     """Return ``text`` as one line that stays inside its table cell, whatever characters it has."""
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return html.escape(" ".join(text.split()), quote=False).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
@@ -152,7 +153,7 @@ def _inspection_lines(inspection: Mapping[str, Any]) -> Iterator[str]:
     if overlap is None:
         yield "Overlap with evaluation sets: none was compared."
     else:
-        yield f"Overlap with evaluation sets: {overlap['facts']['set']}: {overlap['figure']}."
+        yield f"Overlap with evaluation sets: {_cell(overlap['facts']['set'])}: {overlap['figure']}."
     yield ""
     yield from ("| check | verdict | measured |", "|---|---|---|")
     for name, check in checks.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Mapping
@@ -71,7 +72,7 @@ def model_card(
 {_front(head, pooling, parent, _languages(run))}
 ---
 
-# {run.get("name", "BERT")}
+# {_plain(run.get("name", "BERT"))}
 
 An encoder of the {head.family.title} family ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
 `{head.architecture}`.
@@ -102,6 +103,16 @@ outputs.
 {json.dumps(_without_folders(run.get("config", facts["model"])), indent=1)}
 ```
 """
+
+
+def _plain(text: Any) -> str:
+    """Return a user's text as Markdown in which no part of it is HTML or opens code."""
+    return html.escape(str(text), quote=False).replace("`", "&#96;")
+
+
+def _code(text: Any) -> str:
+    """Return a user's text as code in Markdown, where HTML is no HTML."""
+    return "`" + str(text).replace("`", "'") + "`"
 
 
 def _without_folders(value: Any) -> Any:
@@ -157,7 +168,7 @@ def _is_pretrained(head: Head) -> bool:
 
 
 def _purpose(head: Head) -> str:
-    labels = ", ".join(f"`{name}`" for name in head.labels[:50])
+    labels = ", ".join(map(_code, head.labels[:50]))
     more = f" and {len(head.labels) - 50} more" if len(head.labels) > 50 else ""
     one = "labels, any number of them," if head.problem_type == "multi_label_classification" else "one label"
     outputs = f"{one} of {len(head.labels)}: {labels}{more}" if labels else "a number"
@@ -184,24 +195,26 @@ def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent
         "started from": parent and f"{parent.source} (licence: {parent.licence or 'not recorded there'})",
         "versions": ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items()),
     }
-    return "\n".join(f"- {name}: {value}" for name, value in lineage.items() if value)
+    return "\n".join(f"- {name}: {_plain(value)}" for name, value in lineage.items() if value)
 
 
 def _text(run: Mapping[str, Any], facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str:
     if facts.get("data"):
         data = facts["data"]
-        named = ", ".join(f"{name} `{path}`" for name, path in (data.get("splits") or {}).items())
-        return f"Labelled examples, format `{data.get('format')}`: {named or 'splits not recorded'}."
+        named = ", ".join(f"{_plain(name)} {_code(path)}" for name, path in (data.get("splits") or {}).items())
+        return f"Labelled examples, format {_code(data.get('format'))}: {named or 'splits not recorded'}."
     corpus = (run.get("config") or {}).get("corpus") or {}
     if parts := corpus.get("parts"):
-        lines = (f"- {name}: {_amount(parts[name].get('source'), splits.get(name) or {})}" for name in sorted(parts))
+        lines = (
+            f"- {_plain(name)}: {_amount(parts[name].get('source'), splits.get(name) or {})}" for name in sorted(parts)
+        )
         return "\n".join(lines)
     return _amount(corpus.get("source"), splits.get("") or {})
 
 
 def _amount(source: str | None, splits: Mapping[str, Any]) -> str:
     """Return text with the source and the size of a corpus or of a part of a mixture."""
-    named = f"Source: `{source}`. " if source else ""
+    named = f"Source: {_code(source)}. " if source else ""
     try:
         train, heldout = splits["train"], splits["heldout"]
         share = heldout["num_tokens"] / (train["num_tokens"] + heldout["num_tokens"])
@@ -220,6 +233,6 @@ def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str
     rows = []
     for measure, value in metrics.items():
         to_beat = ", ".join(f"{name} {line:.4f}" for name, line in known_baselines(measure, baselines))
-        rows.append(f"| {in_words(measure)} | {value:.4f} | {to_beat} |")
+        rows.append(f"| {_plain(in_words(measure))} | {value:.4f} | {to_beat} |")
     figures = "\n".join(rows)
     return f"| held-out figure | value | to beat, without learning |\n|---|---|---|\n{figures}\n"

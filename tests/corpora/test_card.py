@@ -70,7 +70,11 @@ def test_what_is_not_known_is_said_so() -> None:
 def test_text_cannot_break_the_tables() -> None:
     source = {"source": "x", "name": "a | b\n| <script> \\"}
     lines = write_card({"source": source}).splitlines()
-    assert "| name | a \\| b \\| &lt;script> \\\\ |" in lines
+    assert "| name | a \\| b \\| &lt;script&gt; \\\\ |" in lines
+
+
+def test_notes_bring_no_html() -> None:
+    assert "Minutes of the | society &lt;b&gt;." in write_card(MANIFEST).splitlines()
 
 
 def test_a_private_card_names_no_place() -> None:

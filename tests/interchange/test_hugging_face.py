@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import re
 import resource
 import shutil
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError
 from bert_jax.interchange import hugging_face, tensors
 from bert_jax.interchange import workdir as workdirs
-from bert_jax.interchange.card import model_card
+from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.card import ParentModel, model_card
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import bert
@@ -252,3 +254,17 @@ def test_a_model_card_tells_of_the_text_and_of_what_is_to_beat() -> None:
     card = model_card(mixed, {}, 7, {}, {"own": {**splits, "share": 0.8}})
     assert "- own: Source: `jsonl`. 90 documents, 9,500 tokens to train on, 80.0% of the rows; 5 documents" in card
     assert "- general: Source: `text_files`. How much of it there was is not recorded" in card
+
+
+def test_what_a_user_named_brings_no_html_into_the_card() -> None:
+    tag = "<script>`<i>&"
+    parts = {tag: {"source": tag}}
+    run = {"name": tag, "run_id": tag, "config": {"corpus": {"parts": parts}}}
+    facts = {"model": {}, "lowercase": True, "run": run, "task": {"name": tag}}
+    head = Head("BertForSequenceClassification", labels=(tag, "b"))
+    card = model_card(facts, {f"loss/{tag}": 1.0}, 7, head=head, parent=ParentModel(tag))
+    outside = re.sub(r"```json.*?```|`[^`\n]*`", "", card, flags=re.DOTALL)
+    assert "# &lt;script&gt;&#96;&lt;i&gt;&amp;\n" in card
+    assert not re.findall(r"<|&(?!lt;|gt;|amp;|#96;)", outside)
+    without = model_card({**facts, "data": {"format": tag, "splits": {tag: tag}}}, {}, 7, head=head)
+    assert "&lt;i&gt;&amp; `<script>'<i>&`." in without
