@@ -26,6 +26,7 @@ SPACES = ("a", " ", "x")
 WORST = {
     "corpora.byte_ranges.BLANK_LINES": ("match", ("", " ", "x"), ("", "\n", "x"), ("", " \n", "x")),
     "corpora.byte_ranges.GAP": ("findall", ("\n", " ", "x"), ("\n", " \n", "x"), ("", "a\n", "")),
+    "corpora.byte_ranges.JSON": ("match", ('"', "a", ""), ('"', '\\"', ""), ('"', "\\", "a")),
     "corpora.byte_ranges.TITLE": ("fullmatch", ("= a", " =", "x"), ("= a", " = a", "x"), ("= a =", "\n", "x")),
     "corpora.docstrings.SKIPPED_FILE": ("match", ("", "a", ""), ("", "_test", ".p")),
     "corpora.duplicates.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
@@ -37,6 +38,7 @@ WORST = {
     "corpora.hits._PHONES": ("findall", ("", "+0", ""), ("+", "0", ""), ("", "000 ", ""), ("", "000-", "0")),
     "corpora.annotators.lexicon.SPACED": ("match", ("", "a", "")),
     "corpora.hugging_face_dataset.COMMIT": ("fullmatch", ("", "a", "x")),
+    "corpora.jsonl.ARRAY": ("match", ("", " ", "x"), ("[", " ", "x")),
     "corpora.mediawiki.NAMESPACE": ("findall", ('<namespace key="6"', "a", ""), ("", '<namespace key="6">', "")),
     "corpora.mediawiki.TEMPLATE": ("findall", ("{{", " ", "x"), ("", "{{ ", ""), ("", "{{a", ""), ("{{", "a ", "\n")),
     "corpora.prose.BULLET": ("match", ("", " ", "x"), ("-", " ", "")),
@@ -66,9 +68,11 @@ WORST = {
     "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
     "tasks.metrics.spans._ARTICLES": ("findall", ("", "a", ""), ("", "a ", ""), ("", "the", "")),
     "tasks.metrics.spans._CMRC_PIECES": ("findall", ("", "a", ""), ("", "一", ""), ("", "a一", "")),
+    "text.added_tokens.NAMED": ("fullmatch", ("<", "a", ""), ("[", "a", "")),
     "text.learn.IDEOGRAPH": ("findall", ("", "a", ""), ("", "一", "")),
     "text.surrogates._SURROGATE": ("search", ("", "é", "")),
     "text.wordpiece.PUNCTUATION": ("split", ("", "a", ""), ("", "-", "")),
+    "text.words.SPACES": ("findall", ("", " ", "x"), ("", "一 ", ""), ("", "一 a", "")),
     "text.words.PARTS": (
         "findall",
         ("", "a.一.", "x"),
