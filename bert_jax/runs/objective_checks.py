@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from bert_jax import catalogue, configuration
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_line
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
 from bert_jax.training import mesh as meshes
 from bert_jax.training.loop import Experiment
+
+
+@contextlib.contextmanager
+def contract_of(name: str) -> Iterator[None]:
+    """Context manager: what breaks the contract in the objective ``name`` is one line, if it is a user's own file."""
+    try:
+        yield
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+        if isinstance(error, UserError) or not catalogue.is_own(name) or catalogue.place_in_own(error):
+            raise
+        raise UserError(
+            f"{catalogue.shown(name)} does not keep the contract of an objective ({type(error).__name__}: "
+            f"{first_line(error)}); bert_jax/objectives/README.md shows what its class, parts, terms and inputs are"
+        ) from error
 
 
 def check_own_parts(task: PretrainingObjective) -> None:
@@ -23,6 +39,8 @@ def check_own_parts(task: PretrainingObjective) -> None:
     if not any(map(catalogue.is_own, (task.name, task.setting.model.encoder))):
         return
     file = catalogue.shown(task.name)
+    if not task.terms(task.config):
+        raise UserError(f"{file}: terms returns no term, and a loss needs one")
     spec = next(iter(task.batch_specs.values()))
     batch: Any = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
     added = jax.eval_shape(lambda rows: dict(task.inputs(rows)), batch).keys()

@@ -42,7 +42,7 @@ from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import check_kernel, check_vocabulary, choose_model, old_model, what_gives_way
-from bert_jax.runs.objective_checks import check_own_parts, check_whole_batches
+from bert_jax.runs.objective_checks import check_own_parts, check_whole_batches, contract_of
 from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.probe import ProbeConfig, prepare
 from bert_jax.storage import files
@@ -301,8 +301,9 @@ def checked(
     experiment.check(devices)
     check_loggers(settings.training.loggers)
     model = choose_model(settings.model, settings.vocab.size, initial)
-    task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
-    check_own_parts(task)
+    with contract_of(catalogue.name_of(module.__name__)):
+        task = module.Objective(objective, Setting(model, kinds, settings.seed, changes))
+        check_own_parts(task)
     specs = task.batch_specs
     mesh = experiment.make_mesh(devices)
     check_whole_batches(task, experiment, mesh)

@@ -94,6 +94,23 @@ EARLY = {
         objective(axis="'embed'"),
         "error: {file}:12, in a file of your own: ValueError: two axes of a parameter have the name 'embed'",
     ),
+    **{
+        name: (WORDS, text, "error: {file} does not keep the contract of an objective (")
+        for name, text in {
+            "no base class": "from bert_jax.objectives.base import Config\n\nclass Objective:\n    pass\n",
+            "list of terms": objective()
+            .replace('return {"mlm": MLM, "x": Term', "return [MLM, Term")
+            .replace('"masked_weights")}', '"masked_weights")]'),
+            "terms without config": objective().replace("terms(self, config)", "terms(self)"),
+            "parts that are a number": objective().replace('(LM_HEAD, Part.of("square", Square))', "5"),
+            "inputs of nothing": objective().replace("return {**batch", "{**batch"),
+        }.items()
+    },
+    "no terms": (
+        WORDS,
+        objective().replace('return {"mlm"', 'return {} or {} and {"mlm"'),
+        "error: {file}: terms returns no term",
+    ),
     "source": (
         "corpus.source",
         "class Source:\n    def __init__(self, paths=()):\n        pass\n",
