@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--corpus",
         help="documents: plain text, one a line, or JSON Lines with _id, title and text (with --query, default: the "
-        "sentences of the text that the run was pretrained on)",
+        "sentences of the text that the run was pretrained on, unless config.corpus.path named a built corpus)",
     )
     parser.add_argument("--queries", help="queries: plain text, one a line, or JSON Lines with _id and text")
     parser.add_argument(

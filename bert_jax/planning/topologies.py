@@ -17,6 +17,7 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.program import warn
 from bert_jax.training import chips, peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, Chip
 
@@ -105,6 +106,9 @@ def of_devices(platform: str, device_kind: str, count: int) -> Topology:
     return parse(f"{chip.name}:{shapes[0] if shapes else count}")
 
 
+MEASUREMENTS = 3  # of each rate of a CPU, of which the best counts: others may use the machine for a moment
+
+
 def is_of(topology: Topology, platform: str, device_kind: str, count: int) -> bool:
     """Return whether ``topology`` has ``count`` devices of a kind, as ``run.json`` has them."""
     chip = chips.of_device(device_kind)
@@ -124,16 +128,24 @@ def devices(topology: Topology) -> list[Any]:
 
 
 def chip(topology: Topology) -> Chip:
-    """Return the peak rates of one device. A CPU's rates are measured now and divided among its devices."""
+    """Return the peak rates of one device. A CPU's are measured now, the best of several, and shared out."""
     if topology.platform != "cpu":
         return (CHIPS | GPUS)[topology.kind]
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores:
+        warn(
+            f"this machine is busy (load {load:.1f} on {cores} cores): its peaks may be measured too low, and then the "
+            "prediction is no lower bound; plan again when it is idle"
+        )
     device, count = jax.devices("cpu")[0], topology.num_devices
     share = len(jax.local_devices(backend="cpu")) / count
     products = {
-        name: share * peak_rates.peak_flops(device, dtype) for name, dtype in (("bf16", "bfloat16"), ("f32", "float32"))
+        name: share * max(peak_rates.peak_flops(device, dtype) for _ in range(MEASUREMENTS))
+        for name, dtype in (("bf16", "bfloat16"), ("f32", "float32"))
     }
-    bandwidth = peak_rates.memory_bandwidth(device) / count
-    operations, functions = (rate / count for rate in peak_rates.elementwise_rates(device))
+    bandwidth = max(peak_rates.memory_bandwidth(device) for _ in range(MEASUREMENTS)) / count
+    elementwise = zip(*(peak_rates.elementwise_rates(device) for _ in range(MEASUREMENTS)), strict=True)
+    operations, functions = (max(rates) / count for rates in elementwise)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
     # Devices of one machine communicate through its memory: data that a device receives are read and written once.
     links = (bandwidth / 2, 1, bandwidth, 1)

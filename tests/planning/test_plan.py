@@ -274,6 +274,20 @@ def test_a_compiler_that_runs_out_of_memory(message, size):
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize(("load", "said"), [(99.0, 1), (0.0, 0)])
+def test_a_busy_machine_is_named_and_the_best_of_several_measurements_counts(load, said, capsys, monkeypatch):
+    rates = iter(range(1, 100))
+    monkeypatch.setattr(topologies.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(topologies.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(topologies.peak_rates, "peak_flops", lambda device, dtype: next(rates))
+    monkeypatch.setattr(topologies.peak_rates, "memory_bandwidth", lambda device: next(rates))
+    monkeypatch.setattr(topologies.peak_rates, "elementwise_rates", lambda device: (next(rates), 50 - next(rates)))
+    chip = topologies.chip(topologies.parse("cpu:8"))
+    assert (chip.matrix_flops, chip.memory_bandwidth) == ({"bf16": 3.0, "f32": 6.0}, 9 / 8)
+    assert (chip.vector_ops, chip.transcendentals) == (14 / 8, 39 / 8)
+    assert capsys.readouterr().err.count("warning: this machine is busy (load 99.0 on 2 cores): its peaks") == said
+
+
 def test_command(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     recipe = tmp_path / "tiny.json"
