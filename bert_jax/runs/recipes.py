@@ -193,7 +193,7 @@ def typed(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def changed_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys of ``with_values`` as ``typed`` writes them."""
-    return tuple(".".join(KEYS.findall(key)) for key in values)
+    return tuple(".".join(KEYS.findall(str(key))) for key in values)
 
 
 def names() -> dict[str, Path]:
@@ -252,7 +252,7 @@ def _run(path: str, argument: str | None) -> ConfigDict:
         raise
     except SyntaxError as error:
         raise UserError(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         place = f"{path}:{lines[-1]}" if lines else path
         if isinstance(error, ValueError):  # raised by recipes for an unknown argument

@@ -86,7 +86,7 @@ def training_batches(
     experiment = with_steps(experiment, task, Observer(request.workdir))
     made = roll_back.recorded(run_record.read_run(request.workdir) if saved else {})
     phases = roll_back.without_windows(experiment.phases, made)
-    if not 0 <= first_step < phases.num_steps:
-        raise UserError(f"first_step is {first_step}; the run has the steps 0 to {phases.num_steps - 1:,}")
+    if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
+        raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")
     loader = Loader(task.source, phases, first_step, task.batch_specs, experiment.loader)
     return TrainingBatches(task, tokenizer, chosen, phases, first_step, loader)

@@ -268,7 +268,7 @@ def only_pickle(folder: Path) -> None:
     ("spoil", "message"),
     [
         (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; readable model types: albert, bert"),
-        (lambda f: edit_config(f, model_type=["bert"]), "is a ['bert'] model; readable model types: albert, bert"),
+        (lambda f: edit_config(f, model_type=["bert"]), r"is a \['bert'\] model; readable model types: albert, bert"),
         (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
         (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
         (lambda f: edit_config(f, vocab_size="big"), "config.vocab_size is 'big'; expected int"),

@@ -114,6 +114,10 @@ def test_batches_are_those_of_the_run(page: SimpleNamespace) -> None:
         assert found.keys() == wanted.keys()
         for name, array in wanted.items():
             np.testing.assert_array_equal(found[name], array, err_msg=name)
+    with pytest.raises(UserError, match="first_step is 'two'; the run has the steps 0 to 59"):
+        bert_jax.batches("quickstart", workdir, overrides=tiny, first_step="two")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="overrides has the key 5; write a key of the recipe"):
+        bert_jax.pretrain("quickstart", workdir, overrides={5: 1})  # type: ignore[dict-item]
     with pytest.raises(UserError, match="first_step is 60; the run has the steps 0 to 59"):
         bert_jax.batches("quickstart", workdir, overrides=tiny, first_step=60)
     with pytest.raises(UserError, match="holds another run: config.model.hidden_size: "):

@@ -255,6 +255,7 @@ def test_an_unknown_recipe_lists_what_is_there():
     ("source", "said"),
     [
         ("def get_config():\n    return 1 / 0\n", "recipe.py:2: ZeroDivisionError"),
+        ("raise SystemExit(3)\n", "recipe.py:1: SystemExit: 3"),
         ("import nowhere_to_be_found\n", "recipe.py:1: ModuleNotFoundError"),
         ("def get_config(:\n", "recipe.py:1: SyntaxError"),
         ("x = 1\n", "no function get_config()"),
