@@ -174,6 +174,21 @@ def doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     return f"; within the spread of its seeds: {', '.join(near)}" if near else ""
 
 
+def compared(request: Sweep, kept: Sequence[Outcome], metric: str) -> str:
+    """Return the tables that compare the values of the last key, side by side for each combination of the others."""
+    keys = [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
+    groups: dict[str, dict[str, tuple[float, ...]]] = {}
+    for outcome in kept:
+        group = _name({key: outcome.values[key] for key in keys[:-1]}) if len(keys) > 1 else metric
+        groups.setdefault(group, {})[_name({keys[-1]: outcome.values[keys[-1]]})] = outcome.scores
+    tables = {group: table.compare(scores) for group, scores in groups.items()}
+    head, rows = table.differences(tables)
+    differences = table.markdown((("at" if len(keys) > 1 else "metric", *head[1:]), rows))
+    beside = f"{table.markdown(table.overview(tables, {}))}\n\n{table.SPREAD}\n\n" if len(keys) > 1 else ""
+    first = next(iter(next(iter(groups.values()))))
+    return f"\n## Compared with {first}\n\n{beside}{differences}\n\n{table.NOTE}\n"
+
+
 def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
     """Write ``table.json`` and ``table.md``; return the text of ``table.md``."""
     sign = -1.0 if lower_is_better(metric) else 1.0
@@ -187,13 +202,11 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
         figures = [f"{outcome.median:.4f}", f"{statistics.fmean(outcome.scores):.4f}", spread]
         top = f"{sign * max(sign * score for score in outcome.scores):.4f}"
         lines.append(f"| {' | '.join([*outcome.values.values(), str(len(outcome.scores)), *figures, top])} |")
-    compared = table.compare({outcome.name: outcome.scores for outcome in kept})
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
     winner += doubt(best, [outcome for outcome in outcomes if outcome is not best])
     text = "\n".join([f"# {request.recipe}", "", *lines, "", winner, ""])
     if len(kept) > 1:
-        differences = table.markdown(table.differences({metric: compared}))
-        text += f"\n## Compared with the first\n\n{differences}\n\n{table.NOTE}\n"
+        text += compared(request, kept, metric)
     folder_of_sweep = files.as_path(request.workdir)
     data = {
         "metric": metric,

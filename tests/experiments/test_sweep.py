@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.experiments.sweep import Outcome, Sweep, best_of, doubt
+from bert_jax.experiments.sweep import Outcome, Sweep, best_of, compared, doubt
 from bert_jax.experiments.sweep import sweep as run_sweep
 from tests.tasks import toy_tasks
 
@@ -41,6 +41,29 @@ def test_a_grid_with_seeds(tmp_path, capsys):
     table_of = (tmp_path / "sweep" / "table.md").read_text().partition("##")[0]
     rows = [line for line in table_of.splitlines() if line.startswith(("| 1e-6", "| 5e-3"))]
     assert len(rows) == 1, "the better rate"
+
+
+def test_pretrained_and_fresh_are_compared_at_each_fraction():
+    def outcome(fraction, weights, *scores):
+        return Outcome({"data.train_fraction": fraction, "weights": weights}, scores, ())
+
+    outcomes = [
+        outcome("0.1", "pretrained", 0.6, 0.8),
+        outcome("0.1", "fresh", 0.5, 0.5),
+        outcome("1", "pretrained", 0.9, 0.9),
+        outcome("1", "fresh", 0.8, 0.8),
+    ]
+    vary = {"data.train_fraction": ("0.1", "1"), "weights": ("pretrained", "fresh"), "seed": ("1",)}
+    text = compared(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy")
+    assert (
+        "## Compared with weights=pretrained\n\n| variant | seeds | train_fraction=0.1 | train_fraction=1 |\n" in text
+    )
+    assert "| weights=pretrained | 2 | 0.7000 ± 0.1414 | 0.9000 ± 0.0000 |\n" in text
+    assert "| weights=fresh | 2 | 0.5000 ± 0.0000 | 0.8000 ± 0.0000 |\n" in text
+    assert "| train_fraction=0.1 | weights=fresh - weights=pretrained | -0.2000 | 0.1000 | within the noise |" in text
+    assert "| train_fraction=1 | weights=fresh - weights=pretrained | -0.1000 | 0.0000 | beyond the noise |" in text
+    one = compared(Sweep("r", (), vary, (0, 1), "w", choose=("data.train_fraction",)), outcomes[2:], "accuracy")
+    assert one.startswith("\n## Compared with weights=pretrained\n\n| metric | variants | difference |")
 
 
 def test_the_best_value_is_by_the_median_and_of_equals_the_first():
