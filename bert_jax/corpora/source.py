@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from bert_jax.errors import UserError
 from bert_jax.records import Document
 
 
@@ -72,6 +73,13 @@ class OwnSource:
 
     source: Source
     code: str
+
+    def __post_init__(self) -> None:
+        needed = ("pieces", "read", "fingerprint", "describe")
+        if lacking := [name for name in needed if not callable(getattr(self.source, name, None))]:
+            raise UserError(
+                f"{self.code}: its Source has no method {', '.join(lacking)}; a source has {', '.join(needed)}"
+            )
 
     def pieces(self) -> list[Piece]:
         return self.source.pieces()

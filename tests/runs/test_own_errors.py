@@ -111,6 +111,12 @@ EARLY = {
         objective().replace('return {"mlm"', 'return {} or {} and {"mlm"'),
         "error: {file}: terms returns no term",
     ),
+    "source without methods": (
+        "corpus.source",
+        "import dataclasses\n\n@dataclasses.dataclass(frozen=True)\nclass Source:\n    paths: tuple[str, ...] = ()\n"
+        "    document_boundary: str = ''\n    format: str = ''\n",
+        "error: {file}: its Source has no method pieces, read, fingerprint, describe; a source has ",
+    ),
     "source": (
         "corpus.source",
         "class Source:\n    def __init__(self, paths=()):\n        pass\n",
