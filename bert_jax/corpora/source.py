@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 
@@ -78,7 +79,8 @@ class OwnSource:
         needed = ("pieces", "read", "fingerprint", "describe")
         if lacking := [name for name in needed if not callable(getattr(self.source, name, None))]:
             raise UserError(
-                f"{self.code}: its Source has no method {', '.join(lacking)}; a source has {', '.join(needed)}"
+                f"{catalogue.shown(self.code)}: its Source has no method {', '.join(lacking)}; "
+                f"a source has {', '.join(needed)}"
             )
 
     def pieces(self) -> list[Piece]:
