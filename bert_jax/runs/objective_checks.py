@@ -19,7 +19,7 @@ from bert_jax.training.loop import Experiment
 
 @contextlib.contextmanager
 def contract_of(name: str) -> Iterator[None]:
-    """Context manager: what breaks the contract in the objective ``name`` is one line, if it is a user's own file."""
+    """Context manager: if the objective ``name`` is a user's own file, turn its mistakes into one-line errors."""
     try:
         yield
     except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:

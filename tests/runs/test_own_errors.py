@@ -126,7 +126,7 @@ EARLY = {
 
 
 def command(folder: Path) -> list[str]:
-    """That of a tiny run of masked LM."""
+    """Return the command of a tiny masked-LM run."""
     recipe = write_folder(folder / "one") / "own.py"
     recipe.write_text(recipe.read_text().replace("'./words.py'", "'mlm'").replace(", 'words_weight': 0.3", ""))
     return ["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}"]
